@@ -27,6 +27,8 @@ def check_body(body: object) -> None:
     """Raise TypeError for what is no bytes."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body must be bytes, not {type(body).__name__}; encode it first")
+    if isinstance(body, memoryview) and not body.c_contiguous:
+        raise TypeError("body is a memoryview with gaps; send bytes(body)")
 
 
 def check_send(topic: object, ack: object, timeout_ms: object) -> None:

@@ -79,6 +79,8 @@ class Feed:
             self.member, self.committing, on_assigned=on_assigned, on_revoked=on_revoked
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sending_back: dict[tuple[HeldQueue, int], asyncio.Future[bool]] = {}
+        """Calls under way that send a message back, by its queue and offset."""
         self._failure: BaseException | None = None
         self._failure_is_known = self._is_ending = False
         self.is_interrupted = False
@@ -203,6 +205,20 @@ class Feed:
                 held.progress.give_up(message.queue_offset)
         self._went_on(held, messages)
 
+    def bring_again(self) -> None:
+        """Messages given up of queues that are still ours are handed out again, to this member.
+
+        1. A program cancels ``run``, which gives up what it has; 2. it calls ``run`` again; 3. what
+        was given up would not come, and the queues' commits would stand still until it leaves.
+        """
+        if self.is_interrupted:
+            return
+        for held in self.member.holdings.of(Hold.OWNED):
+            position = held.progress.position
+            if held.progress.has_given_up and position is not None:
+                self.fetching.drop(held)
+                self.restart(held, position)
+
     def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
         self.fetching.done(held, messages)
         self.committing.moved()
@@ -255,8 +271,23 @@ class Feed:
         over. Raises UnknownMessage, UnknownTopic or UnknownQueue if the message is gone, and
         MessageTooLarge if there is no room for it.
         """
+        key = held, source.queue_offset
+        while (before := self._sending_back.get(key)) is not None:
+            await asyncio.wait((before,))
+            if before.result():
+                return True
         if source.queue_offset in held.sent_back:
             return True
+        going = self._sending_back[key] = asyncio.get_running_loop().create_future()
+        is_ours = False
+        try:
+            is_ours = await self._send_back_once(held, source, delay_level=delay_level)
+        finally:
+            del self._sending_back[key]
+            going.set_result(is_ours)
+        return is_ours
+
+    async def _send_back_once(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S if self.is_interrupted else None):
                 is_ours = await self._beside(

@@ -60,6 +60,8 @@ class Handlers:
         self._feed, self._handler, self._key_of = feed, handler, key_of
         self._retry_pause_ms = retry_pause_ms
         self._turns: KeyOrder[_Task] = KeyOrder()
+        self._paused: dict[HeldQueue, list[Message]] = {}
+        """Messages of paused queues that are behind others in work: they wait for ``resume``."""
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that found nothing to start."""
         self._is_over = False
@@ -89,10 +91,31 @@ class Handlers:
                 task.result()
         finally:
             self._is_ending = True
-            self._give_up(lambda _task: True)
+            self._give_up(lambda _held: True)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._feed.bring_again()
+
+    def pause(self, held: HeldQueue) -> None:
+        """Start no more messages of a queue; those in work go on.
+
+        What can be fetched again is given back: it would take the room of other queues' messages.
+        """
+        waiting = [task.message for task in self._turns.drop(lambda task: task.held is held)]
+        waiting += self._paused.pop(held, [])
+        waiting.sort(key=lambda message: message.queue_offset)
+        unused_from = held.progress.unused_from({message.queue_offset for message in waiting})
+        if unused_from is not None:
+            unused = [each for each in waiting if each.queue_offset >= unused_from]
+            self._feed.fetching.take_back(held, unused)
+            del waiting[-len(unused) :]
+        if waiting:
+            self._paused[held] = waiting
+
+    def resume(self, held: HeldQueue) -> None:
+        """Start messages of a paused queue again."""
+        self._put(held, self._paused.pop(held, []))
 
     async def _supply(self) -> None:
         """Take messages as they come, and back what waits of queues that are taken away."""
@@ -104,10 +127,10 @@ class Handlers:
                 if feed.is_interrupted:
                     feed.raise_failure()
                     return
-                self._give_up(lambda task: task.held.hold is not Hold.OWNED)
+                self._give_up(lambda held: held.hold is not Hold.OWNED)
                 await feed.member.pulse.wait()
         finally:
-            self._give_up(lambda _task: True)
+            self._give_up(lambda _held: True)
             self._is_over = True
             self._wake(len(self._idle))
 
@@ -121,10 +144,12 @@ class Handlers:
             return held.queue
         return None if self._key_of is None else self._key_of(message)
 
-    def _give_up(self, unwanted: Callable[[_Task], bool]) -> None:
+    def _give_up(self, unwanted: Callable[[HeldQueue], bool]) -> None:
+        for held in [held for held in self._paused if unwanted(held)]:
+            self._feed.give_up(held, self._paused.pop(held))
         if not len(self._turns):
             return
-        for task in self._turns.drop(unwanted):
+        for task in self._turns.drop(lambda task: unwanted(task.held)):
             self._feed.give_up(task.held, (task.message,))
 
     def _wake(self, count: int) -> None:

@@ -10,7 +10,7 @@ messages are under way. The shell is ``subscription``; ``commits`` says when a p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 class QueueProgress:
@@ -107,6 +107,21 @@ class QueueProgress:
         self.finish(offset)
         if self._given_up_at is None or offset < self._given_up_at:
             self._given_up_at = offset
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether a message was given up, so that the position stands still."""
+        return self._given_up_at is not None
+
+    def unused_from(self, unused: Collection[int]) -> int | None:
+        """The lowest offset from which all messages handed out are in ``unused``; None: the newest
+        is not."""
+        lowest: int | None = None
+        for offset in reversed(self._under_way):
+            if offset not in unused:
+                break
+            lowest = offset
+        return lowest
 
     def take_back(self, offset: int) -> None:
         """What was handed out from ``offset`` on was not used: it is handed out again."""

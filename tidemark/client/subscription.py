@@ -67,6 +67,10 @@ class Subscription:
         """What ``getone`` and ``getmany`` gave, until ``ack`` or ``nack``."""
         self._iteration: Callable[[], Iteration[Any] | None] = _none
         """Weakly, the iteration that asked last."""
+        self._asked_by: Callable[[], asyncio.Task[Any] | None] = _none
+        """Weakly, the task that did."""
+        self._handlers: set[Handlers] = set()
+        """Of each ``run`` that runs."""
         self._turn_at_ms = 0.0
         self._is_entered = self._is_left = self._is_asked = False
 
@@ -264,6 +268,8 @@ class Subscription:
         for held in [self._held_queue(queue) for queue in queues]:
             if held.is_paused:
                 held.is_paused = False
+                for handlers in self._handlers:
+                    handlers.resume(held)
                 self._feed.fetching.want(held)
                 if not held.is_placed:
                     # The fetch under way may ask for it behind what `pause` has dropped.
@@ -298,7 +304,11 @@ class Subscription:
         key_of = message_key if by_key is True else (by_key or None)
         handlers = Handlers(self._feed, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
         self.ask(None)
-        await handlers.run(concurrency, self._here(len(self._rest)) if self._rest else None)
+        self._handlers.add(handlers)
+        try:
+            await handlers.run(concurrency, self._here(len(self._rest)) if self._rest else None)
+        finally:
+            self._handlers.remove(handlers)
 
     async def nack(self, message: Message, *, delay_level: int = 0) -> None:
         """Send a message back for retry, durably; going on from it then does no more.
@@ -369,9 +379,10 @@ class Subscription:
     def ask(self, iteration: Iteration[Any] | None) -> None:
         """An iteration asks for more, or ``run`` does: what was in hand is done.
 
-        Raises RuntimeError for the second of two iterations.
+        Raises RuntimeError for the second of two iterations, or of two tasks that share one.
         Whoever iterates says by asking that all in hand is done. So two cannot: one would commit
-        the other's messages. An iteration that is over, as after ``break``, is not in the way.
+        the other's messages. An iteration that is over, as after ``break``, is not in the way, nor
+        is a task that has ended.
         """
         last = self._iteration()
         if last is not iteration:
@@ -384,6 +395,15 @@ class Subscription:
             self._iteration = _none if iteration is None else weakref.ref(iteration)
         if self._is_asked:
             raise RuntimeError("two tasks ask one iteration for its next message at once")
+        task, before = asyncio.current_task(), self._asked_by()
+        is_shared = iteration is not None and last is iteration and before not in (None, task)
+        if is_shared and before is not None and not before.done() and self._in_hand:
+            raise RuntimeError(
+                "another task has messages of this iteration in hand, which this one would "
+                "commit; use run(concurrency=…), getone() and ack(), or a subscription for each "
+                "task"
+            )
+        self._asked_by = _none if task is None else weakref.ref(task)
         self._finish_in_hand()
 
     async def _take_one(self) -> Message | None:
@@ -458,6 +478,8 @@ class Subscription:
     def _put_back(self, held: HeldQueue) -> None:
         """What was fetched of a queue and not given to the program is fetched again later."""
         self._feed.fetching.drop(held)
+        for handlers in self._handlers:
+            handlers.pause(held)
         if self._held is held and self._rest:
             self._feed.fetching.take_back(held, list(self._rest))
             self._rest.clear()

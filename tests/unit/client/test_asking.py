@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from collections.abc import AsyncIterator
 from typing import NoReturn
 
 import aiohttp
@@ -517,3 +518,32 @@ async def test_a_later_member_of_the_same_name_fences_the_earlier(
 async def all_of(messages: tidemark.Subscription) -> None:
     while await messages.getone() is not None:
         pass
+
+
+# The second task committed the message on which the first worked.
+async def test_two_tasks_that_share_one_iteration_do_not_commit_each_others_messages(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3", b"4")
+    async with mq.subscribe("orders", group="billing") as messages:
+        for shared in (aiter(messages), messages.batches(1)):
+            taken, go_on = asyncio.Event(), asyncio.Event()
+
+            async def work(
+                shared: AsyncIterator[object], taken: asyncio.Event, go_on: asyncio.Event
+            ) -> None:
+                await anext(shared)
+                taken.set()
+                await go_on.wait()
+
+            first = asyncio.create_task(work(shared, taken, go_on))
+            await taken.wait()
+            with pytest.raises(RuntimeError, match="another task has messages"):
+                await anext(shared)
+            go_on.set()
+            await first
+            done = await asyncio.wait_for(anext(shared), 30)  # its task has ended
+            assert done is not None
+            shared.is_over = True
+        await messages.commit()
+        assert broker.committed[QUEUE] == 3

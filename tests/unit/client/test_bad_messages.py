@@ -211,3 +211,18 @@ async def test_send_many_names_the_bad_message_of_the_whole_list(broker: FakeBro
 def test_how_far_ahead_a_time_may_be_is_left_to_the_brokers_clock() -> None:
     far = NewMessage(b"x", deliver_at_ms=10 * DELAY_MS_MAX + 2**42)
     assert "deliver_at_ms" in far.outgoing().wire
+
+
+# It failed when its request was packed, behind requests that were stored.
+async def test_a_body_that_cannot_be_packed_is_refused_before_anything_leaves(
+    broker: FakeBroker,
+) -> None:
+    gaps: Any = memoryview(b"abcdef")[::2]
+    async with tidemark.connect(broker.url) as mq:
+        for call in (
+            mq.send("orders", gaps),
+            mq.send_many("orders", [b"x"] * 1500 + [gaps]),
+        ):
+            with pytest.raises(TypeError, match="memoryview with gaps"):
+                await call
+    assert broker.queues == {"orders": [[], []]}

@@ -8,7 +8,7 @@ import pytest
 import tidemark
 from tests.support.subscribed import broker as broker
 from tests.support.subscribed import mq as mq
-from tests.support.subscribed import refusal
+from tests.support.subscribed import refusal, until_hold
 from tests.unit.client.fake_broker import error
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import Message, errors
@@ -295,3 +295,84 @@ async def test_the_sharding_key_orders_before_the_first_key(
     broker.put("orders", 0, b"3")
     pulled = (await mq.pull("orders", 0, 0)).messages
     assert [message_key(message) for message in pulled] == ["k", "s", None]
+
+
+# What the cancelled run had was not handed out any more, and the queue's commit stood still.
+async def test_a_run_after_a_cancelled_one_is_given_what_that_one_left(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, *(b"%d" % n for n in range(6)))
+    async with mq.subscribe("orders", group="billing") as messages:
+        first, second = Handling(), Handling()
+        running = asyncio.create_task(messages.run(first, concurrency=2))
+        first.let_go(b"0", b"2")
+        await first.until_done(b"0", b"2")
+        await first.until_started(b"1", b"3")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        second.let_go(*(b"%d" % n for n in range(7)))
+        running = asyncio.create_task(messages.run(second))
+        broker.put("orders", 0, b"6")
+        await second.until_done(b"6")
+        assert second.done == [b"%d" % n for n in range(1, 7)]
+        await committed(broker, ("orders", 0), 7)
+        messages.stop()
+        await running
+
+
+# All that was fetched before was handled all the same: up to ``max_span`` messages.
+async def test_a_handler_may_pause_its_queue_and_others_go_on(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    queue = ("orders", 0)
+    for n in range(6):  # the second waits for the first, of its key, and the others overtake it
+        broker.put("orders", 0, b"%d" % n, keys=["a" if n < 2 else str(n)])
+    seen: list[bytes] = []
+    handling = Handling()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"2":
+            messages.pause(queue)
+        if message.body in (b"0", b"other"):
+            await handling(message)
+
+    async with mq.subscribe("orders", group="billing", max_in_flight=8) as messages:
+        running = asyncio.create_task(messages.run(handle, concurrency=2))
+        await handling.until_started(b"0")
+        await broker.until(lambda: b"2" in seen)
+        assert messages.position(*queue) == 3  # what can be fetched again takes no room
+        handling.let_go(b"0", b"other")
+        broker.put("orders", 1, b"other")
+        await handling.until_done(b"0", b"other")
+        await committed(broker, ("orders", 1), 1)
+        assert seen == [b"0", b"2", b"other"]
+        assert broker.committed[queue] == 1
+        messages.resume(queue)
+        await committed(broker, queue, 6)
+        assert seen == [b"0", b"2", b"other", b"1", b"3", b"4", b"5"]
+        messages.stop()
+        await running
+
+
+async def test_what_waits_of_a_paused_queue_is_left_to_its_next_member(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"0", b"1", b"2", keys=["a"])
+    broker.put("orders", 0, b"3")
+    handling = Handling()
+    async with mq.subscribe("orders", group="billing") as messages:
+        running = asyncio.create_task(messages.run(handling, concurrency=2))
+        handling.let_go(b"0", b"3")
+        await handling.until_done(b"0", b"3")
+        await handling.until_started(b"1")
+        messages.pause(("orders", 0))
+        broker.assign("other", [("orders", 0)])
+        await until_hold(messages, ("orders", 0), Hold.LEAVING)
+        handling.let_go(b"1")
+        await until_hold(messages, ("orders", 0), None)
+        assert handling.started == [b"0", b"3", b"1"]
+        assert broker.committed["orders", 0] == 2
+        messages.stop()
+        await running

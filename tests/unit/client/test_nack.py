@@ -281,3 +281,23 @@ async def test_what_the_broker_refuses_for_good_is_raised_to_who_asked(
                 assert refused.value.code == code
             break
     assert broker.committed[QUEUE] == 1
+
+
+async def test_two_tasks_that_send_one_message_back_at_once_send_it_back_once(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3")
+    async with mq.subscribe("orders", group="billing") as messages:
+        one = await messages.getone()
+        assert one is not None
+        await asyncio.gather(messages.nack(one), messages.nack(one))
+        assert len(broker.nacks) == 1
+        async for message in messages:
+            broker.group_faults["nack"] = [refusal(404, "unknown-message")]
+            outcomes = await asyncio.gather(
+                *(messages.nack(message) for _ in range(3)), return_exceptions=True
+            )
+            # Who waited for the refused one tries by itself.
+            assert [type(each) for each in outcomes].count(errors.UnknownMessage) == 1
+            assert len(broker.nacks) == 2
+            break
