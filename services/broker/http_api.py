@@ -549,7 +549,9 @@ class Api:
         refused = answer(request, error_fields(error), status)
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"
-        if not request.content.is_eof():
+        if request.content.exception() is not None:
+            refused.force_close()  # what follows on the connection is not HTTP
+        elif not request.content.is_eof():
             refused.force_close()  # the rest of the body is thrown away
             if isinstance(request.protocol, BoundedHandler):
                 request.protocol.note_refused(request)

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import hdrs, web
 
 from services.broker import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
@@ -153,13 +153,16 @@ class Bodies:
     def arrived(self, request: web.Request, body: Body) -> bytes | None:
         """The whole body if it came with the head, in one piece; None if there is more to come.
 
-        Raises MessageTooLarge (a body in chunks does not announce its size), Overloaded. Call it
-        between ``begin`` and ``end``.
+        Raises MessageTooLarge (a body in chunks does not announce its size), BadRequest,
+        Overloaded. Call it between ``begin`` and ``end``.
         """
         content = request.content
         if not content.is_eof():
             return None
-        data = content.read_nowait()
+        try:
+            data = content.read_nowait()
+        except web.RequestPayloadError as error:
+            raise _broken(error) from None
         size = len(data)
         if size > self._size_max:
             raise too_large(size, self._size_max)
@@ -178,13 +181,14 @@ class Bodies:
         length = request.content_length
         peer = peer_of(request) if length is None or length > SMALL else None
         with self._pools.long_send():
-            parts = await self._parts(request.content, body, peer)
+            parts = await self._parts(request, body, peer)
             if body.size <= LONG:
                 return b"".join(parts)
             return await self._in_thread(functools.partial(_joined, parts, self.way))
 
-    async def _parts(self, content: StreamReader, body: Body, peer: str | None) -> list[bytes]:
+    async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
         """The parts of a body as they come."""
+        content = request.content
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -210,7 +214,16 @@ class Bodies:
                 limit=self._timeout_s,
             ) from None
         except web.RequestPayloadError as error:
-            raise BadRequest(f"the body is broken: {error}. Nothing was stored.") from None
+            raise _broken(error) from None
+        except RuntimeError as error:
+            if request.transport is not None:
+                raise
+            # aiohttp's own answer to a read on a connection that is closed.
+            raise ConnectionResetError("the client has closed the connection") from error
+
+
+def _broken(error: web.RequestPayloadError) -> BadRequest:
+    return BadRequest(f"the body is broken: {error}. Nothing was stored.")
 
 
 def _joined(parts: list[bytes], way: GiveWay) -> bytes:

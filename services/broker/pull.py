@@ -38,6 +38,9 @@ POLL_IDLE_S: Final = 0.1
 LOOK_AFTER_CLIENT_S: Final = 1.0
 """How often held pulls are asked whether their client has gone away: all in one go."""
 
+SHORT_MAX: Final = 4096
+"""Queues remembered that end before their last message. Of more the oldest is forgotten."""
+
 _AGAIN: Final = frozenset({PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING})
 _END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
 _REASONS: Final = {
@@ -190,6 +193,8 @@ class Puller:
         if seen != end:
             last = self._written()
             self._short[queue] = end, last
+            if len(self._short) > SHORT_MAX:  # a deleted queue is not asked for again
+                del self._short[next(iter(self._short))]
         if dispatched < last or self.unit_checks is None:
             return
         if self.unit_checks.is_open(*queue, end) and offset > end:

@@ -163,12 +163,6 @@ class InSync:
         """
         return self._without_silent(now_ms) or self._with_next(now_ms)
 
-    @property
-    def followers(self) -> int:
-        """Published members, other than this master, that acknowledge on a link to it."""
-        others = [member for member in self._published if member != self._own]
-        return sum(self.peer(member).durable is not None for member in others)
-
     def size(self, now_ms: int) -> int:
         """Members of the published set that were heard lately, the smaller number while a change is
         not known.

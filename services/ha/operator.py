@@ -318,7 +318,8 @@ class Operator:
         """Say it if too few members follow for two lease times: the master cannot know whether they
         are down or only cut off from it, and keeps the lease (docs/decisions/0030)."""
         own = self.own
-        if term is None or term.in_sync.followers + 1 >= term.in_sync.least:
+        # Counted as sends are judged: else they are refused, and no alarm says why.
+        if term is None or (size := term.in_sync.size(own.now_ms)) >= term.in_sync.least:
             self._short_since_ms = None
             own.calm(BELOW_MINIMUM)
             return
@@ -327,10 +328,10 @@ class Operator:
         if own.now_ms - self._short_since_ms >= SHORT_LEASES * own.times.lease_ms:
             own.alarm(
                 "below-minimum",
-                f"{term.in_sync.followers} members of the in-sync set follow {own.name}, and "
-                f"min_in_sync is {term.in_sync.least}: sends are refused. {own.name} keeps the "
-                "lease. If the others run, it is cut off from them: stop it, and one of them "
-                "becomes master.",
+                f"{size} members of the in-sync set answer, {own.name} counted, and min_in_sync "
+                f"is {term.in_sync.least}: sends are refused. {own.name} keeps the lease. "
+                "If the others run, it is cut off from them: stop it, and one of them becomes "
+                "master.",
             )
 
     def _leave_unopened(self, term: Mastership, trouble: str) -> None:

@@ -38,6 +38,8 @@ SCAN_BYTES_MAX: Final = 16_000
 TOTAL_BYTES_MAX: Final = 134_217_728
 """Cap, and default, of what a caller may ask for in bytes (11)."""
 TOTAL_BYTES_MIN: Final = 100
+NEIGHBOURS_MAX: Final = 1024
+"""Damaged units passed to find out whether one behind them has expired."""
 RESIDENT_PERCENT: Final = 40
 """Records within this share of the machine's memory from the log's end count as in memory."""
 
@@ -317,17 +319,35 @@ class _Scan:
         between two looks, or the unit only fills. A unit that points where no record can be is
         damaged, and says nothing of the units behind it."""
         offset, size = PhysicalOffset(unit.physical_offset), unit.size
-        log_min = self.log.min_offset
         if is_filler(offset, size):
             return True
-        if 0 <= offset < log_min:
-            # Not behind a unit whose record is there: records lie in the log in the queue's order.
-            before = self.queue.unit(number - 1)
-            return before is None or is_filler(*before[:2]) or before.physical_offset < log_min
+        if 0 <= offset < self.log.min_offset:
+            return not self._follows_kept(number)
         room = min(self.dispatched, self.log.next_file(offset)) - offset
         if offset < 0 or not 0 < size <= room:
             return False
         self.log.window(offset, self.dispatched)  # raises if the file is missing: never skipped
+        return True
+
+    def _follows_kept(self, number: int) -> bool:
+        """Whether an earlier record of the queue is still there, so that this one has not expired:
+        records lie in the log in the queue's order.
+
+        A unit before it that points to no record of the queue is damaged, and the one before that
+        decides. True also if all of NEIGHBOURS_MAX are.
+        """
+        topic, queue = self.queue.topic.encode(), self.queue.queue
+        for before in range(number - 1, number - 1 - NEIGHBOURS_MAX, -1):
+            unit = self.queue.unit(before)
+            if unit is None or is_filler(*unit[:2]):
+                return False
+            if 0 <= unit.physical_offset < self.log.min_offset:
+                return False
+            if unit.physical_offset >= 0 and 0 < unit.size <= self.dispatched:
+                offset = PhysicalOffset(unit.physical_offset)
+                data = self.log.read(offset, unit.size, self.dispatched)
+                if data is not None and names(data, topic, queue, before, unit):
+                    return True
         return True
 
     def _pass_lost(self, unit: Unit) -> None:

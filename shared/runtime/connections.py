@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 
 from shared.runtime.give_way import REST_S
@@ -104,11 +105,33 @@ class BoundedHandler(web.RequestHandler):
         """Bytes have come. What comes of refused bodies is read in turn, one part in each REST_S:
         their senders set the pace of the loop otherwise."""
         super().data_received(data)
+        self._end_broken_body()
         if self._refused is not None and data:
             self._pause_reading_for_buffer()
             self._loop.call_later(
                 REST_S * self._server.refused_count, self._resume_reading_for_buffer
             )
+
+    def _end_broken_body(self) -> None:
+        """Fail a request in hand whose body turned out not to be HTTP, and read no other.
+
+        aiohttp queues what it cannot parse as another request, behind the one whose body it
+        belongs to; that one would wait for the rest of its body until its time-out.
+        """
+        messages = self._messages
+        if not messages or isinstance(messages[-1][0], RawRequestMessage):
+            return
+        if len(messages) > 1:
+            body = messages[-2][1]
+        elif self._current_request is not None:
+            body = self._current_request.content
+        else:
+            return
+        if not body.is_eof():
+            messages.pop()
+            body.set_exception(web.RequestPayloadError("a chunk is not as HTTP has it"))
+            body.feed_eof()
+            self.close()  # once the requests in hand are answered
 
     def drop(self) -> None:
         """Close the connection at once."""

@@ -57,9 +57,9 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
         )
     if asked is AckLevel.REPLICATED and in_sync.size < 2:
         raise NotEnoughReplicas(
-            "ack=replicated needs a second copy, and this node is the only member of the in-sync "
-            "set. Nothing was stored.",
-            "Ask for ack=disk, or try again: the others join the set when they have caught up.",
+            "ack=replicated needs a second copy, and no member of the in-sync set but this node "
+            "answers. Nothing was stored.",
+            "Ask for ack=disk, or try again: members join the set when they have caught up.",
             in_sync=in_sync.size,
             limit=2,
         )

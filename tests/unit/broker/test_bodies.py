@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import TestServer
 
 from services.broker import encodings, http_requests
-from services.broker.http_requests import Bodies
+from services.broker.http_requests import Bodies, Body
 from services.broker.limits import MAPS_MAX
 from services.broker.pools import Pool, Pools
 from shared.runtime.clock import SystemClock
+from shared.runtime.connections import BoundedServer, Bounds
 from shared.runtime.give_way import GiveWay
-from tidemark.errors import TidemarkError, TooManyValues
+from tidemark.errors import BadRequest, TidemarkError, TooManyValues
 
 SIZE_MAX = 1 << 20
 
@@ -273,3 +277,59 @@ async def test_a_send_whose_body_has_not_come_makes_nobody_rest() -> None:
         assert not served.pools.others_send()
         writer.close()
         await until(served.pools.others_send)
+
+
+# What follows a broken chunk is no body: the request waited for more of it until its time-out.
+@pytest.mark.parametrize("whole", [b"", b"5\r\nhello\r\n"])
+async def test_a_broken_chunk_is_refused_at_once(whole: bytes) -> None:
+    served = Served(waiting_max=1 << 20, timeout_s=3600.0)
+    begun = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.Response:
+        begun.set()
+        return await served.handle(request)
+
+    app = web.Application(client_max_size=0)
+    app.add_routes([web.post("/", handle)])
+    server = BoundedServer(app, Bounds(8, 3600.0, 3600.0, 3600.0))
+    await server.start("127.0.0.1", 0)
+    served.port = server.port
+    for _ in range(2):
+        begun.clear()
+        reader, writer = await begin(served, "Transfer-Encoding: chunked", whole)
+        await begun.wait()
+        await until(lambda: served.used == (5 if whole else 0))
+        writer.write(b"zz\r\n" + bytes(100))
+        assert await answer(reader) == (400, "bad-request")
+        assert await reader.read() == b"", "no second answer, and the connection is closed"
+        writer.close()
+        assert served.used == 0
+    await server.close()
+
+
+async def test_a_body_that_broke_before_it_was_asked_for_is_refused() -> None:
+    bodies = Served(waiting_max=100, timeout_s=1.0).bodies
+    protocol = SimpleNamespace(resume_reading=lambda **_: None)
+    content = StreamReader(cast(BaseProtocol, protocol), 1 << 16)
+    content.set_exception(web.RequestPayloadError("cut"))
+    content.feed_eof()
+    request = cast(web.Request, SimpleNamespace(content=content))
+    with pytest.raises(BadRequest, match="broken: cut"):
+        bodies.arrived(request, Body())
+
+
+@pytest.mark.parametrize("transport", [None, object()])
+async def test_a_body_of_a_connection_that_is_closed_is_no_failure_of_ours(
+    transport: object,
+) -> None:
+    class Content:
+        def is_eof(self) -> bool:
+            return False
+
+        async def readany(self) -> bytes:
+            raise RuntimeError("Connection closed.")  # as aiohttp's does
+
+    bodies = Served(waiting_max=100, timeout_s=1.0).bodies
+    given = SimpleNamespace(content=Content(), content_length=10, transport=transport)
+    with pytest.raises(ConnectionError if transport is None else RuntimeError):
+        await bodies.whole(cast(web.Request, given), Body())

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from services.broker import pull
 from services.broker.held_pulls import HeldPull, Wake
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller, PullRequest
@@ -249,6 +250,17 @@ async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() 
     assert not checks.is_open("t", 0, 5)
     page[Slot.REPUT_PID] = 77
     assert checks.is_open("t", 0, 5)
+
+
+def test_short_queues_that_are_not_asked_for_again_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull, "SHORT_MAX", 3)
+    queues = {("t", number): QueueOffset(9) for number in range(8)}
+    puller = puller_of(Store(0, 5), dispatched=lambda: PhysicalOffset(900), known=queues)
+    for number in range(8):
+        puller.look(PullRequest("t", number, 5, 32, None, None, 0, bulk=False))
+    assert list(puller._short) == [("t", 5), ("t", 6), ("t", 7)]
 
 
 def test_a_queue_of_a_topic_that_was_deleted_and_made_again_is_not_compared() -> None:

@@ -15,7 +15,7 @@ from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hashing import string_hash
-from tidemark.formats.queue_unit import Unit
+from tidemark.formats.queue_unit import UNIT, Unit
 from tidemark.formats.select import Wanted, names
 from tidemark.offsets import PhysicalOffset
 
@@ -343,6 +343,43 @@ class TestGoneRecords:
         only = get_message(queue, Stale(), offset=0, dispatched=expired.units[lost - 1][3].end)
         assert (only.status, only.next_offset) == (PullStatus.MESSAGE_WAS_REMOVING, lost)
         assert only.stretches == []
+
+    @pytest.mark.parametrize("is_expired", [True, False])
+    def test_a_damaged_unit_says_nothing_of_whether_the_next_one_has_expired(
+        self, expired: SmallStore, is_expired: bool
+    ) -> None:
+        """An expired unit behind a damaged one was called damaged, and the node unready."""
+        lost = sum(1 for *_, unit in expired.units if unit.physical_offset < 4096)
+        number = lost - 1 if is_expired else lost + 2
+        stray = expired.units[-1][3]
+        damaged = UNIT.pack(stray.physical_offset + 1, stray.size - 1, 0)
+        expired.put_unit("orders", 0, number - 1, damaged)
+        if not is_expired:
+            expired.put_unit("orders", 0, number, UNIT.pack(8, stray.size, 0))
+        log = CommitLogReader(expired.store, expired.positions)
+        queue = ConsumeQueueReader(expired.store, "orders", 0, log)
+        queue.min_offset(0)
+        expired.positions.publish(Slot.MIN, 4096)
+        expired.log_file(0).unlink()
+
+        class Shortened:
+            """Retention runs between the first look and the others."""
+
+            read, window, next_file = log.read, log.window, log.next_file
+
+            def __init__(self) -> None:
+                self._looks = iter([PhysicalOffset(0)])
+
+            @property
+            def min_offset(self) -> PhysicalOffset:
+                return next(self._looks, PhysicalOffset(4096))
+
+        if is_expired:
+            result = get_message(queue, Shortened(), offset=number, dispatched=expired.end)
+            assert numbers(result)[0] == lost
+        else:
+            with pytest.raises(DamagedFile):
+                get_message(queue, Shortened(), offset=number, dispatched=expired.end)
 
 
 class TestDamage:

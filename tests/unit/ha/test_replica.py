@@ -183,13 +183,31 @@ def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
     assert 2 * LOCAL.lease_ms <= took_ms < 3 * LOCAL.lease_ms
     reason = group["a"].status()["nodes"][0]["reason"]
     assert reason.startswith(
-        "below-minimum: 0 members of the in-sync set follow a, and min_in_sync"
+        "below-minimum: 1 members of the in-sync set answer, a counted, and min_in_sync"
     )
     group.run(20 * LOCAL.lease_ms)
     assert lease_of(group).epoch == 1
     group.cut.clear()
     group.until(lambda: "below-minimum" not in group["a"].own.alarms)
     group.send_confirmed()
+
+
+def test_the_alarm_counts_members_as_sends_are_judged() -> None:
+    # It counted links: with members that were heard and had no link it said that sends are refused.
+    group = grown()
+    replica, others = group["a"].replica, (group["b"], group["c"])
+    assert replica is not None
+    term = replica.leadership.term
+    assert term is not None
+    for other in others:
+        other.kill()
+    for _ in range(4):
+        replica.own.now_ms += LOCAL.lease_ms
+        for peer in term.in_sync.peers.values():
+            peer.heard_ms, peer.durable = replica.own.now_ms, None
+        assert term.in_sync.size(replica.own.now_ms) >= term.in_sync.least
+        replica._operator.tick()
+        assert "below-minimum" not in replica.own.alarms
 
 
 def test_a_master_that_may_be_alone_is_not_below_its_minimum() -> None:
