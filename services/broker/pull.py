@@ -26,7 +26,7 @@ from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
-from tidemark.errors import BadTags, NotServing
+from tidemark.errors import BadTags, DamagedFile, NotServing
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
 from tidemark.formats.select import Wanted
@@ -160,6 +160,16 @@ class Puller:
         return self._queue_offsets.next_of(queue)
 
     def _get(self, request: PullRequest) -> PullResult:
+        try:
+            return self._read(request)
+        except DamagedFile:
+            # A log that was cut shortens its queues. A reader that saw neither takes the end that it
+            # knows for one that still is.
+            if self.unit_checks is None or not self.unit_checks.began_anew():
+                raise
+            return self._read(request)
+
+    def _read(self, request: PullRequest) -> PullResult:
         dispatched = self._dispatched()
         self._shown = max(self._shown, dispatched)
         reader = self._queues.get(request.topic, request.queue)

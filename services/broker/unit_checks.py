@@ -43,8 +43,8 @@ class UnitChecks:
     def __init__(
         self, positions: Positions, *, ask: Callable[[], object], mended: Callable[[], None]
     ) -> None:
-        """ask: rings for reput. mended: is called once units were replaced, before the next read
-        of them: what readers know of the queues may be wrong."""
+        """ask: rings for reput. mended: is called once units were replaced, or reput has begun
+        anew, before the next read: what readers know of the queues may be wrong."""
         self._positions = positions
         self._ask = ask
         self._mended = mended
@@ -54,11 +54,13 @@ class UnitChecks:
         self._sound: OrderedDict[Place, None] = OrderedDict()
 
     def is_open(self, topic: str, queue: int, number: int) -> bool:
-        """Whether reput may still mend that unit: it is asked if it was not."""
-        reput = self._positions.resumed_dispatch()
-        if reput is not None and reput != self._reput:
-            self._reput = reput
-            self._sound.clear()  # the queues may have been made anew
+        """Whether reput may still mend that unit: it is asked if it was not.
+
+        A start of reput that has not come up to date makes the queues whole by itself.
+        """
+        if self._reput_begins:
+            return True
+        self.began_anew()
         place = (topic, queue, number)
         if self.settle():
             return True  # perhaps it is whole by now
@@ -74,6 +76,21 @@ class UnitChecks:
             self._count = max(get(Slot.UNIT_CHECK_COUNT), get(Slot.UNIT_CHECKED) >> 1) + 1
             publish(Slot.UNIT_CHECK_COUNT, self._count)
             self._ask()
+        return True
+
+    @property
+    def _reput_begins(self) -> bool:
+        return self._positions.resumed_dispatch() is None
+
+    def began_anew(self) -> bool:
+        """Whether reput has begun anew since the last call: the queues may have been cut, and made
+        anew, and what readers know of them is forgotten."""
+        reput = self._positions.resumed_dispatch()
+        if reput is None or reput == self._reput:
+            return False
+        self._reput = reput
+        self._sound.clear()
+        self._mended()
         return True
 
     def may_heal(self, error: StoreError) -> bool:
@@ -102,12 +119,16 @@ class UnitChecks:
             return False
         now = asyncio.get_running_loop().time
         deadline = now() + ANSWER_MAX_S
-        while self._asked is not None and goes_on() and now() < deadline:
+        reput = self._reput
+        while (self._asked is not None or self._reput_begins) and goes_on() and now() < deadline:
             await asyncio.sleep(ANSWER_POLL_S)  # another process's page: no event tells of it
             self.settle()
+        if self._reput_begins:
+            return False
+        self.began_anew()
         facts = error.facts
         place = (facts["topic"], facts["queue"], facts["queue_offset"])
-        return self._asked is None and place not in self._sound
+        return self._reput != reput or (self._asked is None and place not in self._sound)
 
     def settle(self) -> bool:
         """Take reput's answer in; whether units were replaced since the last call."""

@@ -237,8 +237,8 @@ class Broker(Service):
                 _checked(data, unit, puller.checks_at(unit.physical_offset))
             found = [bytes(data) for _, _, data in result.messages()]
         except (CorruptRecord, DamagedFile) as error:
-            self._gate.judge(error)
-            if self.machine.name not in self.history.damaged:
+            told = self._gate.judge(error)
+            if not told.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
         self.history.pulled(

@@ -14,14 +14,14 @@ from services.broker.held_pulls import HeldPull, Wake
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller, PullRequest
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.unit_checks import UnitChecks
+from services.broker.unit_checks import UnitChecks, name_unit
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.positions import Positions
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tests.support.metrics import sample
-from tidemark.errors import NotServing
+from tidemark.errors import DamagedFile, NotServing
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -205,7 +205,10 @@ class Slots(dict[Slot, int]):
     def get(self, slot: Slot, default: int = 0) -> int:  # type: ignore[override]
         return super().get(slot, default)
 
-    def resumed_dispatch(self) -> tuple[int, int]:
+    def resumed_dispatch(self) -> tuple[int, int] | None:
+        started, resumed = self.get(Slot.REPUT_PID), self.get(Slot.RESUMED_BY)
+        if started and resumed and started != resumed:
+            return None
         return self.get(Slot.REPUT_PID), self.get(Slot.REPUT_GENERATION)
 
 
@@ -279,3 +282,63 @@ def test_an_answer_of_before_an_older_page_was_put_back_is_not_taken_for_this_on
     assert checks.is_open("t", 0, 5)
     assert page[Slot.UNIT_CHECK_COUNT] == 2
     assert checks.is_open("t", 0, 5), "reput has not answered yet"
+
+
+# A reput that had begun anew made the queues again: reads of their units meanwhile were taken for
+# damage, which only the log could have.
+async def test_while_reput_begins_anew_a_missing_unit_is_no_damage() -> None:
+    page = Slots()
+    page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
+    checks = unit_checks(page)
+    error = name_unit(DamagedFile("the unit points nowhere"), "t", 0, 5)
+    page[Slot.REPUT_PID] = 8
+    assert checks.may_heal(error)
+    assert Slot.UNIT_CHECK_COUNT not in page, "that start of reput makes the queues whole by itself"
+    reads: list[int] = []
+
+    async def read() -> int:
+        reads.append(page[Slot.RESUMED_BY])
+        if reads[-1] == 7:
+            raise error
+        return reads[-1]
+
+    healing = asyncio.create_task(checks.healed(read, lambda: True))
+    await asyncio.sleep(0)
+    page[Slot.RESUMED_BY] = 8
+    assert await healing == 8
+    assert reads == [7, 8]
+    assert page.rings == [2], "what is known of the queues is forgotten"
+    assert checks.may_heal(error)
+    assert page.rings == [2, 1], "and now it is asked"
+
+
+class Outdated(Store):
+    """Says that a unit is damaged until it is forgotten."""
+
+    is_known = True
+
+    def forget(self) -> None:
+        self.is_known = False
+
+    def get(self, topic: str, queue: int) -> Outdated:
+        return self
+
+    def view(self, offset: int, count: int, dispatched: int) -> memoryview:
+        if self.is_known:
+            raise DamagedFile("the unit points nowhere")
+        return memoryview(b"")
+
+
+def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again() -> None:
+    page = Slots()
+    page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
+    store = Outdated(0, 5)
+    puller = puller_of(store)
+    puller.unit_checks = UnitChecks(
+        cast(Positions, page), ask=lambda: page.rings.append(1), mended=store.forget
+    )
+    request = PullRequest("t", 0, 2, 32, None, None, 0, bulk=False)
+    with pytest.raises(DamagedFile):
+        puller.look(request)
+    page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 8
+    assert puller.look(request).max_offset == 5
