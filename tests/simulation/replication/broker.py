@@ -22,6 +22,7 @@ from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
+from shared.files.store_dir import Role
 from shared.metrics.registry import Registry
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -33,10 +34,11 @@ from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.service import Service
+from tests.simulation.replication.violation import Violation
 from tidemark.errors import CorruptRecord, DamagedFile, TidemarkError
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.hosts import Host
 
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
@@ -45,6 +47,8 @@ QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_T
 PULLED_MAX: Final = 8
 BODY_MAX: Final = 300
 WAITING_MAX: Final = 50
+SHUT_US: Final = 2_000_000
+"""A gate has followed its term by then."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
@@ -88,6 +92,10 @@ class Broker(Service):
         self._gate = Gate(self._health)
         self._api: Any = SimpleNamespace(parts=None)
         self._waiting: set[asyncio.Task[None]] = set()
+        self._idle_us = machine.timeline.now_us
+        """When it served an epoch last, or took no sends."""
+        self._shut_us = machine.timeline.now_us
+        """When its epoch was not open last, or its parts knew that it was."""
         self._shown = 0, machine.timeline.now_us
         """End of what a slave showed, and when."""
 
@@ -140,6 +148,25 @@ class Broker(Service):
             },
         )
         await asyncio.to_thread(store.stopped_clean)
+
+    def check_gate(self) -> None:
+        """A broker that serves no epoch takes no sends, and one of an open epoch says so to all its
+        parts."""
+        machine, now_us = self.machine, self.machine.timeline.now_us
+        if not self._gate.sends_open or machine.slot(Slot.SERVING_EPOCH) or self.process.paused:
+            self._idle_us = now_us
+        if now_us - max(self._idle_us, self.process.resumed_us) > SHUT_US:
+            raise Violation(f"{machine.name} serves no epoch, and its gate is open for sends")
+        may_open = (
+            machine.slot(Slot.ROLE) == NodeRole.MASTER
+            and machine.slot(Slot.DISPATCHED) >= machine.slot(Slot.EPOCH_RECORD_END) > 0
+            and machine.slot(Slot.SERVING_EPOCH)
+            and machine.holds(Role.APPEND, self.process)
+        )
+        if not may_open or self.process.paused or self.process.is_opened:
+            self._shut_us = now_us
+        if now_us - max(self._shut_us, self.process.resumed_us) > SHUT_US:
+            raise Violation(f"{machine.name} is master, and parts of its broker wait for that")
 
     # -- clients ---------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from tests.simulation.replication.process import running
+
 
 class _NoOffsets:
     """Nobody commits any."""
@@ -45,8 +47,18 @@ class NoConsuming:
     def runners(
         self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
     ) -> Mapping[str, Any]:
-        """None."""
-        return {}
+        """One that waits for the epoch to be open, as all of them do."""
+        thread = running()
+        assert thread is not None
+        process = thread.process
+        process.is_opened = False
+
+        async def wait() -> None:
+            await opened.wait()
+            process.is_opened = True
+            await stop.wait()
+
+        return {"opened": wait}
 
     async def finish(self) -> None:
         """Nothing is still to be said."""

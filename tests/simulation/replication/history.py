@@ -169,6 +169,12 @@ class History:
                 f"{machine.name} tells its master of a log up to {hello.end} with the epochs "
                 f"{hello.table}; it ends at {machine.end} and has {machine.durable_table}"
             )
+        behind = machine.durable_table[len(hello.table) :]
+        if behind and hello.table and hello.end > behind[0].start:
+            raise Violation(
+                f"{machine.name} tells its master of a log up to {hello.end} without the epoch "
+                f"that begins at {behind[0].start}"
+            )
 
     def welcomes(self, machine: Machine, ok: HelloOk) -> None:
         """A master tells a slave up to where their logs are the same, and what its own has."""

@@ -14,10 +14,11 @@ from shared.files.store_dir import Role
 from tests.simulation.replication.clock import Clock
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.violation import Violation
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_files import Directory, Inode
 from tidemark.formats import epochs
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import Slot, check_slot, proven
 from tidemark.formats.epochs import EpochStart
 from tidemark.formats.filenames import offset_name
 
@@ -137,7 +138,13 @@ class Machine:
             self.changed_us[slot] = self.timeline.now_us
 
     def published(self, slot: Slot) -> None:
-        """Behind it."""
+        """Behind it: whoever reads the slot finds that its check fits."""
+        page = self._inode(PAGE)
+        assert page is not None, "it was stored to"
+        slots = memoryview(page.cache).cast("Q")
+        fits = not slots[check_slot(Slot.MAGIC_AND_FORMAT)] or proven(slot, slots.__getitem__)
+        if slots[slot] and not fits:
+            raise Violation(f"{self.name} publishes {slot.name} {slots[slot]} without its check")
         if self._armed and slot in self._armed:
             self._armed.pop(slot)()
 

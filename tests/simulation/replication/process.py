@@ -48,6 +48,8 @@ class Process:
         self.timeline: Timeline = machine.timeline
         self.alive = True
         self.paused = False
+        self.is_opened = False
+        """Its parts that wait for an open epoch wait no more. Of a broker."""
         self.is_finished = False
         """It has done all that there was to do before it ended."""
         self.resumed_us = self.timeline.now_us

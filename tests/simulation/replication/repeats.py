@@ -18,6 +18,8 @@ HEARTBEATS_APART_MS: Final = 50
 """Half of what the plan's times ask for."""
 GROWTHS_APART_MS: Final = 500
 """Half of what a member waits that could not be added."""
+FENCES_MAX: Final = 2
+"""By a switch, and by what ends its term before the switch is over."""
 WRITES_APART_MS: Final = 500
 """A quarter of what a promise waits that found no room."""
 
@@ -33,6 +35,8 @@ class Repeats:
         """By link and epoch in which it has introduced itself: epochs of the log that it told."""
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
         """By epoch and member that was to be added: version of the lease, and when it was asked."""
+        self._fences = 0
+        """Since its last grant."""
         self._promise: int | None = None
         """Token of the promise that is being written, or was last."""
         self._failed_ms: int | None = None
@@ -75,8 +79,15 @@ class Repeats:
 
     def does(self, effect: Effect, now_ms: int) -> None:
         """It is about to do that."""
-        if isinstance(effect, LeasePut):
-            self._asks(effect, now_ms)
+        match effect:
+            case LeasePut():
+                self._asks(effect, now_ms)
+            case do.Grant():
+                self._fences = 0
+            case do.Fence():
+                self._fences += 1
+                if self._fences > FENCES_MAX:
+                    raise Violation(f"{self._node} fences its broker {self._fences} times")
         if not isinstance(effect, do.PersistPromise):
             return
         self._promise = effect.token

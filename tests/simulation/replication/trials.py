@@ -24,7 +24,7 @@ LOOK_MS: Final = 20
 SETTLE_MS: Final = 4 * TIMES.lease_ms
 """What was ordered before the healing is over by then."""
 QUIET_MS: Final = TIMES.lease_ms
-QUIET_LOOKS: Final = 3
+QUIET_LOOKS: Final = 2
 """How often that long."""
 HANDED_OVER: Final = "handed-over"
 TAKEN_US: Final = (TIMES.renew_ms + 50) * 1000
@@ -43,6 +43,7 @@ NOTICED_MS: Final = 600
 """A broker looks that often at which start of reput the queue files are of, three times over."""
 FOLLOWED_MS: Final = 2_500
 """A broker that runs serves with what was new before."""
+CALM_MS: Final = SETTLE_MS
 AGAIN_MS: Final = 10 * TIMES.lease_ms
 """What was taken from a group is there again by then."""
 APART_MS: Final = 700
@@ -64,6 +65,12 @@ class Trials:
         self._stay_whole()
         self._switch_once()
         self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
+
+    def calm_down(self) -> None:
+        """What an alarm says is over soon."""
+        if not self._until(lambda: not any(map(self._all_said, self._group.machines)), CALM_MS):
+            alarms = {name: self._all_said(name) for name in self._group.machines}
+            raise Violation(f"all is whole for {CALM_MS} ms, and these alarms stay: {alarms}")
 
     def _stay_whole(self) -> None:
         """Nobody takes the lease anew, the set stays as it is, no alarm stands."""
@@ -209,6 +216,9 @@ class Trials:
         self._until(lambda: machine.incarnation != before, AGAIN_MS)
         self._must_be_whole_again(f"{machine.name} was to be copied anew")
         history.damaged.clear()
+        for service in SERVICES:
+            machine.processes[service].end()
+        self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
 
     def _is_found(self, machine: Machine) -> bool:
         return DAMAGE in self._said(machine) and self._world.state_of(machine.name).startswith(
@@ -223,11 +233,16 @@ class Trials:
         """Queues are derived (P4): removed, they are made again from the log."""
         machine = self._any_machine()
         self._group.tell("world", f"the queues of {machine.name} are removed")
-        before = machine.slot(Slot.RESUMED_BY)
+        before, shown = machine.slot(Slot.RESUMED_BY), machine.slot(Slot.DISPATCHED)
         self._history.lost_queues.add(machine.name)
         machine.processes["reput"].end()
         machine.remove_queues()
-        if not self._until(lambda: machine.slot(Slot.RESUMED_BY) != before, AGAIN_MS):
+
+        def are_there() -> bool:
+            resumed = machine.slot(Slot.RESUMED_BY) != before
+            return resumed and machine.slot(Slot.DISPATCHED) >= shown
+
+        if not self._until(are_there, AGAIN_MS):
             raise Violation(f"reput of {machine.name} does not make its queues again")
         self._wait(NOTICED_MS)
         self._history.lost_queues.clear()
@@ -249,9 +264,7 @@ class Trials:
         )
         if not whole:
             raise Violation(f"{since}, and {self._world.why_not_whole(0)}")
-        if not self._until(lambda: not any(map(self._all_said, self._group.machines)), AGAIN_MS):
-            alarms = {name: self._all_said(name) for name in self._group.machines}
-            raise Violation(f"{since}, and these alarms stay: {alarms}")
+        self.calm_down()
 
     def _all_said(self, name: str) -> dict[str, str]:
         alarms = self._said(self._group.machines[name])

@@ -22,7 +22,7 @@ LINKED_US: Final = 3_000_000
 """Twice the longest pause between two tries, and a try that comes to nothing."""
 LOOK_MS: Final = 20
 """Between two looks at whether it has."""
-QUIET_SHARE: Final = 0.3
+QUIET_SHARE: Final = 0.4
 """Of the worlds in which the healed group is watched for a while."""
 
 
@@ -78,8 +78,11 @@ class World:
         if not whole and self._must_recover():
             why = self.why_not_whole(len(self.history.acked) - acked)
             raise Violation(f"healed for {HEAL_MS} ms: {why}")
-        if whole and self._left is None and self.timeline.random.random() < QUIET_SHARE:
-            Trials(self).run()
+        if whole and self._left is None:
+            trials = Trials(self)
+            trials.calm_down()
+            if self.timeline.random.random() < QUIET_SHARE:
+                trials.run()
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
@@ -90,7 +93,9 @@ class World:
             if not self.history.clocks_lie:
                 page_rules.check_deadline(machine)
                 page_rules.check_beats(machine)
-            service = self.group.ha_of(machine.name)
+            broker, service = self.group.broker_of(machine.name), self.group.ha_of(machine.name)
+            if broker is not None:
+                broker.check_gate()
             if service is not None:
                 service.check_answered()
                 service.check_probes()
