@@ -163,8 +163,7 @@ class Puller:
         try:
             return self._read(request)
         except DamagedFile:
-            # A start of reput may have cut the queue: a reader that knows the one of before looks for
-            # units that are not there.
+            # A start of reput may have cut the queue: what a reader knows of it is outdated.
             if self.unit_checks is None or not self.unit_checks.began_anew():
                 raise
             return self._read(request)
