@@ -233,7 +233,10 @@ def _make(disk: Disk, path: Path, content: bytes) -> None:
     """A new durable page. Raises FileExistsError, DiskFull, ReadOnlyDisk."""
     file = disk.create(path, len(content), reserve=True)
     try:
-        file.pwrite(content, 0)
+        # A page of zeros is one as soon as it has its name: another process may have mapped it, and
+        # published what zeros written now would take away.
+        if any(content):
+            file.pwrite(content, 0)
         file.sync()
     finally:
         file.close()

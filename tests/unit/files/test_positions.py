@@ -41,6 +41,23 @@ def test_a_missing_page_is_made_of_zeros(tmp_path: Path) -> None:
     page.close()
 
 
+def test_what_another_process_publishes_on_a_page_that_is_being_made_stays(tmp_path: Path) -> None:
+    """Its maker wrote zeros over it: what ha had published at the first start was gone."""
+    path, others = tmp_path / "checkpoint", list[Positions]()
+
+    class SharedDisk(OsDisk):
+        def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
+            made = super().create(path, size, reserve=reserve)
+            others.append(Positions.open(DISK, path))
+            others[0].publish(Slot.FENCED, 1)
+            return made
+
+    page = Positions.open(SharedDisk(), path)
+    assert page.get(Slot.FENCED) == 1
+    for each in (page, *others):
+        each.close()
+
+
 def test_what_one_publishes_the_other_reads_at_once(tmp_path: Path) -> None:
     writer = Positions.open(DISK, tmp_path / "checkpoint")
     reader = Positions.open(DISK, tmp_path / "checkpoint", writable=False)
