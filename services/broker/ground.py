@@ -96,7 +96,7 @@ class Ground:
         self.positions = store.positions
         self.reader, self.queues = Readers.of(store) if readers is None else readers
         self.unit_checks = UnitChecks(
-            store.positions, ask=self.ring_reput, mended=self.queues.forget
+            store.positions, health, ask=self.ring_reput, mended=self.queues.forget
         )
         self.appender = CommitLogAppender(
             store.directory,

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from shared.files.positions import Positions
+from shared.runtime.health import Health
 from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import Slot, queue_number
 
@@ -24,6 +25,9 @@ SOUND_MAX: Final = 1024
 ANSWER_POLL_S: Final = 0.02
 ANSWER_MAX_S: Final = 30.0
 """Reput may have to read some log; without an answer the damage is named as it was met."""
+
+UNIT_WAITS: Final = "catching-up"
+"""Reason of a broker that waits for reput."""
 
 T = TypeVar("T")
 
@@ -41,14 +45,22 @@ class UnitChecks:
     """What was asked, and what came of it. For the loop's thread."""
 
     def __init__(
-        self, positions: Positions, *, ask: Callable[[], object], mended: Callable[[], None]
+        self,
+        positions: Positions,
+        health: Health,
+        *,
+        ask: Callable[[], object],
+        mended: Callable[[], None],
     ) -> None:
-        """ask: rings for reput. mended: is called once units were replaced, or reput has begun
-        anew, before the next read: what readers know of the queues may be wrong."""
+        """health: says when a comparison takes long. ask: rings for reput. mended: is called once
+        units were replaced, or reput has begun anew, before the next read: what readers know of
+        the queues may be wrong."""
         self._positions = positions
+        self._health = health
         self._ask = ask
         self._mended = mended
         self._asked: Place | None = None
+        self._asked_at = 0.0
         self._count = 0
         self._reput = positions.resumed_dispatch()
         self._sound: OrderedDict[Place, None] = OrderedDict()
@@ -67,7 +79,7 @@ class UnitChecks:
         if place in self._sound:
             return False
         if self._asked is None:
-            self._asked = place
+            self._asked, self._asked_at = place, self._health.clock.monotonic()
             publish = self._positions.publish
             publish(Slot.UNIT_CHECK_QUEUE, queue_number(topic, queue))
             publish(Slot.UNIT_CHECK_OFFSET, number)
@@ -136,8 +148,10 @@ class UnitChecks:
             return False
         answer = self._positions.get(Slot.UNIT_CHECKED)
         if answer >> 1 != self._count:
+            self._note_wait(*self._asked)
             return False
         asked, self._asked = self._asked, None
+        self._health.clear_reason(UNIT_WAITS)
         if answer & 1:
             self._mended()
             return True
@@ -145,3 +159,14 @@ class UnitChecks:
         while len(self._sound) > SOUND_MAX:
             self._sound.popitem(last=False)
         return False
+
+    def _note_wait(self, topic: str, queue: int, number: int) -> None:
+        """Without an answer reads of the unit fail until there is one: /ready says so."""
+        waited_s = self._health.clock.monotonic() - self._asked_at
+        if waited_s >= ANSWER_MAX_S:
+            self._health.add_reason(
+                UNIT_WAITS,
+                f"reput has not compared unit {number} of queue {queue} of topic {topic!r} with "
+                f"the log for {int(waited_s)} s; reads of it are refused. See /ready of reput: it "
+                "does not run, or its disk takes no writes.",
+            )

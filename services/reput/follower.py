@@ -79,6 +79,8 @@ class Follower:
         self._unit_check: int | None = None
         """The request (``Slot.UNIT_CHECK_COUNT``) that is being dealt with."""
         self._unit_check_at = 0.0
+        self._unmended: str | None = None
+        """Code of the reason that a damaged unit cannot be replaced."""
         self._clean_at = self._synced_at
         self._pace = Pace()
         self._traced = TracedRanges(self._clock.monotonic)
@@ -281,11 +283,11 @@ class Follower:
             goes_on = await self._in_worker(lambda: mending.step(end, size))
         except (StoreError, OSError) as error:
             self._unit_check_at = now + WATCH_INTERVAL_S
-            log.error(
-                "a damaged queue unit cannot be replaced; it is tried again and again",
-                extra={"event": "mending-waits", "detail": str(error)},
-            )
+            self._note_unmended(error)
             return
+        if self._unmended is not None:
+            self._health.clear_reason(self._unmended)
+            self._unmended = None
         if goes_on:
             self._doorbell.wake()
             return
@@ -303,6 +305,17 @@ class Follower:
             )
         self._positions.publish(Slot.UNIT_CHECKED, asked << 1 | bool(mending.replaced))
         self._doorbell.ring(BROKER)
+
+    def _note_unmended(self, error: StoreError | OSError) -> None:
+        """A damaged unit cannot be replaced: reads of it fail until it can."""
+        self._unmended = error.code if isinstance(error, StoreError) else "os-error"
+        if self._health.add_reason(
+            self._unmended, f"a damaged queue unit cannot be replaced: {error}"
+        ):
+            log.error(
+                "a damaged queue unit cannot be replaced; it is tried again and again",
+                extra={"event": "mending-waits", "detail": str(error)},
+            )
 
     def _note_unremovable(self, error: StoreError | OSError) -> None:
         """Files of expired records stay: that costs space, and nothing else."""

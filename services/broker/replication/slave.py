@@ -19,6 +19,7 @@ from services.broker.http_api import Api
 from services.broker.queue_offsets import Queue
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
+from services.broker.unit_checks import UNIT_WAITS
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -59,6 +60,8 @@ class Slave:
         self._built: Built | None = None
         self._seen = PhysicalOffset(-1)
         self._trouble: Trouble | None = None
+        self._waits_for_unit = False
+        """Whether the state cannot be read on before reput has compared a unit of its queue."""
         self._over = asyncio.Event()
         self._kept = asyncio.Event()
         """Set when the parts whose retention runs serve no more."""
@@ -107,6 +110,15 @@ class Slave:
         except (CorruptRecord, DamagedFile) as error:
             if not self._ground.unit_checks.may_heal(error):
                 self._stay_damaged(error)
+                return
+            self._health.add_reason(
+                UNIT_WAITS, f"{error.detail} Reput compares that unit with the log now."
+            )
+            self._waits_for_unit = True
+            return
+        if self._waits_for_unit:
+            self._waits_for_unit = False
+            self._health.clear_reason(UNIT_WAITS)
 
     def _why_shut(self) -> str:
         if self._store.is_halted:
@@ -136,7 +148,7 @@ class Slave:
         built = self._built
         if built is not None:
             self._tell_trouble(is_full=built.consuming.retention.fullness.sends_refused)
-        if built is not None and dispatched != self._seen:
+        if built is not None and (self._ground.unit_checks.settle() or dispatched != self._seen):
             self._seen = dispatched
             built.parts.puller.held.may_all_look()
 

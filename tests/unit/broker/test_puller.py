@@ -14,12 +14,13 @@ from services.broker.held_pulls import HeldPull, Wake
 from services.broker.metrics import BrokerMetrics
 from services.broker.pull import Puller, PullRequest
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.unit_checks import UnitChecks, name_unit
+from services.broker.unit_checks import ANSWER_MAX_S, UnitChecks, name_unit
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.positions import Positions
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
 from tests.support.metrics import sample
 from tidemark.errors import DamagedFile, NotServing
 from tidemark.formats.checkpoint import Slot
@@ -184,9 +185,10 @@ async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
         await held
 
 
-def unit_checks(positions: Slots) -> UnitChecks:
+def unit_checks(positions: Slots, health: Health | None = None) -> UnitChecks:
     return UnitChecks(
         cast(Positions, positions),
+        health or Health(SystemClock()),
         ask=lambda: positions.rings.append(1),
         mended=lambda: positions.rings.append(2),
     )
@@ -253,6 +255,29 @@ async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() 
     assert not checks.is_open("t", 0, 5)
     page[Slot.REPUT_PID] = 77
     assert checks.is_open("t", 0, 5)
+
+
+def test_a_comparison_that_is_not_answered_is_named_until_it_is() -> None:
+    """Readers of the unit were asked to try again for ever, and the node was ready."""
+
+    class Now(SystemClock):
+        s = 100.0
+
+        def monotonic(self) -> float:
+            return self.s
+
+    clock, page = Now(), Slots()
+    health = Health(clock)
+    checks = unit_checks(page, health)
+    assert checks.is_open("t", 3, 5)
+    checks.settle()
+    assert health.reasons == []
+    clock.s += ANSWER_MAX_S
+    checks.settle()
+    assert "unit 5 of queue 3 of topic 't' with the log for 30 s" in health.reasons[0].detail
+    page[Slot.UNIT_CHECKED] = 1 << 1 | 1
+    checks.settle()
+    assert health.reasons == []
 
 
 def test_short_queues_that_are_not_asked_for_again_are_forgotten(
@@ -335,7 +360,10 @@ def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again()
     store = Outdated(0, 5)
     puller = puller_of(store)
     puller.unit_checks = UnitChecks(
-        cast(Positions, page), ask=lambda: page.rings.append(1), mended=store.forget
+        cast(Positions, page),
+        Health(SystemClock()),
+        ask=lambda: page.rings.append(1),
+        mended=store.forget,
     )
     request = PullRequest("t", 0, 2, 32, None, None, 0, bulk=False)
     with pytest.raises(DamagedFile):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -530,6 +531,31 @@ async def test_a_comparison_of_a_unit_begins_anew_once_the_log_was_recovered(
         publish(Slot.UNIT_CHECK_COUNT, 1)
         await until(lambda: get(Slot.UNIT_CHECKED) >> 1 == 1)
     assert calls[:3] == ["begin", "step", "begin"]
+
+
+async def test_a_unit_that_cannot_be_replaced_is_a_reason_until_it_is(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of it were asked to try again, and nothing said why it did not help."""
+    small.put("orders", 0)
+    small.flush()
+    get, publish = small.positions.get, small.positions.publish
+    fails, step = [True], UnitMending.step
+
+    def stepped(mending: UnitMending, end: int, bytes_max: int) -> bool:
+        if fails[0]:
+            raise OSError(errno.EROFS, "read-only")
+        return step(mending, end, bytes_max)
+
+    monkeypatch.setattr(UnitMending, "step", stepped)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
+        publish(Slot.UNIT_CHECK_COUNT, 1)
+        await reput.wait_reason("os-error")
+        fails[0] = False
+        await until(lambda: get(Slot.UNIT_CHECKED) >> 1 == 1)
+        assert (await reput.get("/ready"))[0] == 200
 
 
 async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore) -> None:

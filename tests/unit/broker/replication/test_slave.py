@@ -110,7 +110,11 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
         granted=lambda served: None,
     )
     fakes: list[Any] = [
-        SimpleNamespace(queues=None, unit_checks=None, abandon=lambda: None),
+        SimpleNamespace(
+            queues=None,
+            unit_checks=SimpleNamespace(settle=lambda: False),
+            abandon=lambda: None,
+        ),
         store,
         followed,
         Bell(),
