@@ -69,7 +69,8 @@ def connect(
     one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
     request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
     failover takes. request_timeout_s: a call without a time-out of its own ends by then, with all
-    its repetitions; 30 s, or retry_for_s if that is longer. limits: bounds of memory, requests and
+    its repetitions; None: 30 s, or retry_for_s if that is longer, but a subscription's ``nack`` and
+    ``commit`` wait for as long as it takes. limits: bounds of memory, requests and
     connections for sends. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
     answered by the nodes given, slaves first: what is confirmed, perhaps a little late. trace: an
     id of 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen, under which the services

@@ -78,6 +78,8 @@ class Connection:
             raise ValueError(f"read_from must be master or any, not {read_from!r}")
         self._nodes = Nodes([base_of(url) for url in given])
         self._retry_for_s = retry_for_s
+        self.given_timeout_s = request_timeout_s
+        """Ends calls of a member that go on by themselves otherwise; None: nothing was given."""
         if request_timeout_s is None:
             request_timeout_s = max(REQUEST_TIMEOUT_S, retry_for_s)
         if not request_timeout_s > 0:

@@ -32,6 +32,8 @@ CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0
 """How long leaving waits for a broker that does not answer; its session ends by itself."""
 
+CANCEL_AGAIN_S: Final = 0.1
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -260,8 +262,12 @@ class Feed:
                 self.raise_failure()
             return await task
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            # Again: a cancellation in the same moment as a time-out of the call is lost in it.
+            while not task.done():
+                task.cancel()
+                await asyncio.wait((task,), timeout=CANCEL_AGAIN_S)
+            if not task.cancelled():
+                task.exception()
 
     async def send_back(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
         """Send back a message whose handling failed; False if it is not ours any more.

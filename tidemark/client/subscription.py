@@ -310,14 +310,26 @@ class Subscription:
         finally:
             self._handlers.remove(handlers)
 
-    async def nack(self, message: Message, *, delay_level: int = 0) -> None:
+    async def nack(
+        self,
+        message: Message,
+        *,
+        delay_level: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> None:
         """Send a message back for retry, durably; going on from it then does no more.
 
         delay_level: 0 lets the number of tries choose it; −1 sends it to the dead letters now.
-        Waits for a broker that does not answer. Once is enough: a message in hand is sent back
+        timeout: so many seconds for a broker that does not answer, then Unreachable is raised, and
+        the message stays in hand; None: the client's ``request_timeout_s`` if it was given one,
+        else as long as it takes. Once is enough: a message in hand is sent back
         once, whatever is asked or raised later. Raises NotAssigned (another member has the queue,
         and gets the message), UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
         """
+        async with self._in_time(timeout, "did not take the message back; it stays in hand"):
+            await self._nack(message, delay_level)
+
+    async def _nack(self, message: Message, delay_level: int) -> None:
         source = message.source
         taken = self._unacked.get(source)
         if taken is not None and taken[1] is not message:
@@ -343,15 +355,41 @@ class Subscription:
                 queue=source.queue,
             )
 
-    async def commit(self, *, ack: CommitAck = "accepted") -> None:
+    async def commit(
+        self,
+        *,
+        ack: CommitAck = "accepted",
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> None:
         """Commit now what is done: not the message, or the batch, in hand.
 
-        ack: ``disk`` returns when the commit survives a power cut of the broker.
+        ack: ``disk`` returns when the commit survives a power cut of the broker. timeout: as of
+        ``nack``; what is done is committed in the background all the same, once the broker answers.
         """
         if ack not in ("accepted", "disk"):
             raise ValueError(f"ack must be accepted or disk, not {ack!r}")
         self._check_entered()
-        await self._feed.commit(ack)
+        async with self._in_time(timeout, "did not take the commit; it is sent again"):
+            await self._feed.commit(ack)
+
+    @contextlib.asynccontextmanager
+    async def _in_time(
+        self,
+        timeout: float | None,  # noqa: ASYNC109
+        otherwise: str,
+    ) -> AsyncIterator[None]:
+        """End by a time-out, else by the client's. otherwise: what is true then."""
+        connection = self._member.calls.connection
+        within_s = connection.given_timeout_s if timeout is None else timeout
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except TimeoutError:
+            raise errors.Unreachable(
+                f"{connection.url} {otherwise}: no answer within {within_s} s.",
+                "Check the node's /ready, or allow more time.",
+                url=connection.url,
+            ) from None
 
     def stop(self) -> None:
         """End the loop that asks for messages, or ``run``, after what is in hand."""

@@ -117,13 +117,13 @@ class SyncSubscription:
         """Queues that are paused."""
         return self._run(_called(lambda: self._subscription.paused))
 
-    def nack(self, message: Message, *, delay_level: int = 0) -> None:
+    def nack(self, message: Message, *, delay_level: int = 0, timeout: float | None = None) -> None:
         """Send a message back for retry; going on from it then does no more."""
-        self._run(self._subscription.nack(message, delay_level=delay_level))
+        self._run(self._subscription.nack(message, delay_level=delay_level, timeout=timeout))
 
-    def commit(self, *, ack: CommitAck = "accepted") -> None:
+    def commit(self, *, ack: CommitAck = "accepted", timeout: float | None = None) -> None:
         """Commit now what is done: not the message, or the batch, in hand."""
-        self._run(self._subscription.commit(ack=ack))
+        self._run(self._subscription.commit(ack=ack, timeout=timeout))
 
     def stop(self) -> None:
         """End the loop that asks for messages; from any thread."""

@@ -301,3 +301,26 @@ async def test_two_tasks_that_send_one_message_back_at_once_send_it_back_once(
             assert [type(each) for each in outcomes].count(errors.UnknownMessage) == 1
             assert len(broker.nacks) == 2
             break
+
+
+async def test_nack_and_commit_end_by_their_time_outs(broker: GroupBroker) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    away = [refusal(503, "not-serving", retriable=True)] * 10_000
+    async with (
+        tidemark.connect(broker.url, request_timeout_s=0.05) as hasty,
+        tidemark.connect(broker.url) as patient,
+    ):
+        for mq, timeout in (hasty, None), (patient, 0.05):
+            async with mq.subscribe("orders", group="billing") as messages:
+                one = await messages.getone()
+                assert one is not None
+                broker.group_faults = {"nack": [*away], "commit": [*away]}
+                with pytest.raises(errors.Unreachable, match=r"stays in hand: .* 0\.05 s"):
+                    await messages.nack(one, timeout=timeout)
+                await messages.ack(one)
+                with pytest.raises(errors.Unreachable, match="sent again"):
+                    await messages.commit(timeout=timeout)
+                broker.group_faults = {}
+                await messages.commit(timeout=30)
+    assert broker.committed["orders", 0] == 2
+    assert broker.nacks == []
