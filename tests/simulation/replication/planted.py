@@ -43,7 +43,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "acks-of-an-old-epoch-counted": Planted(
         acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 96, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 9, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
