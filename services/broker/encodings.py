@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final, NoReturn, cast
 
@@ -20,13 +20,14 @@ import msgpack
 
 from services.broker.fields import shown
 from services.broker.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
-from shared.runtime.give_way import GiveWay
 from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 MSGPACK: Final = "application/msgpack"
 JSON: Final = "application/json"
 RECORDS: Final = "application/vnd.tidemark.records"
 _MSGPACK_NAMES: Final = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.msgpack"})
+
+Rest = Callable[[], None]
 
 
 class Encoding(Enum):
@@ -92,16 +93,17 @@ def _accepted(accept: str) -> list[str]:
     return [name for _, name in sorted(weighted, key=lambda pair: pair[0])]
 
 
-def decode(data: bytes, encoding: Encoding, way: GiveWay | None = None) -> object:
+def decode(data: bytes, encoding: Encoding, rest: Rest | None = None) -> object:
     """Turn a body into maps, lists, strings, bytes, numbers.
 
-    way: rests in a thread. Raises BadRequest, and TooManyValues before anything is decoded.
+    rest: is called again and again, in a thread, for others to have their turn. Raises BadRequest,
+    and TooManyValues before anything is decoded.
     """
     if not data:
         raise BadRequest("the request has no body. Nothing was stored.")
     if len(data) >= SCANNED_SIZE_MIN:
-        check_count(data, encoding, way)
-    made = _without_duplicates if way is None else functools.partial(_made_with_rests, way)
+        check_count(data, encoding, rest)
+    made = _without_duplicates if rest is None else functools.partial(_made_with_rests, rest)
     try:
         match encoding:
             case Encoding.MSGPACK:
@@ -150,7 +152,7 @@ LONG_VALUES: Final = 512
 """Bytes, and values of JSON: what has more is decoded in a thread."""
 
 
-def check_count(data: bytes, encoding: Encoding, way: GiveWay | None = None) -> None:
+def check_count(data: bytes, encoding: Encoding, rest: Rest | None = None) -> None:
     """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
 
     It takes no longer for a body that has many times as many. What is no msgpack or JSON passes:
@@ -158,18 +160,18 @@ def check_count(data: bytes, encoding: Encoding, way: GiveWay | None = None) -> 
     """
     match encoding:
         case Encoding.MSGPACK:
-            _check_msgpack(data, way)
+            _check_msgpack(data, rest)
         case Encoding.JSON:
             # An upper bound first, at the speed of memory: most bodies stay below it.
             maps = values = 0
             for at in range(0, len(data), _COUNTED):  # in parts: the loop has its turn in between
                 end = at + _COUNTED
-                if way is not None:
-                    way.rest_in_thread()
+                if rest is not None:
+                    rest()
                 maps += data.count(b"{", at, end)
                 values += data.count(b"[", at, end) + data.count(b",", at, end)
                 if maps > MAPS_MAX or maps + values > VALUES_MAX:
-                    _check_json(data, way)
+                    _check_json(data, rest)
                     break
 
 
@@ -179,14 +181,14 @@ _WALKED: Final = 1 << 7
 """Values that are counted one by one between two looks whether to rest."""
 
 
-def _check_msgpack(data: bytes, way: GiveWay | None) -> None:
+def _check_msgpack(data: bytes, rest: Rest | None) -> None:
     """Walk from value to value; what a list or a map announces counts at once."""
     at, end, values, maps = 0, len(data), 1, 0
     walked = 0
     while at < end and walked < values:
         walked += 1
-        if way is not None and not walked % _WALKED:
-            way.rest_in_thread()
+        if rest is not None and not walked % _WALKED:
+            rest()
         code = data[at]
         at += 1
         kind, size = _MSGPACK[code]
@@ -234,7 +236,7 @@ _MSGPACK: Final = tuple(map(_msgpack_kind, range(256)))
 _JSON_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{[,]')
 
 
-def _check_json(data: bytes, way: GiveWay | None) -> None:
+def _check_json(data: bytes, rest: Rest | None) -> None:
     """Count what is outside of strings: a text may be full of braces and commas."""
     values = maps = 0
     for token in _JSON_TOKENS.finditer(data):
@@ -242,8 +244,8 @@ def _check_json(data: bytes, way: GiveWay | None) -> None:
         if first == _QUOTE:
             continue
         values += 1
-        if way is not None and not values % _WALKED:
-            way.rest_in_thread()
+        if rest is not None and not values % _WALKED:
+            rest()
         maps += first == _BRACE
         if values > VALUES_MAX or maps > MAPS_MAX:
             raise _too_many()
@@ -275,8 +277,8 @@ def _without_duplicates(pairs: Sequence[tuple[object, object]]) -> dict[object, 
     return built
 
 
-def _made_with_rests(way: GiveWay, pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
-    way.rest_in_thread()
+def _made_with_rests(rest: Rest, pairs: Sequence[tuple[object, object]]) -> dict[object, object]:
+    rest()
     return _without_duplicates(pairs)
 
 

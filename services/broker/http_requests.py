@@ -126,7 +126,7 @@ class Bodies:
             data = await self.whole(request, body)
             if encodings.is_long(data, encoding):
                 yield await self.apart(
-                    functools.partial(encodings.decode, data, encoding, self.way)
+                    functools.partial(encodings.decode, data, encoding, self.way.rest_in_thread)
                 )
             else:
                 yield encodings.decode(data, encoding)

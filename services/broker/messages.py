@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from services.broker.delay.wanted import DELAY_FIELDS, Delay, wanted_delay
+from services.broker.encodings import Rest
 from services.broker.fields import (
     known_fields,
     one_of,
@@ -26,7 +27,6 @@ from services.broker.fields import (
     whole_number,
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
     BadProperty,
     BadRequest,
@@ -125,14 +125,14 @@ def parse_produce(
     rules: Rules,
     json_body: bool,
     make_unique_id: Callable[[], str],
-    way: GiveWay | None = None,
+    rest: Rest | None = None,
 ) -> ProduceRequest:
     """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
     message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
-    way: rests in a thread. Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge,
-    TooManyMessages.
+    rest: as of ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange,
+    MessageTooLarge, TooManyMessages.
     """
     fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
     raw_messages = fields.get("messages")
@@ -163,8 +163,8 @@ def parse_produce(
     picks: list[Pick] = []
     delays: list[Delay | None] = []
     for index, message in enumerate(raw_messages):
-        if way is not None:
-            way.rest_in_thread()
+        if rest is not None:
+            rest()
         try:
             entry, pick, wait = _message(message, index, rules, json_body, make)
         except RequestError as error:

@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from services.broker import encodings, ready_answer
-from services.broker.encodings import Encoding
+from services.broker.encodings import Encoding, Rest
 from services.broker.gate import Gate
 from services.broker.http_requests import Bodies, Body, born_host
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
@@ -32,7 +32,6 @@ from services.broker.produce import Sends
 from services.broker.sent import result_of
 from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
-from shared.runtime.give_way import GiveWay
 from tidemark.errors import TidemarkError
 from tidemark.formats import twins
 
@@ -120,7 +119,7 @@ class SendCall:
             produce = self._at_once(data, encoding)
         if produce is None:
             careful = functools.partial(
-                self._careful, data, encoding, self._ids_apart, self._bodies.way
+                self._careful, data, encoding, self._ids_apart, self._bodies.way.rest_in_thread
             )
             produce = await self._bodies.apart(careful)
         # Others count anew: the node's part in its group has changed.
@@ -154,27 +153,27 @@ class SendCall:
         return self._careful(body, encoding, unique_ids)
 
     def _careful(
-        self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, way: GiveWay | None = None
+        self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, rest: Rest | None = None
     ) -> ProduceRequest:
-        """Decoded and checked field by field. way: rests in a thread."""
-        decoded = encodings.decode(body, encoding, way)
+        """Decoded and checked field by field. rest: as of ``encodings.decode``."""
+        decoded = encodings.decode(body, encoding, rest)
         try:
             return parse_produce(
                 decoded,
                 rules=self._rules,
                 json_body=encoding is Encoding.JSON,
                 make_unique_id=unique_ids.make,
-                way=way,
+                rest=rest,
             )
         finally:
-            if way is not None:
-                _let_go(decoded, way)
+            if rest is not None:
+                _let_go(decoded, rest)
 
 
-def _let_go(decoded: object, way: GiveWay) -> None:
+def _let_go(decoded: object, rest: Rest) -> None:
     """Free the messages of a long body one by one: freed as one value, they keep the interpreter
     for milliseconds."""
     messages = decoded.get("messages") if isinstance(decoded, dict) else None
     while isinstance(messages, list) and messages:
         messages.pop()
-        way.rest_in_thread()
+        rest()

@@ -218,10 +218,10 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
     goes_on, decoding = threading.Event(), asyncio.Event()
     loop, decode = asyncio.get_running_loop(), encodings.decode
 
-    def slow(data: bytes, encoding: encodings.Encoding, way: GiveWay) -> object:
+    def slow(data: bytes, encoding: encodings.Encoding, rest: encodings.Rest) -> object:
         loop.call_soon_threadsafe(decoding.set)
         assert goes_on.wait(30), "the loop goes on meanwhile"
-        return decode(data, encoding, way)
+        return decode(data, encoding, rest)
 
     monkeypatch.setattr(encodings, "decode", slow)
     pools = Pools(SystemClock())
@@ -249,13 +249,13 @@ def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) 
     messages = [{"body": "x", "keys": ["k"] * 50} for _ in range(1000)]
     data = encodings.encode({"messages": messages}, encoding)
     way = CountedRests()
-    decoded = encodings.decode(data, encoding, way)
+    decoded = encodings.decode(data, encoding, way.rest_in_thread)
     assert decoded == {"messages": messages}
     assert way.count > len(messages)
     counted = CountedRests()
     empty = encodings.encode([{}] * (MAPS_MAX + 1), encoding)
     with pytest.raises(TooManyValues):
-        encodings.check_count(empty, encoding, counted)
+        encodings.check_count(empty, encoding, counted.rest_in_thread)
     assert counted.count >= MAPS_MAX // encodings._WALKED
 
 
