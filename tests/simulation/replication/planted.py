@@ -87,7 +87,7 @@ FAULTS: Final[dict[str, Planted]] = {
         1,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 94, TABLES),
+    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 6, TABLES),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
@@ -98,7 +98,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 1
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
