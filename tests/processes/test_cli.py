@@ -180,6 +180,10 @@ def test_lines_and_messages_of_a_node(tidemark_node: LocalNode, tmp_path: Path) 
     since = str(messages[0]["store_timestamp_ms"])
     assert tidemark("consume", "lines", "--from-time", since, *queue) == source.read_bytes()
     assert tidemark("consume", "lines", "--offset", "2", "--max", "1", *queue) == b"b\r\n"
+    # Queue 0 is empty: nothing was asked of it, and the mistake was no mistake.
+    wrong = run("consume", "lines", "--tags", "a && b", "--queue", "0", *url)
+    assert (wrong.returncode, wrong.stdout) == (1, b"")
+    assert b"[bad-tags]" in wrong.stderr
 
     listed = json.loads(tidemark("topic", "list", "-o", "json", *url))
     assert [topic["topic"] for topic in listed] == ["lines"]

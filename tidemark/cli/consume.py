@@ -156,7 +156,7 @@ async def _consume(
         queues = range(count) if queue is None else [queue]
         if not follow:
             # All ends first: what is produced into a later queue meanwhile is not ours.
-            ends = [await _range(client, topic, number) for number in queues]
+            ends = [await _range(client, topic, number, writer.tags) for number in queues]
             for number, (first, end) in zip(queues, ends, strict=True):
                 offset = await _start(client, topic, number, start, first, end)
                 async for pulled in _pulls(client, topic, number, offset, end, writer.tags):
@@ -184,7 +184,7 @@ async def _consume(
 
 
 async def _follow(client: Client, topic: str, queue: int, start: Start, writer: Writer) -> None:
-    first, end = await _range(client, topic, queue)
+    first, end = await _range(client, topic, queue, writer.tags)
     offset = await _start(client, topic, queue, start, first, end)
     while not writer.full:
         pulled = await client.pull_raw(
@@ -194,9 +194,9 @@ async def _follow(client: Client, topic: str, queue: int, start: Start, writer: 
         offset = pulled.next_offset
 
 
-async def _range(client: Client, topic: str, queue: int) -> tuple[int, int]:
-    """[min, max) of a queue as of now."""
-    looked = await client.pull_raw(topic, queue, 0, max=1)
+async def _range(client: Client, topic: str, queue: int, tags: str | None) -> tuple[int, int]:
+    """[min, max) of a queue as of now. tags: the broker judges them, also of an empty queue."""
+    looked = await client.pull_raw(topic, queue, 0, max=1, tags=tags)
     return looked.min_offset, looked.max_offset
 
 
