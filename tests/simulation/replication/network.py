@@ -48,8 +48,8 @@ class Listener(Protocol):
 class End:
     """One end of a link, as one start of ha knows it."""
 
-    def __init__(self, number: int, owner: Listener) -> None:
-        self.number, self.owner = number, owner
+    def __init__(self, number: int, owner: Listener, *, outbound: bool) -> None:
+        self.number, self.owner, self.outbound = number, owner, outbound
         self.other: End
         self.open = True
         self.announced = False
@@ -183,20 +183,20 @@ class Network:
         ends = []
         for whose in (owner, peer):
             self._number += 1
-            ends.append(End(self._number, whose))
+            ends.append(End(self._number, whose, outbound=whose is owner))
         ends[0].other, ends[1].other = ends[1], ends[0]
         for end in ends:
             self._ends[end.number] = end
-            self._timeline.after(self._delay(), self._announce(end, outbound=end is ends[0]))
+            self._timeline.after(self._delay(), self._announce(end))
 
-    def _announce(self, end: End, *, outbound: bool) -> Callable[[], None]:
+    def _announce(self, end: End) -> Callable[[], None]:
         def announce() -> None:
             if end.open and end.owner.process.alive:
                 end.announced = True
                 other = end.other.owner
                 version = common(end.owner.versions, other.versions)
                 assert version is not None, "neighbouring releases speak with each other"
-                end.owner.take(LinkUp(end.number, other.member, outbound, version))
+                end.owner.take(LinkUp(end.number, other.member, end.outbound, version))
                 self._deliver_to(end)()
 
         return announce
@@ -239,8 +239,9 @@ class Network:
         end.open = False
         end.arriving.clear()
         self._ends.pop(end.number, None)
-        if end.announced and end.owner.process.alive:
-            end.owner.take(LinkDown(end.number, end.other.owner.node, reason))
+        if end.owner.process.alive and (end.announced or end.outbound):
+            number = end.number if end.announced else 0
+            end.owner.take(LinkDown(number, end.other.owner.node, reason))
 
     def _shut(self, end: End, reason: str) -> None:
         other = end.other

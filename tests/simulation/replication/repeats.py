@@ -36,7 +36,7 @@ class Repeats:
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
         """By epoch and member that was to be added: version of the lease, and when it was asked."""
         self._fences = 0
-        """Since its last grant."""
+        """Since its last grant, or since it asked for a term."""
         self._promise: int | None = None
         """Token of the promise that is being written, or was last."""
         self._failed_ms: int | None = None
@@ -67,6 +67,7 @@ class Repeats:
     def _asks(self, put: LeasePut, now_ms: int) -> None:
         """A master wants another set; of one version it is asked again until it is known."""
         if put.lease.epoch != put.base.lease.epoch:
+            self._fences = 0  # a term that ends before its first grant is fenced once more
             return
         for member in sorted({*put.lease.in_sync} - {*put.base.lease.in_sync}):
             version, asked_ms = self._added.get((put.lease.epoch, member), ("", -GROWTHS_APART_MS))
