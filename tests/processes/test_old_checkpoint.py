@@ -85,6 +85,7 @@ def test_a_damaged_record_behind_it_is_named_and_no_message_is_cut(
         log.write_bytes(sound)  # what the message names first: a sound copy of the file
         begin(node, order)
         assert judge.settle(acked).is_complete
+        node.wait_ready("broker")  # reads open a moment before sends
         more = send(node, "orders", 0, 3, "more", 200)
         assert [one.place[2] for one in more] == [90, 91, 92]
 
@@ -95,6 +96,7 @@ def test_a_sound_log_is_served_to_its_end(tmp_path: Path, order: tuple[str, ...]
         acked = put_old_page_back(node, tmp_path, killed=False)
         begin(node, order)
         assert Judge(node).settle(acked).is_complete
+        node.wait_ready("broker")  # reads open a moment before sends
         (more,) = send(node, "orders", 0, 1, "more", 200)
         assert more.place[2] == 90
         assert "foreign-range" not in node.log_text("broker")
