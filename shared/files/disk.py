@@ -34,6 +34,15 @@ class Space(NamedTuple):
     available: int
     """What an ordinary user may still take."""
 
+    @property
+    def used_percent(self) -> int | None:
+        """Used of what an ordinary user can ever use, in whole percent rounded up, as sends are
+        refused by it; None if the file system states no blocks."""
+        total = self.used + self.available
+        if self.used < 0 or self.available < 0 or total <= 0:
+            return None
+        return -(-self.used * 100 // total)
+
 
 class DirectoryEntry(NamedTuple):
     """One name in a directory."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from services.broker.files_ahead import FilesAhead
 from services.broker.retention.forecast import Forecast, Growth
-from services.broker.retention.retention import Policy, Pressure, percent_used, pressure_of
+from services.broker.retention.retention import Policy, Pressure, pressure_of
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.disk import Space
 from shared.files.store_dir import StoreDir
@@ -124,7 +124,7 @@ class Fullness:
         """
         files, limit = self._appender.files, self._policy.warning_percent
         space = self._disk.space(files.directory)
-        then = percent_used(space.used + files.file_size, space.available - files.file_size)
+        then = Space(space.used + files.file_size, space.available - files.file_size).used_percent
         if then is None or then <= limit:
             return
         if not files.ready_ahead:
@@ -174,7 +174,7 @@ class Fullness:
                 "path": str(path),
                 "used_bytes": None if space is None else space.used,
                 "available_bytes": None if space is None else space.available,
-                "used_percent": None if space is None else percent_used(*space),
+                "used_percent": None if space is None else space.used_percent,
             }
             for name, path, space in zip(("log", "queues"), self._paths, self.spaces, strict=True)
         }
@@ -185,8 +185,8 @@ def _percents(spaces: Sequence[Space | None], freed: int = 0) -> list[int | None
     return [
         None
         if space is None
-        else percent_used(space.used - freed, space.available + freed)
+        else Space(space.used - freed, space.available + freed).used_percent
         if space == spaces[0]
-        else percent_used(*space)
+        else space.used_percent
         for space in spaces
     ]

@@ -122,15 +122,6 @@ class Verdict(NamedTuple):
     """Why it stays; None: it goes."""
 
 
-def percent_used(used_bytes: int, available_bytes: int) -> int | None:
-    """Used of what an ordinary user can ever use, in whole percent rounded up (14.1); None if
-    the file system tells of no blocks at all."""
-    total = used_bytes + available_bytes
-    if used_bytes < 0 or available_bytes < 0 or total <= 0:
-        return None
-    return -(-used_bytes * 100 // total)
-
-
 def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
     """Judge the disks of log and queues by the fuller of them.
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from shared.files.os_disk import OsDisk
 from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
 
 NETWORK: Final = frozenset(
@@ -90,11 +91,10 @@ def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding
 
 def space(place: Path, percent: int, file_size: int) -> list[Finding]:
     """Room for messages and for the files that are made ahead; inodes."""
-    facts = os.statvfs(place)
-    size, free = facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
-    if size == 0:
+    room = OsDisk().space(place)
+    used_percent, free = room.used_percent, room.available
+    if used_percent is None:
         return [unknown("disk.space", str(place), "the file system does not say its size")]
-    used = 100 - 100 * free / size
     ahead = FILES_AHEAD * file_size
     found = [
         _bounded(
@@ -102,15 +102,15 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
                 "disk.space",
                 Level.ERROR,
                 str(place),
-                f"{used:.1f} % used, {free / 2**30:.1f} GiB free: from {percent} % on sends are "
+                f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are "
                 "refused",
-                value=round(used, 1),
+                value=used_percent,
                 limit=percent,
                 unit="percent",
                 code="doctor-disk-full",
                 remedy="Make room, enlarge the volume, or keep less (`tidemark retention`).",
             ),
-            holds=used < percent,
+            holds=used_percent <= percent,
         ),
         _bounded(
             Finding(
@@ -127,6 +127,7 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
             holds=free >= ahead,
         ),
     ]
+    facts = os.statvfs(place)
     if facts.f_files:
         left = 100 * facts.f_favail / facts.f_files
         finding = Finding(

@@ -20,9 +20,9 @@ from services.broker.retention.retention import (
     goes_by_age_at,
     judge_oldest,
     parse_hours,
-    percent_used,
     pressure_of,
 )
+from shared.files.disk import Space
 
 DAY_MS = 24 * HOUR_MS
 POLICY = Policy(
@@ -45,11 +45,11 @@ def now(*, hour: int = 5, pressure: Pressure = Pressure.NONE, log_bytes: int = 2
 
 
 def test_the_share_used_is_rounded_up_to_whole_percent() -> None:
-    assert percent_used(900, 100) == 90
-    assert percent_used(9001, 999) == 91
-    assert percent_used(0, 100) == 0
-    assert percent_used(0, 0) is None
-    assert percent_used(-1, 100) is None
+    assert Space(900, 100).used_percent == 90
+    assert Space(9001, 999).used_percent == 91
+    assert Space(0, 100).used_percent == 0
+    assert Space(0, 0).used_percent is None
+    assert Space(-1, 100).used_percent is None
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,20 @@ def test_room_is_compared_with_the_percentage_at_which_sends_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts: dict[str, Any] = {
-        "f_frsize": 4096, "f_blocks": 1000, "f_bavail": 80, "f_files": 100, "f_favail": 50,
+        "f_frsize": 4096, "f_blocks": 1000, "f_bfree": 90, "f_bavail": 80,
+        "f_files": 100, "f_favail": 50,
     }  # fmt: skip
     monkeypatch.setattr(os, "statvfs", lambda _: type("Facts", (), facts)())
     used, room, inodes = disk.space(tmp_path, 90, 4096)
-    assert (used.level, used.value, used.limit, used.unit) == (Level.ERROR, 92.0, 90, "percent")
+    assert (used.level, used.value, used.limit, used.unit) == (Level.ERROR, 92, 90, "percent")
     assert room.level is Level.OK
     assert inodes.level is Level.OK
-    facts |= {"f_bavail": 200, "f_favail": 0}
+    # A tenth of what is free is kept for root: sends are refused by what others may ever take.
+    facts |= {"f_bfree": 900, "f_bavail": 11}
+    assert disk.space(tmp_path, 90, 4096)[0].value == 91
+    facts |= {"f_bavail": 12}
+    assert disk.space(tmp_path, 90, 4096)[0].level is Level.OK
+    facts |= {"f_bfree": 200, "f_bavail": 200, "f_favail": 0}
     used, room, inodes = disk.space(tmp_path, 90, 1 << 20)
     assert used.level is Level.OK
     assert (room.level, room.value, room.limit) == (Level.WARNING, 200 * 4096, 3 << 20)

@@ -117,6 +117,7 @@ def test_the_command_fails_by_its_errors_alone_and_speaks_json(
     roomy = {
         "f_blocks": 1 << 30,
         "f_frsize": 4096,
+        "f_bfree": 1 << 29,
         "f_bavail": 1 << 29,
         "f_files": 0,
         "f_favail": 0,
