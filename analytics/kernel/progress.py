@@ -45,7 +45,9 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
     """Find the stairs. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap
-    soon = overdue | (rules.overdue_factor * gap <= rules.raise_s[Status.FALLING_BEHIND])
+    # Its time is two looks at least: with looks a minute apart a commit per look is soon enough.
+    raised = rules.raise_ticks(Status.FALLING_BEHIND) * rules.period_s
+    soon = overdue | (rules.overdue_factor * gap <= raised)
     if not seldom.any():
         return Batches(np.broadcast_to(np.bool_(True), commit.shape), seldom, overdue, soon)
     corner = lag == 0

@@ -5,8 +5,10 @@ as messages come in, so its age falls for a while in each round; from round to r
 the slope of each fall it catches up, for hours.
 
 A group relapses where its age, after a fall, is higher than before the fall, and higher than a
-restart explains. From then on a fall counts as catching up only once it is half as long again as
-those before it, or goes below the end of the last one.
+restart explains. One relapse is an outage that came before the last one was made good: the fall
+behind it is a recovery like any other. From the second relapse on a fall counts as catching up only
+once it is half as long again as the second longest of those before it, or goes below the end of the
+last one. The longest may be the recovery from a long outage, which says nothing of later ones.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ import numpy as np
 from analytics.kernel.columns import Bools, Floats
 
 LONGER: Final = 1.5
-"""By this factor a fall must be longer than those that a relapse followed."""
+"""By this factor a fall must be longer than the second longest that a relapse followed."""
 
 
 def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Floats]) -> Bools:
-    """Where a group has relapsed, and has not fallen far enough since.
+    """Where a group has relapsed twice, and has not fallen far enough since.
 
     Matrices [tick, series]. age: NaN where it is not known; calm: nothing before this look counts:
     the group is in time, paused or cut; restart: the highest age that a restart explains. Ages in
@@ -30,17 +32,18 @@ def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Float
     """
     found = np.empty(age.shape, np.bool_)
     peak, low = carried["peak_age"], carried["low_age"]
-    end, fall = carried["relapse_age"], carried["fall_age"]
+    end, fall, longest = carried["relapse_age"], carried["fall_age"], carried["longest_fall_age"]
     for row, now in enumerate(age):
-        for values in (peak, low, end, fall):
+        for values in (peak, low, end, fall, longest):
             values[calm[row]] = np.nan
         counts = ~np.isnan(now) & ~calm[row]
         highest = counts & ~(now <= peak)
         again = highest & (low < peak) & (now > restart[row])
-        np.copyto(fall, np.fmax(fall, peak - low), where=again)
+        np.copyto(fall, np.fmax(fall, np.minimum(longest, peak - low)), where=again)
+        np.copyto(longest, np.fmax(longest, peak - low), where=again)
         np.copyto(end, low, where=again)
         np.copyto(peak, now, where=highest)
         np.copyto(low, now, where=highest | (counts & (now < low)))
         np.copyto(end, np.nan, where=counts & (now < np.fmax(end, peak - LONGER * fall)))
-        found[row] = ~np.isnan(end)
+        found[row] = ~np.isnan(end) & ~np.isnan(fall)
     return found

@@ -51,7 +51,8 @@ SERIES_FIELDS: Final = (
     "excused_last",  # the last look at any such absence
     "peak_age",  # the highest age since the group was in time [s]
     "low_age",  # the lowest since then [s]
-    "fall_age",  # by how much it fell at the most before it rose beyond its peak again [s]
+    "longest_fall_age",  # by how much it fell at the most before it rose beyond its peak again [s]
+    "fall_age",  # the second longest of such falls [s]
     "relapse_age",  # the age at the end of the last such fall, until it has recovered [s]
 )
 PAIR_FIELDS: Final = (
@@ -82,7 +83,7 @@ PAIR_FIELDS: Final = (
     "minute_produced",
     "minute_consumed",
     "minute_rates",  # how many rates were added
-    "gaps",  # weight of gaps between commits
+    "gaps",  # weight of looks at which gaps between commits ended
     "gaps_tick",
     "leader",  # number of the node that tells of the pair, in `clocks`
     "led_before",  # of the one before it
@@ -106,6 +107,7 @@ STATUS_FIELDS: Final = (
     "excused_last",
     "peak_age",
     "low_age",
+    "longest_fall_age",
     "fall_age",
     "relapse_age",
 )

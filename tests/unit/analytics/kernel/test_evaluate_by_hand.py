@@ -14,13 +14,18 @@ from analytics.kernel.age import Age
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.progress import recovery_of
 from analytics.kernel.rules import Rules
+from analytics.schema import SERIES
 from analytics.truth.steps import moment
 from tests.unit.analytics.kernel.positions_by_hand import (
+    NAMES,
+    PAIR,
+    SERIES_ID,
     START,
     column,
     facts,
     judged,
     row,
+    table,
     tick,
     window,
 )
@@ -565,6 +570,64 @@ def test_a_group_that_reads_and_hangs_by_turns_does_not_catch_up() -> None:
     status = column(judged(window(rows), 200).lag, "status")
     assert "CATCHING_UP" in status[120:132]
     assert status[-1] == "OK"
+
+
+def test_a_recovery_behind_a_second_and_longer_outage_catches_up() -> None:
+    # Away for ten minutes, back at three times the pace, away again before all was read, for
+    # longer, then back for good: the second recovery was LAGGING for as long as it took to fall
+    # half as far again as the first one had.
+    ages = [2.0] * 40
+    for looks, change in ((40, 15), (16, -30), (59, 15), (40, -30)):
+        for _ in range(looks):
+            ages.append(max(ages[-1] + change, 2.0))
+    commits = np.maximum.accumulate([max(0, round(150 * n - 10 * a)) for n, a in enumerate(ages)])
+    rows = [
+        row(n, 150 * n, int(c), age=a) for n, (c, a) in enumerate(zip(commits, ages, strict=True))
+    ]
+    status = column(judged(window(rows), len(ages)).lag, "status")
+    assert (ages[95], ages[154]) == (122.0, 1_007.0)
+    assert status[154] == "STALLED"
+    # Three looks prove nothing, the fourth ends the minute in which the age fell look by look.
+    assert set(status[159:]) == {"CATCHING_UP", "OK"}
+
+
+def test_looks_a_minute_apart_tell_of_a_slow_group_between_two_holes() -> None:
+    # It reads 0.4 of what comes in from look 30 on. Two looks between two holes, then three: its
+    # age rose at each, and it was UNKNOWN at all of them.
+    heard_of = [*range(31), 35, 36, 40, 41, 42]
+    rows = []
+    for look in heard_of:
+        age = 3.0 if look <= 30 else 0.6 * 60 * (look - 30) - 75
+        n = 4 * look + 3
+        rows.append(row(n, 600 * look + 30, round(600 * look + 30 - 10 * age), age=age))
+    found = judged(window(rows), 4 * 43, Rules(period_s=60.0)).lag
+    status = {(number - 3) // 4: each for number, each in heard(found).items()}
+    assert {status[look] for look in range(31)} == {"OK"}
+    assert [status[look] for look in (35, 36, 40)] == ["UNKNOWN"] * 3
+    assert [status[look] for look in (41, 42)] == ["FALLING_BEHIND"] * 2
+
+
+def test_one_commit_of_many_queues_does_not_show_how_often_a_group_commits() -> None:
+    # Five queues with a message a minute each, all committed at looks 14, 30 and 56. Behind look
+    # 30 ten gaps were known and none of them was long: each began when a message came. The group
+    # was FALLING_BEHIND a minute before its next commit.
+    rows, series = [], []
+    for queue in range(5):
+        of = {"series_id": SERIES_ID + queue, "pair_id": PAIR}
+        series.append({**NAMES, **of, "queue": queue, "kind": "main"})
+        committed = 0
+        for n in range(60):
+            stored = (n + queue) // 4
+            if n in (14, 30, 56):
+                committed = stored
+            # The message that is number m of its queue came at look 4 × (m + 1) − queue.
+            age = 15.0 * (n - 4 * (committed + 1) + queue) + 1 if committed < stored else None
+            rows.append(row(n, stored, committed, age=age, series_id=of["series_id"]))
+    given = window(rows, [facts(n) for n in range(60)])
+    seen = [{**each, "first_seen": START, "last_seen": START} for each in series]
+    found = judged(given._replace(series=table(seen, SERIES)), 60).pair_lag
+    assert max(column(found, "age_max_seconds")) > 330
+    assert set(column(found, "status")[14:]) == {"OK"}
 
 
 LATE = {"STALLED", "FALLING_BEHIND", "LAGGING"}
