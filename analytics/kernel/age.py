@@ -86,6 +86,45 @@ def age_of(
     return out
 
 
+def at_least(
+    age: Age, head: Floats, commit: Floats, unread: Floats, begin: int, period_s: float
+) -> tuple[Age, Age]:
+    """The ages as rows show them, and those from tick number `begin` on that the rules go by.
+
+    No rule goes by an age that is lower than the time for which its head has been seen unread.
+    Story: 1. a group hangs; 2. another node becomes master, whose clock is ten minutes behind;
+    3. by that clock the head is not stored yet, and the group would be in time for ten minutes.
+    Rows keep the age that the clocks give; one of 0, the stamp being later than the look, says that
+    nobody measured how far it is off.
+    unread: of the message at the commit, from `begin` on [s], by ticks, which do not change with
+    the master. A look may be up to a period before or behind its tick. head: another message once
+    retention has passed the commit. Unknown ages stay unknown.
+    """
+    late = slice(begin, None)
+    given = Age(
+        age.age[late],
+        age.low[late],
+        age.high[late],
+        age.method[late],
+        age.across_hole[late],
+        age.clock[late],
+    )
+    least = np.where(head[late] == commit[late], unread - period_s, np.nan)
+    too_low = least > given.age
+    if not too_low.any():
+        return age, given
+    unmeasured = too_low & (given.clock == CLOCK_ONE) & (given.age == 0)
+    high, clock = age.high.copy(), age.clock.copy()
+    np.copyto(high[late], np.nan, where=unmeasured)
+    np.copyto(clock[late], CLOCK_UNKNOWN, where=unmeasured)
+    by_ticks = given._replace(
+        age=np.where(too_low, least, given.age),
+        low=np.where(least > given.low, least, given.low),
+        high=np.where(least > given.high, least, given.high),
+    )
+    return age._replace(high=high, clock=clock), by_ticks
+
+
 class _Dating:
     """Dates heads whose store time is not known, by what was seen before."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from analytics.kernel import columns, results
 from analytics.kernel.absence import excused, keeps_pace
-from analytics.kernel.age import BOUNDED, age_of
+from analytics.kernel.age import BOUNDED, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.drain import Backlog, drain_of
@@ -191,6 +191,7 @@ def _judge(
     stall = Learned(*(each[:, of] for each in motion.stall))
     batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
     progress = progress_of(grid, lag.lag, age, segment, batches, stall.gap, ticks, begin, rules)
+    age, by_ticks = at_least(age, lag.head, grid.commit, motion.unread, begin, rules.period_s)
     # A member that went away took along what it had not committed: no commit of it will come.
     now = ticks.at[begin:, None]
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
@@ -199,17 +200,17 @@ def _judge(
     due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), stall.learned, rules)
     # Until a whole gap between two commits was seen, it is not known how often the group commits.
     unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
-    patience = np.fmin(age.age[begin:], rules.stall_unlearned_s)
+    patience = np.fmin(by_ticks.age, rules.stall_unlearned_s)
     usual = np.where(stall.gap > rules.period_s, stall.gap, 0.0)
     objective = facts.objective[:, of]
     absent = excused(
-        facts.members[:, of], age.age[begin:], facts.alone_most[:, of], usual, objective, rules
+        facts.members[:, of], by_ticks.age, facts.alone_most[:, of], usual, objective, rules
     )
     paused = facts.paused[:, of]
-    in_time = age.age[begin:] <= objective
+    in_time = by_ticks.age <= objective
     restart = rules.objective_slack(objective) + rules.grace_s
     relapses = relapsed(
-        np.where(age.method[begin:] == BOUNDED, np.nan, age.age[begin:]),
+        np.where(by_ticks.method == BOUNDED, np.nan, by_ticks.age),
         in_time | paused | (motion.segment == now),
         restart,
         carried.series,
@@ -221,11 +222,11 @@ def _judge(
         lost=lag.lost[begin:],
         lost_ago=motion.lost_ago,
         ahead=lag.ahead[begin:],
-        age=age.age[begin:],
-        age_low=age.low[begin:],
-        age_high=age.high[begin:],
-        method=age.method[begin:],
-        across_hole=age.across_hole[begin:],
+        age=by_ticks.age,
+        age_low=by_ticks.low,
+        age_high=by_ticks.high,
+        method=by_ticks.method,
+        across_hole=by_ticks.across_hole,
         objective=objective,
         members=facts.members[:, of],
         subscribed=facts.subscribed[:, of],
@@ -237,7 +238,7 @@ def _judge(
         keeps_pace=keeps_pace(
             absent | paused,
             now,
-            age.age[begin:],
+            by_ticks.age,
             lag.lag[begin:],
             np.where(paused, np.inf, facts.alone_most[:, of]),
             np.fmin(due, (now - facts.left[:, of]) / SECOND),

@@ -23,7 +23,16 @@ from analytics.kernel.stall import Learned, StallTimes
 from analytics.kernel.state import SERIES_FIELDS, STATUS_FIELDS, ZERO_FIELDS
 
 STEPS: Final = ("dt", "produced", "consumed", "produce_rate", "consume_rate")
-STANDINGS: Final = ("segment", "cut_at", "still", "still_most", "waiting", "lost_ago", "lost_sum")
+STANDINGS: Final = (
+    "segment",
+    "cut_at",
+    "still",
+    "still_most",
+    "waiting",
+    "unread",
+    "lost_ago",
+    "lost_sum",
+)
 
 
 class Motion(NamedTuple):
@@ -45,6 +54,8 @@ class Motion(NamedTuple):
     """The tick of the last cut [microseconds]; NaN: none since the series was first seen."""
     waiting: Floats
     """When the head was first seen to wait [microseconds]; NaN with nothing to read."""
+    unread: Floats
+    """For how long the message at the commit has been seen to wait, by ticks [s]."""
     lost_ago: Floats
     """For how long retention has not taken messages of the group unread [s]; NaN: it never has."""
     lost_sum: Floats
@@ -101,6 +112,7 @@ def motion_of(
         out["still_most"][row] = (now - carried["still_first"]) / SECOND
         out["cut_at"][row] = carried["cut_at"]
         out["waiting"][row] = carried["waiting"]
+        out["unread"][row] = (now - carried["unread_tick"]) / SECOND
         out["lost_ago"][row] = (now - carried["lost_tick"]) / SECOND
         out["lost_sum"][row] = carried["lost_sum"]
         for part, values in zip(learned, stall.times(facts.stall_given[row]), strict=True):
@@ -329,6 +341,8 @@ class _Walk:
         waits = here & (lag > 0)
         np.copyto(last["waiting"], np.nan, where=here & ~waits)
         np.copyto(last["waiting"], ts, where=waits & (moved | cut | np.isnan(last["waiting"])))
+        np.copyto(last["unread_tick"], np.nan, where=here & ~waits)
+        np.copyto(last["unread_tick"], now, where=waits & (moved | np.isnan(last["unread_tick"])))
 
     def _remember(
         self,

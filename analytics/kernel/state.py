@@ -33,6 +33,7 @@ SERIES_FIELDS: Final = (
     "still",  # since when the commit stands still with work to do, as seen
     "still_first",  # and the earliest it may have begun: a hole in the ticks leaves that open
     "waiting",  # when the head was first seen to wait
+    "unread_tick",  # the tick of that look; a new epoch changes nothing
     "status",
     "since",
     "candidate",  # the status whose rule held at the last row

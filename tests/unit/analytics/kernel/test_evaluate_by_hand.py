@@ -630,4 +630,28 @@ def test_one_commit_of_many_queues_does_not_show_how_often_a_group_commits() -> 
     assert set(column(found, "status")[14:]) == {"OK"}
 
 
+def test_a_failover_to_a_clock_far_behind_does_not_make_a_hung_group_well() -> None:
+    # It hangs from look 40 on. At look 56 another node leads, whose clock is 500 s behind: by that
+    # clock the oldest unread message is not stored yet. The group was OK for eight minutes.
+    rows, told = [], []
+    for n in range(90):
+        leads = {"replica": "n1" if n < 56 else "n2"}
+        behind = 0.0 if n < 56 else 500.0
+        age = 2.0 + 15 * max(0, n - 40) - behind
+        look = row(n, 150 * n + 30, 150 * min(n, 40), age=age, epoch=1 + (n >= 56), **leads)
+        shift = round(behind * 1e6)
+        rows.append(
+            {**look, "ts": look["ts"] - shift, "head_store_ts": look["head_store_ts"] - shift}
+        )
+        told.append({**facts(n, **leads), "ts": look["ts"] - shift})
+    found = judged(window(rows, told), 90).lag
+    status = column(found, "status")
+    assert status[:40] == ["OK"] * 40
+    assert set(status[50:]) <= LATE
+    # The age is what the two clocks make of it, and its upper bound is not known.
+    assert column(found, "age_seconds")[60] == 0
+    assert column(found, "age_method")[60] == "exact_clock_unknown"
+    assert column(found, "age_high_seconds")[60] is None
+
+
 LATE = {"STALLED", "FALLING_BEHIND", "LAGGING"}
