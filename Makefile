@@ -114,7 +114,7 @@ alert-drill: setup ## Planted faults told by a real Prometheus and Alertmanager,
 	TIDEMARK_ALERT_FACTOR=$${TIDEMARK_ALERT_FACTOR:-1} $(BIN)/pytest -s -n0 --timeout 7200 tests/prometheus/test_live.py
 
 java:
-	@[ -x "$$JAVA_HOME/bin/java" ] || command -v java > /dev/null || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless, or set JAVA_HOME."; exit 1; }
+	@[ -x "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" ] || command -v java > /dev/null || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless, or set JAVA_HOME."; exit 1; }
 
 lag: java analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; needs Java 17; MINUTES=4
 	$(BIN)/python -m tidemark.testing.lag --minutes $(or $(MINUTES),4)
