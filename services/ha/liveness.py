@@ -41,7 +41,17 @@ class Stalls:
     @property
     def too_many(self) -> bool:
         """It is still for a lease time now; or it was in all, and has not moved for long enough."""
-        return self._owes or self._counted_ms >= self._lease_ms
+        return self._owes or self.hangs
+
+    @property
+    def hangs(self) -> bool:
+        """It is still for a lease time now."""
+        return self._counted_ms >= self._lease_ms
+
+    @property
+    def remembered_ms(self) -> int:
+        """Stalls of late, less what is forgotten."""
+        return self._quarters // FORGIVEN_PER_MS
 
     def forget(self) -> None:
         """Count from now on."""
@@ -92,6 +102,16 @@ class Liveness:
         """Name of a service that stands still too long or too often; empty: none does."""
         named = (("broker", self.broker), ("reput", self.reput), ("ha", self.ha))
         return next((name for name, stalls in named if stalls.too_many), "")
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a service is still for a lease time now."""
+        return any(stalls.hangs for stalls in (self.broker, self.reput, self.ha))
+
+    @property
+    def remembered_ms(self) -> int:
+        """Stalls of late of the service that stood still for longest."""
+        return max(stalls.remembered_ms for stalls in (self.broker, self.reput, self.ha))
 
     def forget(self) -> None:
         """Forget the stalls that are over: an order made this node the master in spite of them."""

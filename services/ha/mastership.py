@@ -394,7 +394,6 @@ class Mastership:
             liveness.woke_ms is not None
             and own.now_ms - liveness.woke_ms < own.times.request_timeout_ms
             and liveness.stood_ms < own.times.lease_ms
-            and not liveness.stalling
             and own.session.holds(self.epoch)
         )
 

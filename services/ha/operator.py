@@ -32,6 +32,9 @@ UNOPENED_MAX: Final = 2
 """The others' time doubles so often while this node gives up one term after the other."""
 PATIENCE_MAX: Final = 6
 """Without trouble its own time to open doubles so often: each member may need long."""
+STEADIER: Final = 2
+"""A master whose services stood still for a lease time hands over only to a slave whose services
+stood still for less than this part of a lease time: one half."""
 STALLED: Final = "stalled-service"
 """Alarm: a service of this node stands still for too long, or too often."""
 ANSWERS_MS_MAX: Final = 2500
@@ -292,12 +295,33 @@ class Operator:
         if term is None or term.switch is not None:
             return
         may_switch = trouble and term.opened and own.now_ms >= self._not_before_ms
-        if may_switch and (fit := term.fit_targets(self.peers)):
+        if may_switch and (fit := self._better_targets(term)):
             self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
             own.alarm("handed-over", f"This node has trouble: {trouble}.")
             self._begin_switch(term, fit[0])
         elif not term.gate_open:
             self._leave_unopened(term, trouble)
+
+    def _better_targets(self, term: Mastership) -> list[Member]:
+        """Slaves to which a master with trouble hands over, the one with most of the log first.
+
+        For stalls that are over, only those that stood still for less than half a lease time.
+        Otherwise: 1. the machines of all nodes are busy, and every service stalls now and then; 2.
+        the master hands over to a slave that stalls as often; 3. that one does so again.
+        """
+        own, fit = self.own, term.fit_targets(self.peers)
+        if not own.only_stalls or own.liveness.hangs:
+            return fit
+        return [member for member in fit if self._is_steadier(member.node)]
+
+    def _is_steadier(self, node: str) -> bool:
+        """Whether the services of another node moved of late; False if it has not said so lately.
+
+        Earlier versions do not say how long they stood still, only whether it is too long.
+        """
+        told = self.peers.fresh(node)
+        stalled_ms = None if told is None else told.facts.get("stalled_ms", 0)
+        return isinstance(stalled_ms, int) and stalled_ms < self.own.times.lease_ms // STEADIER
 
     def _note_alarms(self, term: Mastership | None, trouble: str) -> None:
         own, stalling = self.own, self.own.liveness.stalling

@@ -243,7 +243,12 @@ class Own:
 
         Such a node takes the lease by an order, and not by itself.
         """
-        return bool(self.liveness.stalling and not self._store_trouble and not self.idle_service)
+        return self.only_stalls and not self.idle_service
+
+    @property
+    def only_stalls(self) -> bool:
+        """Whether all trouble there is are stalls of a service."""
+        return bool(self.liveness.stalling and not self._store_trouble)
 
     @property
     def _store_trouble(self) -> str:

@@ -30,6 +30,7 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
         "reason": reason_of(own),
         "trouble": own.trouble,
         "stalls_are_over": own.stalls_are_over,
+        "stalled_ms": own.liveness.remembered_ms,
         # Named as it was when only the broker was judged: earlier versions read it.
         "broker": not own.idle_service,
         "open": term is not None and term.gate_open,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from services.ha.events import Command, Sensed
@@ -333,6 +335,44 @@ def test_stalls_that_come_again_and_again_cost_one_hand_over(
     assert lease_of(group).epoch <= 4
     assert served_ms > 6 * stall_ms
     assert group.serves("b") or group.serves("c")
+    group.send_confirmed()
+
+
+def test_a_master_that_hangs_hands_over_to_a_slave_that_stood_still_of_late() -> None:
+    group = grown(1, ("a", "b"))
+    group["b"].pause("reput")
+    lose_reput(group, "a", "stopped")
+    group.run(LOCAL.lease_ms - 700)
+    group["b"].resume("reput")
+    group.run(500)
+    assert group["b"].own.liveness.remembered_ms >= LOCAL.lease_ms // 2
+    assert group.until(lambda: group.serves("b")) < LOCAL.lease_ms // 2
+
+
+@pytest.mark.parametrize("services", [("broker",), SERVICES])
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c")])
+@pytest.mark.parametrize(("stall_ms", "between_ms"), [(1000, 1000), (1500, 1500)])
+def test_nodes_that_all_stall_as_often_do_not_pass_the_lease_around(
+    services: tuple[str, ...], names: tuple[str, ...], stall_ms: int, between_ms: int
+) -> None:
+    # Two nodes on one busy machine changed the master up to eight times a minute, each time for
+    # the stalls of the one that led.
+    group, random = grown(len(names) - 1, names), Random(7)
+    left_ms = dict.fromkeys(names, 0)
+    is_paused = dict.fromkeys(names, True)
+    for _ in range(60_000 // 50):
+        for name in names:
+            left_ms[name] -= 50
+            if left_ms[name] <= 0:
+                (group[name].resume if is_paused[name] else group[name].pause)(*services)
+                is_paused[name] = not is_paused[name]
+                mean_ms = stall_ms if is_paused[name] else between_ms
+                left_ms[name] = random.randrange(mean_ms // 2, mean_ms * 3 // 2)
+        group.run(50)
+    assert lease_of(group).epoch <= 2
+    for name in names:
+        group[name].resume(*services)
+    group.run(10 * LOCAL.lease_ms)
     group.send_confirmed()
 
 
