@@ -7,6 +7,7 @@ here are pytest's.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from typing import Final
@@ -52,6 +53,18 @@ def _full_disk() -> list[str]:
         f"disk: {tempfile.gettempdir()} is {percent:.0f} % full. Brokers there delete log files by "
         "force and refuse sends: tests may fail for that alone"
     ]
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every ``asyncio.sleep`` returns at once; the seconds that each was asked for."""
+    asked: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        asked.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return asked
 
 
 def pytest_sessionstart() -> None:

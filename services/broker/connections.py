@@ -15,6 +15,7 @@ from aiohttp.web_request import BaseRequest
 from services.broker.metrics import BrokerMetrics
 from services.broker.pools import Role
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
+from shared.runtime.give_way import GiveWay
 
 NEWS_S: Final = 0.002
 """Bytes that came so lately may be a request that is not in hand yet."""
@@ -52,8 +53,9 @@ class ApiServer(BoundedServer):
         metrics: BrokerMetrics,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
+        way: GiveWay | None = None,
     ) -> None:
-        super().__init__(app, bounds, handler)
+        super().__init__(app, bounds, handler, way)
         self._metrics = metrics
         self._heard_at = float("-inf")
 

@@ -178,7 +178,7 @@ def check_count(data: bytes, encoding: Encoding, rest: Rest | None = None) -> No
 _COUNTED: Final = 1 << 18
 """Bytes of JSON whose commas and brackets are counted in one step."""
 _WALKED: Final = 1 << 7
-"""Values that are counted one by one between two looks whether to rest."""
+"""Values that are counted one by one between two calls of ``rest``."""
 
 
 def _check_msgpack(data: bytes, rest: Rest | None) -> None:

@@ -476,7 +476,7 @@ class Api:
     def _timed(self, name: str, handler: Handler) -> Handler:
         series = self._metrics.request_duration.labels(name)
         kind, monotonic = KINDS[name], self._clock.monotonic
-        requests = self.pools.of[kind.pool]
+        requests, is_change = self.pools.of[kind.pool], name in CHANGES
 
         @functools.wraps(handler)
         async def timed(request: web.Request) -> web.StreamResponse:
@@ -484,7 +484,7 @@ class Api:
             started = monotonic()
             number = requests.begin(started)
             try:
-                if name in CHANGES:
+                if is_change:
                     await self.pools.turn(CHANGE_SLICES)
                 return await handler(request)
             finally:

@@ -43,6 +43,9 @@ LONG: Final = 1 << 20
 """Bytes of a body: the parts of a longer one are read with rests while others send, and are put
 together in a thread, which does not need the interpreter for that. One buffer that grows instead is
 copied by the loop at each of its steps."""
+ANNOUNCED: Final = 1 << 8
+"""Bytes of a body, the first, in which a msgpack list or map that is too long says so: the body is
+refused before the rest of it is in memory."""
 _ADVICE: Final = "Send less at a time, or try again."
 
 
@@ -173,8 +176,8 @@ class Bodies:
     async def whole(self, request: web.Request, body: Body) -> bytes:
         """The whole body, at most size_max bytes, within timeout_s.
 
-        Raises MessageTooLarge, SlowRequest, BadRequest, Overloaded. Call it between ``begin`` and
-        ``end``.
+        Raises MessageTooLarge, TooManyValues, SlowRequest, BadRequest, Overloaded. Call it between
+        ``begin`` and ``end``.
         """
         if (here := self.arrived(request, body)) is not None:
             return here
@@ -189,6 +192,7 @@ class Bodies:
     async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
         """The parts of a body as they come."""
         content = request.content
+        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         parts: list[bytes] = []
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -202,6 +206,8 @@ class Bodies:
                     if body.size + len(part) > self._size_max:
                         raise too_large(body.size + len(part), self._size_max)
                     self._take(body, len(part), peer)
+                    if not parts:
+                        encodings.check_count(part[:ANNOUNCED], encoding)
                     parts.append(part)
                     if body.size > LONG:
                         await self.way.rest()

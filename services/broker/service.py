@@ -169,7 +169,8 @@ class Broker:
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and say where they are."""
         config = self._config
-        server = ApiServer(api.app, self._metrics, self._bounds(), api.short_way)
+        way = api.pools.behind_sends()
+        server = ApiServer(api.app, self._metrics, self._bounds(), api.short_way, way)
         self._metrics.show_requests(api.pools, server.roles)
 
         def is_awaited() -> bool:

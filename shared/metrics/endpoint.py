@@ -19,7 +19,7 @@ from shared.metrics.exposition import pieces
 from shared.metrics.instruments import Taken
 from shared.metrics.registry import Registry
 from shared.runtime import collector
-from shared.runtime.give_way import GiveWay, nobody
+from shared.runtime.give_way import GiveWay, never
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
@@ -38,7 +38,7 @@ class MetricsEndpoint:
         clock: Clock,
         *,
         before_scrape: Callable[[], Awaitable[None]] | None = None,
-        is_awaited: Callable[[], bool] = nobody,
+        is_awaited: Callable[[], bool] = never,
         scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
         """before_scrape: awaited before values are taken, to look up those that cost something.

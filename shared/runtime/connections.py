@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
@@ -19,7 +21,7 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 
-from shared.runtime.give_way import REST_S
+from shared.runtime.give_way import GiveWay, Pace
 from shared.runtime.listening import listening_on
 from shared.runtime.paced_log import PacedLog
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
@@ -38,6 +40,10 @@ TRIED_MAX: Final = 64
 LINGER_S: Final = 5.0
 """How long the rest of a refused body is read and thrown away, so that its sender sees the answer
 instead of a reset connection."""
+BACKLOG: Final = 1024
+"""Connections that the kernel keeps until they are accepted."""
+ACCEPT_AGAIN_S: Final = 1.0
+"""After a failure to accept, of which the likely one is that the descriptors have run out."""
 READ_SIZE: Final = 1 << 16
 """Bytes of a body that are read ahead; one read may bring more."""
 
@@ -108,9 +114,8 @@ class BoundedHandler(web.RequestHandler):
         self._end_broken_body()
         if self._refused is not None and data:
             self._pause_reading_for_buffer()
-            self._loop.call_later(
-                REST_S * self._server.refused_count, self._resume_reading_for_buffer
-            )
+            rest_s = self._server.pace_of_refused.rest_s(self._loop.time())
+            self._loop.call_later(rest_s, self._resume_reading_for_buffer)
 
     def _end_broken_body(self) -> None:
         """Fail a request in hand whose body turned out not to be HTTP, and read no other.
@@ -147,7 +152,6 @@ class BoundedHandler(web.RequestHandler):
     def note_refused(self, request: BaseRequest) -> None:
         """The request is answered before its body has come: what comes of it is thrown away."""
         self._refused = request
-        self._server.refused(self)
 
     def is_dispensable(self, now: float) -> bool:
         """Whether nothing is lost with it: its request was refused and has its answer, or its last
@@ -237,9 +241,12 @@ class BoundedServer:
         app: web.Application,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
+        way: GiveWay | None = None,
     ) -> None:
-        """handler: wraps the application's, to answer some requests before it."""
+        """handler: wraps the application's, to answer some requests before it. way: the rests
+        between two connections that are accepted."""
         self._wrap = handler
+        self._way = way or GiveWay()
         self._bounds = bounds
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=bounds.finish_s
@@ -248,12 +255,14 @@ class BoundedServer:
         """Open connections, oldest first; those that have spoken are moved to the other ones when
         the limit is reached."""
         self._spoken: OrderedDict[BoundedHandler, None] = OrderedDict()
-        self._refused: set[BoundedHandler] = set()
+        self.pace_of_refused = Pace()
+        """Of what comes of bodies that are thrown away."""
         self.paced = PacedLog(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
-        self._listener: asyncio.Server | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._listeners: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        """The sweep, and one that accepts connections for each listener."""
         self.port = 0
         """Port listened on, once started."""
 
@@ -269,20 +278,10 @@ class BoundedServer:
         """The protocol of a new connection."""
         return BoundedHandler(manager, self, **settings)
 
-    def refused(self, handler: BoundedHandler) -> None:
-        """What comes of the connection's body is thrown away from now on."""
-        self._refused.add(handler)
-
-    @property
-    def refused_count(self) -> int:
-        """Connections with such a body."""
-        return len(self._refused)
-
     def lost(self, handler: BoundedHandler) -> None:
         """The connection is gone."""
         self._silent.pop(handler, None)
         self._spoken.pop(handler, None)
-        self._refused.discard(handler)
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises CannotListen if the port is taken."""
@@ -292,26 +291,70 @@ class BoundedServer:
         manager.request_handler = self._wrap(manager.request_handler)
         loop = asyncio.get_running_loop()
         with listening_on(host, port):
-            self._listener = await loop.create_server(
-                self._accept, host, port, backlog=1024, reuse_address=True
+            bound = await loop.create_server(
+                asyncio.Protocol, host, port, reuse_address=True, start_serving=False
             )
-        self.port = int(self._listener.sockets[0].getsockname()[1])
-        self._sweeper = asyncio.create_task(self._sweep(), name="connection-sweep")
+            try:
+                for each in bound.sockets:
+                    listener = socket.socket(fileno=os.dup(each.fileno()))
+                    self._listeners.append(listener)
+                    listener.setblocking(False)
+                    listener.listen(BACKLOG)
+            finally:
+                bound.close()
+        self.port = int(self._listeners[0].getsockname()[1])
+        self._tasks = [
+            asyncio.create_task(self._sweep(), name="connection-sweep"),
+            *(
+                asyncio.create_task(self._accept_all(listener), name="connection-accept")
+                for listener in self._listeners
+            ),
+        ]
 
     async def close(self) -> None:
         """Stop listening, let requests in hand finish, close all connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
-            self._sweeper = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         await self._runner.cleanup()
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    async def _accept_all(self, listener: socket.socket) -> None:
+        """Accept one connection after another, with rests in between: the loop's own server accepts
+        all that wait at once, and each takes 0.3 ms."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                self.paced.say(
+                    f"accept {error.errno}",
+                    "accept-failed",
+                    f"a connection could not be accepted: {error.strerror}; others wait "
+                    f"{ACCEPT_AGAIN_S} s",
+                    error=error,
+                )
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            await self._take(connection)
+            await self._way.rest()
+
+    async def _take(self, connection: socket.socket) -> None:
+        """Serve a connection that has just been accepted."""
+        protocol = self._protocol()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+        except OSError:  # its client has closed it already
+            connection.close()
+            if isinstance(protocol, BoundedHandler):
+                self.lost(protocol)
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """The protocol of one more connection."""
         assert self._manager is not None
-        # Counted here and not when aiohttp hears of it: the loop accepts a whole flood before.
         if self.connections >= self._bounds.connections_max:
             self.note_refused("limit")
             if (idle := self._take_idle()) is None:

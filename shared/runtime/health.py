@@ -19,7 +19,7 @@ from aiohttp import web
 from shared.metrics.endpoint import MetricsEndpoint
 from shared.metrics.registry import Registry
 from shared.runtime.connections import BoundedServer, Bounds
-from shared.runtime.give_way import nobody
+from shared.runtime.give_way import never
 from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
 
@@ -150,7 +150,7 @@ class AdminServer:
         port: int,
         routes: Iterable[web.AbstractRouteDef] = (),
         before_scrape: Callable[[], Awaitable[None]] | None = None,
-        is_awaited: Callable[[], bool] = nobody,
+        is_awaited: Callable[[], bool] = never,
     ) -> None:
         """before_scrape: awaited before metrics are read, to take those that cost something.
         is_awaited: whether a request is in hand that a scrape gives way to.

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 STOP_GRACE_S: Final = 30.0
-SWITCH_S: Final = 0.0001
+SWITCH_S: Final = 0.0005
 """A thread that works keeps the interpreter for so long from the loop, which wants it back in each
 of the turns that an answer takes. With Python's 5 ms one send of a hundred took 120 to 200 ms while
 the broker wrote files of 10,000 groups; with this, 5 to 10."""

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from shared.runtime.give_way import GiveWay
+from shared.runtime.give_way import SLICE_S, GiveWay
 from tidemark.clock import Clock
 
-SLICE_S: Final = 0.00025
-"""A slice is over after so long; with what is done between two looks at it, 2 ms at most. A send
-takes several turns of the loop, and each is longer by a slice while there is such work."""
 STEPS_MAX: Final = 1024
 """And after so many steps, should the clock stand still."""
 

@@ -24,7 +24,7 @@ from services.broker.groups.group_pass import Memory, Pass
 from services.broker.groups.queue_room import Lagging, Room
 from services.broker.groups.sources import Watched
 from services.broker.log_times import LogTimes
-from shared.runtime.give_way import GiveWay, nobody
+from shared.runtime.give_way import GiveWay, never
 from shared.runtime.paced_log import PacedLog
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
@@ -54,7 +54,7 @@ class Looks:
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
         self._paced = PacedLog(clock.monotonic)
-        self.is_awaited: Callable[[], bool] = nobody
+        self.is_awaited: Callable[[], bool] = never
         """Whether a request is in hand that a look gives way to."""
         self.found: Found | None = None
         """By the last look that has ended; None: there was none since what is looked at changed."""

@@ -264,8 +264,8 @@ class Broker(Service):
                 _checked(data, unit, puller.checks_at(unit.physical_offset))
             found = [bytes(data) for _, _, data in result.messages()]
         except (CorruptRecord, DamagedFile) as error:
-            told = self._gate.judge(error)
-            if not told.retriable and self.machine.name not in self.history.damaged:
+            answer = self._gate.judge(error)
+            if not answer.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
         self.history.pulled(

@@ -142,7 +142,7 @@ class Group:
         started.start()
 
     def _check_founding(self) -> None:
-        """Nodes that start together wait for each other, and nobody is called to help."""
+        """Nodes that start together wait for each other, and no operator acts."""
         running = [ha for name in self.machines if (ha := self.ha_of(name)) is not None]
         first_us = min(ha.process.resumed_us for ha in running)
         if self.plan.weather != Weather(self.plan.weather.delay_max_ms) or self.plan.spike:

@@ -75,7 +75,7 @@ class History:
         self.late_topics: list[str] = []
         """Producers send to these, too, from some time on."""
         self.producers_rest = False
-        """Nobody sends."""
+        """No producer sends."""
         self.replaced: set[str] = set()
         """Nodes whose volume was replaced: they may be copied anew."""
         self.clocks_lie = False

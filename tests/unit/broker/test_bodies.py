@@ -185,6 +185,19 @@ async def test_a_body_is_refused_for_its_reason_although_no_byte_of_it_is_counte
         assert served.bodies._peers == {}
 
 
+async def test_a_list_that_is_too_long_by_its_own_head_is_refused_before_the_body_has_come() -> (
+    None
+):
+    """16 million empty maps were all in memory before they were counted."""
+    maps = b"\x81\xa8messages\xdd\x00\xff\xff\xff" + bytes(1000)
+    async with serving(waiting_max=4 * SIZE_MAX) as served:
+        head = f"Content-Type: application/msgpack\r\nContent-Length: {SIZE_MAX}"
+        reader, writer = await begin(served, head, maps)
+        assert await answer(reader) == (413, "too-many-values")
+        assert served.used == 0
+        writer.close()
+
+
 # Bodies of 16 MiB one after the other made another client's sends take fourteen times as long.
 async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch: pytest.MonkeyPatch,
@@ -330,6 +343,6 @@ async def test_a_body_of_a_connection_that_is_closed_is_no_failure_of_ours(
             raise RuntimeError("Connection closed.")  # as aiohttp's does
 
     bodies = Served(waiting_max=100, timeout_s=1.0).bodies
-    given = SimpleNamespace(content=Content(), content_length=10, transport=transport)
+    given = SimpleNamespace(content=Content(), content_length=10, headers={}, transport=transport)
     with pytest.raises(ConnectionError if transport is None else RuntimeError):
         await bodies.whole(cast(web.Request, given), Body())

@@ -16,9 +16,10 @@ from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
-from shared.runtime import connections
+from shared.runtime import connections, give_way
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds
+from shared.runtime.give_way import GiveWay, Pace
 from shared.runtime.health import Health
 from tests.support.metrics import samples
 from tidemark.formats.hosts import Host
@@ -251,7 +252,7 @@ async def test_a_refused_connection_is_not_replaced_before_its_answer_is_written
 async def test_what_comes_of_a_refused_body_is_read_in_parts_with_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "REST_S", 3600.0)
+    monkeypatch.setattr(give_way, "REST_S", 3600.0)
     handlers: list[BoundedHandler] = []
 
     async def refuse(request: web.Request) -> web.Response:
@@ -269,11 +270,29 @@ async def test_what_comes_of_a_refused_body_is_read_in_parts_with_rests(
     transport = handlers[0].transport
     assert isinstance(transport, asyncio.ReadTransport)
     assert transport.is_reading()
-    assert server.refused_count == 1
     sender._writer.write(bytes(1 << 16))
     await until(lambda: not transport.is_reading())
     handlers[0]._resume_reading_for_buffer()  # as the timer does
     assert transport.is_reading()
     sender.close()
-    await until(lambda: server.refused_count == 0)
+    await server.close()
+
+
+# A flood of connections was accepted at once, 0.3 ms each, and sends waited for all of it.
+@pytest.mark.parametrize(("is_awaited", "accepted"), [(True, 1), (False, 20)])
+async def test_connections_are_accepted_one_by_one_with_rests_while_a_request_is_in_hand(
+    is_awaited: bool, accepted: int
+) -> None:
+    pace = Pace()
+    pace.rest_s(asyncio.get_running_loop().time(), slices=3_600_000)  # the next rest: an hour
+    way = GiveWay(lambda: is_awaited, patience_s=0.0, pace=pace)
+    server = BoundedServer(web.Application(), Bounds(100, 3600.0, 3600.0, 3600.0), way=way)
+    await server.start("127.0.0.1", 0)
+    opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+    await until(lambda: server.connections == accepted)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert server.connections == accepted
+    for _, writer in opened:
+        writer.close()
     await server.close()

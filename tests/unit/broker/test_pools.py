@@ -88,39 +88,27 @@ def test_what_is_no_request_may_be_held_too() -> None:
 
 
 async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
-    monkeypatch: pytest.MonkeyPatch,
+    slept: list[float],
 ) -> None:
     """Look-ups one after the other took a slice in each turn of the loop that a send needs."""
-    rests: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        rests.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     clock = Clock()
     pools = Pools(clock)
     way, puts = pools.behind_sends(), pools.of[Pool.PUT]
     pools.of[Pool.PULL].begin(clock.monotonic())
     await way.rest()
-    assert rests == [0, 0]  # others that read have their turn, and no more
+    assert slept == [0, 0]  # others that read have their turn, and no more
     number = puts.begin(clock.monotonic())
     await way.rest()
-    assert rests[2:] == [0, 0, give_way.REST_S]  # once, however long the send takes
+    assert slept[2:] == [0, 0, give_way.REST_S]  # once, however long the send takes
     puts.end(number)
     await way.rest()
-    assert rests[5:] == [0, 0]
+    assert slept[5:] == [0, 0]
 
 
 async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
-    monkeypatch: pytest.MonkeyPatch,
+    slept: list[float],
 ) -> None:
     """Sixteen clients that made topics kept the loop busy beside another one's sends."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     clock = Clock()
     pools = Pools(clock)
     puts = pools.of[Pool.PUT]

@@ -69,15 +69,9 @@ async def test_patience_ends_and_the_work_goes_on_beside_requests_that_never_end
 
 
 async def test_works_that_share_a_pace_have_one_slice_together_in_each_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    slept: list[float],
 ) -> None:
     """Sixteen bodies that rested a millisecond each kept the loop busy all the time."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     pace = Pace()
     ways = [GiveWay(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
     for way in ways:

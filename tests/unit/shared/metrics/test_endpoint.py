@@ -17,7 +17,7 @@ from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 from shared.metrics.text import Format
 from shared.runtime.clock import SystemClock
-from shared.runtime.turns import SLICE_S
+from shared.runtime.give_way import SLICE_S
 
 ROWS = 40_000
 FAMILIES = (
