@@ -343,14 +343,23 @@ class BoundedServer:
             await self._way.rest()
 
     async def _take(self, connection: socket.socket) -> None:
-        """Serve a connection that has just been accepted."""
-        protocol = self._protocol()
+        """Serve a connection that has just been accepted. Never fails: others would not be
+        accepted any more."""
+        protocol: asyncio.BaseProtocol | None = None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+            protocol = self._protocol()
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:  # its client has closed it already
-            connection.close()
-            if isinstance(protocol, BoundedHandler):
-                self.lost(protocol)
+            self._give_up(connection, protocol)
+        except Exception as error:  # noqa: BLE001 - a defect is said; the next one is served
+            self._give_up(connection, protocol)
+            self.paced.defect(error, "a connection could not be served")
+
+    def _give_up(self, connection: socket.socket, protocol: asyncio.BaseProtocol | None) -> None:
+        connection.close()
+        if isinstance(protocol, BoundedHandler):
+            self.lost(protocol)
 
     def _protocol(self) -> asyncio.BaseProtocol:
         """The protocol of one more connection."""

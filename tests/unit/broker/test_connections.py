@@ -296,3 +296,22 @@ async def test_connections_are_accepted_one_by_one_with_rests_while_a_request_is
     for _, writer in opened:
         writer.close()
     await server.close()
+
+
+# The task that accepts connections ended with the first one that failed, and all others waited.
+async def test_a_connection_that_cannot_be_served_is_closed_and_others_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = BoundedServer(web.Application(), Bounds(100, 3600.0, 3600.0, 3600.0))
+    await server.start("127.0.0.1", 0)
+    make = server.make_handler
+    monkeypatch.setattr(server, "make_handler", lambda *_, **__: 1 / 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await reader.read() == b""
+    assert "a connection could not be served" in caplog.text
+    monkeypatch.setattr(server, "make_handler", make)
+    _, second = await asyncio.open_connection("127.0.0.1", server.port)
+    await until(lambda: server.connections == 1)
+    writer.close()
+    second.close()
+    await server.close()
