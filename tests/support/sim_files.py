@@ -43,8 +43,8 @@ class Inode:
     """One file: its cache, its durable bytes (zero-extended to equal length), its lengths."""
 
     __slots__ = (
-        "allocated", "cache", "durable", "failed", "lengths", "mappings", "modified_ms", "number",
-        "sync_ended", "syncs_begun",
+        "allocated", "cache", "durable", "failed", "flips", "lengths", "mappings", "modified_ms",
+        "number", "sync_ended", "syncs_begun",
     )  # fmt: skip
 
     def __init__(self, number: int, size: int, modified_ms: int) -> None:
@@ -55,6 +55,8 @@ class Inode:
         self.lengths = [0, size] if size else [0]
         self.allocated = bytearray(page_count(size))
         self.failed: dict[int, bytes] = {}
+        self.flips: list[tuple[int, int, int]] = []
+        """Of each flipped bit the number of the last sync that had begun, its byte and its mask."""
         self.modified_ms = modified_ms
         self.mappings = 0
         self.syncs_begun = self.sync_ended = 0
@@ -105,12 +107,15 @@ class Inode:
     def begin_sync(self) -> Callable[[], None]:
         """Returns what ends the sync: the bytes of this moment are durable then."""
         self.syncs_begun += 1
-        number, image = self.syncs_begun, bytes(self.cache)
+        number, image = self.syncs_begun, bytearray(self.cache)
         dirty = self.dirtypage_count() if self.failed else None
 
         def end() -> None:
             if number > self.sync_ended:  # else a later one has ended, with newer bytes
                 self.sync_ended = number
+                for begun, at, mask in self.flips:
+                    if begun >= number and at < len(image):
+                        image[at] ^= mask
                 if dirty is None:
                     self.durable[: len(image)] = image
                 for page in dirty or ():
@@ -121,6 +126,12 @@ class Inode:
                 self.lengths = [len(image), *behind]
 
         return end
+
+    def flip(self, at: int, bit: int) -> None:
+        """One bit is another in the cache and on the disk; a sync in hand does not mend it."""
+        self.cache[at] ^= 1 << bit
+        self.durable[at] ^= 1 << bit
+        self.flips.append((self.syncs_begun, at, 1 << bit))
 
     def fail_sync(self) -> None:
         for page in self.dirtypage_count():

@@ -280,8 +280,7 @@ class Machine:
         assert directory is not None
         inode = directory.names[offset_name(at - at % FILE_SIZE)]
         assert isinstance(inode, Inode)
-        inode.cache[at % FILE_SIZE] ^= 1 << bit
-        inode.durable[at % FILE_SIZE] ^= 1 << bit
+        inode.flip(at % FILE_SIZE, bit)
 
     def remove_queues(self) -> None:
         """Somebody removes every queue file."""
