@@ -185,6 +185,8 @@ class Puller:
         queue = (request.topic, request.queue)
         if result.max_offset < self._queue_offsets.next_of(queue) and not reader.directory_is_empty:
             # Without files it is one of a deleted topic; files that go are noticed by reput.
+            if self.unit_checks is not None and self.unit_checks.began_anew():
+                return self._read(request)  # the queue may have been shorter at the last look
             self._check_short(queue, request.offset, result.max_offset, dispatched)
         elif self._short:
             self._short.pop(queue, None)
@@ -347,7 +349,8 @@ class Puller:
         if dispatched != self._dispatched_seen:
             self._dispatched_seen = dispatched
             self.held.dispatched_to(dispatched)
-        if self.unit_checks is not None and self.unit_checks.settle():
+        checks = self.unit_checks
+        if checks is not None and (checks.settle() or checks.began_anew()):
             self.held.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
         if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
             self._looked_at = now

@@ -40,6 +40,7 @@ from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.hosts import Host
+from tidemark.offsets import PhysicalOffset
 
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
 TOPICS: Final = ("orders", "orders", "orders", "refunds", "audit")
@@ -255,6 +256,7 @@ class Broker(Service):
         """A stretch of a queue, as any consumer gets it."""
         puller, store = self._api.parts.puller, self.store
         assert store is not None
+        resumed = store.positions.resumed_dispatch()
         before = store.dispatched
         try:
             result = puller.look(
@@ -268,6 +270,8 @@ class Broker(Service):
             if not answer.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
+        if resumed is None or resumed != store.positions.resumed_dispatch():
+            before = PhysicalOffset(0)  # reput begins anew: a queue may end before its last message
         self.history.pulled(
             self.machine, topic, queue, offset, found, result.max_offset, before, store.dispatched
         )

@@ -370,3 +370,20 @@ def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again()
         puller.look(request)
     page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 8
     assert puller.look(request).max_offset == 5
+
+
+async def test_a_pull_held_at_the_end_of_a_cut_queue_is_woken_once_it_is_whole() -> None:
+    """Dispatch had come as far again before the broker looked: the pull was held for its time."""
+    page = Slots()
+    page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
+    puller = puller_of(Store(0, 5), known={("t", 0): QueueOffset(9)})
+    puller.unit_checks = unit_checks(page)
+    puller.wake_held()
+    watcher = HeldPull(None, lambda: False)
+    puller.watch(("t", 0), 5, watcher)
+    puller.wake_held()
+    assert not watcher.woken.done()
+    page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 8
+    puller.wake_held()
+    assert await watcher.woken is Wake.MESSAGE
+    assert page.rings == [2], "what is known of the queues is forgotten"
