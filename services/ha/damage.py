@@ -1,24 +1,24 @@
 """Damage in what this node's log holds below the confirm offset, met while it is the master. Pure.
 
-1. A consumer reads a record whose CRC is wrong, or a slave refuses what this master sent it. 2. A
-queue or the network may be damaged instead: ha reads the log file itself, record by record. 3. If a
-record is damaged, the node has trouble: it hands over to a sound member, and is made master only if
-no sound one stands. 4. As soon as it follows a sound master it halts, and an operator has it copied
-anew.
+1. A consumer reads a record whose CRC is wrong, or a slave refuses what this master sent it, or
+finds that confirmed bytes of the two logs differ. 2. A queue, the network or the slave's log may be
+damaged instead: ha reads the log file itself, record by record. 3. If a record is damaged, the node
+has trouble: it hands over to a sound member, and is made master only if no sound one stands. 4. As
+soon as it follows a sound master it halts, and an operator has it copied anew.
 
-Of a slave, damage that is found halts it at once (``following``). Step before: the broker's page,
-STATUS of slaves. Step after: ``operator`` hands over.
+Of a slave, damage that is found halts it at once (``following``); it looks where the logs differ,
+too. Step before: the broker's page, STATUS of slaves. Step after: ``operator`` hands over.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from services.ha.divergence import CRC_WINDOW
 from services.ha.effects import CheckLog
 from services.ha.failover import State
-from services.ha.following import LOGS_DIFFER
 from services.ha.mastership import Mastership
-from services.ha.own import DAMAGE, Halt, Own, damage_sentence
+from services.ha.own import DAMAGE, Own, damage_sentence
 from services.ha.peers import Peers
 
 CHECKED_MAX: Final = 1000
@@ -37,21 +37,30 @@ class Damage:
         own = self._own
         if own.damage or own.halted is not None:
             return
-        met = set()
-        if own.sensed.damaged_at is not None:
-            met.add((own.incarnation, own.sensed.damaged_at))
+        if term is not None:
+            own.logs_agree()
+        met = {own.sensed.damaged_at, *self._places(own.differs_at)}
         if term is not None:
             # Also of slaves without a link: one that refuses the stream closes it at once.
             for node in own.setup.names:
                 status = None if node == own.name else self._peers.fresh(node)
                 at = None if status is None else status.facts.get("refused_at")
-                if isinstance(at, int) and own.first_offset <= at < own.confirm:
-                    met.add((own.incarnation, at))
+                met.update(self._places(at if isinstance(at, int) else None))
         if len(self._checked) > CHECKED_MAX:
             self._checked.clear()
-        for place in sorted(met - self._checked):
-            self._checked.add(place)
-            own.out.put(CheckLog(place[1]))
+        for at in sorted(at for at in met if at is not None):
+            if (own.incarnation, at) not in self._checked:
+                self._checked.add((own.incarnation, at))
+                own.out.put(CheckLog(at))
+
+    def _places(self, at: int | None) -> list[int]:
+        """Where to look for damage at or shortly before at: a look is at one file, up to there."""
+        own = self._own
+        if at is None or not own.first_offset <= at < own.confirm:
+            return []
+        before = max(own.first_offset, at - CRC_WINDOW)
+        size = own.setup.file_size
+        return [at] if before // size == at // size else [before - before % size + size - 1, at]
 
     def found(self, detail: str) -> None:
         """A record of the own log is damaged, and this node does not follow anybody, or was known
@@ -61,7 +70,3 @@ class Damage:
             return  # of the log that is being emptied
         own.damage = detail
         own.alarm(DAMAGE, damage_sentence(detail))
-        if own.halted is not None and own.halted.code == LOGS_DIFFER:
-            own.halted = Halt(
-                DAMAGE, damage_sentence(detail)
-            )  # now it is known which of the two it is

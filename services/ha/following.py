@@ -17,14 +17,12 @@ from services.ha.own import DAMAGE, RETRIED_FAULTS, Own
 from services.ha.payloads import Append, HelloOk, ResyncRequired
 from services.ha.peers import Peers
 from services.ha.promises import Promises
-from services.ha.slave_protocol import NO_COMMON_BYTES, SlaveLink, SlaveLog
-from services.ha.truncation import CutPlan, Halt, InOrder, Outcome, ResyncPlan
+from services.ha.slave_protocol import SlaveLink, SlaveLog
+from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
-LOGS_DIFFER: Final = "logs-differ"
-"""Code of a log that is not the master's; which of the two is damaged is not known."""
 RESYNC: Final = "resync"
 """Alarm from the order until bytes of the master come in order again."""
 
@@ -67,6 +65,7 @@ class Following:
             return
         self.leave(f"epoch {epoch} is {node}'s")
         self.master = master
+        self._not_before_ms = 0  # what could not be copied was another master's
         self._peers.hurry(node)
         self._promises.promise(epoch, self.tick)
 
@@ -231,6 +230,7 @@ class Following:
         match outcome:
             case InOrder():
                 own.calm(RESYNC)
+                own.logs_agree()
                 own.happen(Happening.IN_ORDER)
                 self.published()
             case CutPlan(point, table):
@@ -249,6 +249,13 @@ class Following:
                     "here. Nothing was cut. Find out which history is right; `tidemark cluster "
                     "resync` gives this one up.",
                 )
+            case LogsDiffer():
+                self._not_before_ms = own.now_ms + FAULT_PAUSE_MS
+                self.leave("its log and this one differ")
+                if own.damage:
+                    own.halt(DAMAGE, own.damage)
+                else:
+                    own.logs_differ(outcome.start, outcome.end)
             case ResyncPlan(first_offset, reason):
                 self.link = None
                 self._must_resync(first_offset, reason)
@@ -257,14 +264,6 @@ class Following:
         own = self._own
         if own.damage and own.confirm > own.first_offset:
             own.halt(DAMAGE, own.damage)
-            return
-        if reason == NO_COMMON_BYTES and own.confirm > own.first_offset:
-            # Which of the two logs is damaged is not known: this may be the last good copy.
-            own.halt(
-                LOGS_DIFFER,
-                "the master's log and this one differ below what was confirmed here. Run "
-                "`tidemark store verify` on both; `tidemark cluster resync` gives this one up.",
-            )
             return
         own.happen(Happening.MUST_RESYNC, reason)
         self.resync(first_offset, reason)

@@ -218,8 +218,9 @@ class MasterLink:
             return f"HELLO of {hello.node} in {hello.group} on the link of {self.peer.node}"
         if hello.file_size != self._file_size or hello.version != self._version:
             return f"files of {hello.file_size} bytes, version {hello.version}"
-        if self._asked is not None and len(hello.table) >= len(self._asked.table):
-            return "a second HELLO whose table is not shorter"
+        asked = self._asked
+        if asked is not None and len(hello.table) >= len(asked.table) and hello.end >= asked.end:
+            return "a second HELLO of a log that is not shorter"
         return None
 
     def _untrue(self, ack: Ack, own: MasterLog) -> str | None:

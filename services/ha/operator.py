@@ -62,6 +62,8 @@ class Operator:
         self.promises, self.following = leadership.promises, leadership.following
         self._switch: _Switch | None = None
         self._not_before_ms = 0
+        self._failed_at: tuple[int, int] | None = None
+        """With which in-sync set the last switch failed, since when there was no other."""
         self._unopened = 0
         """Terms in a row that this node gave up before they were opened, at most UNOPENED_MAX."""
         self._tries = 0
@@ -219,6 +221,7 @@ class Operator:
         own, term = self.own, self._leadership.term
         switch, self._switch = self._switch, None
         self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
+        self._failed_at = own.known_in_sync_at
         own.say("switchover-failed", f"The planned switch failed: {reason}", level=Level.WARNING)
         if switch is not None:
             detail = f"{reason}. {own.name} goes on as master."
@@ -294,9 +297,12 @@ class Operator:
         self._note_alarms(term, trouble)
         if term is None or term.switch is not None:
             return
-        may_switch = trouble and term.opened and own.now_ms >= self._not_before_ms
-        if may_switch and (fit := self._better_targets(term)):
-            self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
+        # A member that does not follow keeps the log from being confirmed to its end until it has
+        # left the set.
+        is_other_set = self._failed_at not in (None, own.known_in_sync_at)
+        rested = own.now_ms >= self._not_before_ms or is_other_set
+        if trouble and term.opened and rested and (fit := self._better_targets(term)):
+            self._not_before_ms, self._failed_at = own.now_ms + SWITCH_PAUSE_MS, None
             own.alarm("handed-over", f"This node has trouble: {trouble}.")
             self._begin_switch(term, fit[0])
         elif not term.gate_open:

@@ -39,6 +39,8 @@ RETRIED_FAULTS: Final = frozenset(
     {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
 )
 """Codes of faults of the log and its marks that may be over the next time."""
+LOGS_DIFFER: Final = "logs-differ"
+"""Alarm of a slave whose confirmed bytes are not the master's."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
 
 Unwritten = Callable[[str, str], None]
@@ -162,6 +164,8 @@ class Own:
         """This replica does not campaign before."""
         self.cannot_lead: str | None = None
         """Why a term has to end now."""
+        self.differs_at: int | None = None
+        """The last of the confirmed bytes that are not the master's; None: the logs agree."""
         self.alarms: dict[str, str] = {}
         self._alarm_said_ms: dict[str, int] = {}
         self.known_in_sync: tuple[Member, ...] = ()
@@ -307,6 +311,26 @@ class Own:
         """
         self.paused_until_ms = self.now_ms + times * STEP_BACK_PAUSES * self.times.lease_ms
         self.cannot_lead = reason
+
+    def logs_differ(self, start: int, end: int) -> None:
+        """Confirmed bytes are not the master's: one of the two logs is damaged."""
+        self.differs_at = end - 1
+        self.alarm(
+            LOGS_DIFFER,
+            f"the master's log and this one differ between {start} and {end}, which is confirmed. "
+            "Nothing was cut. Both nodes check these bytes, and the damaged one says so; if none "
+            "does, one log is another group's: `tidemark cluster resync` gives this one up.",
+        )
+
+    def logs_agree(self) -> None:
+        """This log is the beginning of the master's, or is the master's itself."""
+        self.differs_at = None
+        self.calm(LOGS_DIFFER)
+
+    @property
+    def refused_at(self) -> int | None:
+        """Where the master's log may be damaged, by what this replica got of it."""
+        return self.end if "bad-stream" in self.alarms else self.differs_at
 
     def writes_again(self) -> None:
         """Bytes or marks came to be on disk: what kept them from it is over."""

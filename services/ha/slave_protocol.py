@@ -1,7 +1,7 @@
 """The slave's side of one link to a master (docs/replication.md, links). Pure.
 
-HELLO → HELLO_OK → cut, copy everything, halt, or in order → one ACK at once → bytes and ACKs. A
-slave that must cut closes the link and connects again behind the cut: the next HELLO finds it in
+HELLO → HELLO_OK → cut, copy everything, halt, wait, or in order → one ACK at once → bytes and ACKs.
+A slave that must cut closes the link and connects again behind the cut: the next HELLO finds it in
 order. Bytes come in order and go to the log's end; what is acknowledged is what the log reports as
 appended and on disk, never what was received.
 
@@ -20,7 +20,7 @@ from services.ha.divergence import CrcBefore, Extent, crc_size
 from services.ha.effects import Close, Copy, Effect, PersistTable, Publish, Send
 from services.ha.lease.value import Member
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRequired
-from services.ha.truncation import InOrder, Outcome, ResyncPlan, plan
+from services.ha.truncation import InOrder, LogsDiffer, Outcome, ResyncPlan, plan
 from services.ha.versions import WITH_LEAVING
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.checkpoint import Slot
@@ -117,8 +117,8 @@ class SlaveLink:
     ) -> tuple[Outcome | None, list[Effect]]:
         """What the answer means. None: the link goes on asking, or is closed as unbelievable.
 
-        InOrder comes with the ACK that makes the slave count; CutPlan, ResyncPlan and Halt with a
-        closed link.
+        InOrder comes with the ACK that makes the slave count; every other outcome with a closed
+        link.
         """
         self._heard_ms = now_ms
         if self.closed or self.in_order:
@@ -131,7 +131,7 @@ class SlaveLink:
         if crc is None:
             return None, self._close(f"the {ok.crc_size} bytes before {ok.point} cannot be read")
         if crc != ok.crc:
-            return self._ask_for_earlier(ok, entry)
+            return self._bytes_differ(ok, entry)
         whole = said._replace(table=self.table, end=self._own.end)
         outcome = plan(
             whole,
@@ -265,10 +265,23 @@ class SlaveLink:
             return []
         return [Publish(((Slot.FOREIGN_FROM, begin), (Slot.FOREIGN_UNTIL, until)))]
 
-    def _ask_for_earlier(
+    def _bytes_differ(
         self, ok: HelloOk, entry: EpochStart | None
     ) -> tuple[Outcome | None, list[Effect]]:
-        """The bytes differ: ask again as if the log ended where the common entry begins."""
+        """If bytes behind what is confirmed may be the ones that differ, ask again as if the log
+        ended there; where nothing is confirmed, where the common entry begins.
+
+        What the master has confirmed counts as well: a damaged master would have the last sound
+        copy of it cut off here.
+        """
+        confirmed = max(self._own.confirm, min(ok.confirm, ok.point))
+        if confirmed > self._own.first_offset:
+            if ok.point <= confirmed:
+                differ = LogsDiffer(ok.point - ok.crc_size, ok.point)
+                return differ, self._close(f"the bytes from {differ.start} to {differ.end} differ")
+            self._said = tuple(known for known in self._said if known.start < confirmed)
+            self._said_end = confirmed
+            return None, self.hello()
         kept = 0 if entry is None else self._said.index(entry)
         if entry is None or kept == 0:
             return ResyncPlan(ok.first_offset, NO_COMMON_BYTES), self._close(NO_COMMON_BYTES)

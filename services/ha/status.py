@@ -34,7 +34,7 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
         # Named as it was when only the broker was judged: earlier versions read it.
         "broker": not own.idle_service,
         "open": term is not None and term.gate_open,
-        "refused_at": own.end if "bad-stream" in own.alarms else None,
+        "refused_at": own.refused_at,
         "hindrance": "" if term is None or term.gate_open else term.hindrance,
         "in_sync_at": own.known_in_sync_at,
     }

@@ -46,7 +46,15 @@ class ResyncPlan(NamedTuple):
     reason: str
 
 
-Outcome = InOrder | CutPlan | Halt | ResyncPlan
+class LogsDiffer(NamedTuple):
+    """The tables agree and confirmed bytes do not: one of the two logs is damaged."""
+
+    start: int
+    end: int
+    """The bytes that were compared; at least one of them differs."""
+
+
+Outcome = InOrder | CutPlan | Halt | ResyncPlan | LogsDiffer
 
 
 def plan(

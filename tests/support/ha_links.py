@@ -19,7 +19,7 @@ from services.ha.lease.value import Member
 from services.ha.master_protocol import MasterLink, MasterLog
 from services.ha.payloads import Ack, Append, Hello, HelloOk, ResyncRequired
 from services.ha.slave_protocol import SlaveLink, SlaveLog
-from services.ha.truncation import CutPlan, Halt, InOrder, Outcome, ResyncPlan
+from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
 from services.ha.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tidemark.formats.epochs import EpochStart
@@ -251,7 +251,7 @@ def rejoin(master: Log, slave: Log, *, epoch: int, links: int = 10) -> list[Outc
                 slave.cut(pair.outcome)
             case ResyncPlan(first_offset=first_offset):
                 slave.resync(first_offset)
-            case Halt():
+            case Halt() | LogsDiffer():
                 return outcomes
             case InOrder():
                 pair.settle()

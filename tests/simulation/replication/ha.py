@@ -278,7 +278,7 @@ class _Judged:
                         history.acknowledges(ha.machine, appended, durable)
                     case Hello() as hello:
                         history.greets(ha.machine, hello)
-                        self._repeats.greets(link, frame.epoch, len(hello.table))
+                        self._repeats.greets(link, frame.epoch, len(hello.table), hello.end)
             case do.Send(link, frame):
                 match _parsed(frame):
                     case HelloOk() as ok:

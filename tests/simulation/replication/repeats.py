@@ -31,7 +31,7 @@ class Repeats:
         self._node = node
         self._sent: dict[int, tuple[int, int]] = {}
         """By link: confirm offset that the last frame of a master told, and when it was sent."""
-        self._greeted: dict[tuple[int, int], int] = {}
+        self._greeted: dict[tuple[int, int], tuple[int, int]] = {}
         """By link and epoch in which it has introduced itself: epochs of the log that it told."""
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
         """By epoch and member that was to be added: version of the lease, and when it was asked."""
@@ -57,12 +57,13 @@ class Repeats:
             )
         self._sent[link] = confirm, now_ms
 
-    def greets(self, link: int, epoch: int, epochs_count: int) -> None:
+    def greets(self, link: int, epoch: int, epochs_count: int, end: int) -> None:
         """A slave describes its log to a master; again only if it has found less of it to be the
         same."""
-        if epochs_count >= self._greeted.get((link, epoch), epochs_count + 1):
+        before = self._greeted.get((link, epoch))
+        if before is not None and epochs_count >= before[0] and end >= before[1]:
             raise Violation(f"{self._node} says HELLO twice on link {link} in epoch {epoch}")
-        self._greeted[link, epoch] = epochs_count
+        self._greeted[link, epoch] = epochs_count, end
 
     def _asks(self, put: LeasePut, now_ms: int) -> None:
         """A master wants another set; of one version it is asked again until it is known."""

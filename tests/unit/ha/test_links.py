@@ -9,7 +9,7 @@ import pytest
 from services.ha.divergence import CRC_WINDOW
 from services.ha.payloads import ResyncReason
 from services.ha.slave_protocol import NO_COMMON_BYTES
-from services.ha.truncation import CutPlan, Halt, InOrder, ResyncPlan
+from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, ResyncPlan
 from tests.support.ha_links import Log, Pair, rejoin
 
 
@@ -119,7 +119,10 @@ def test_bytes_that_differ_before_the_point_lead_to_an_earlier_epoch() -> None:
     assert slave.data == master.data
 
 
-def test_damage_below_the_own_confirm_checkpoint_halts() -> None:
+@pytest.mark.parametrize("is_known_here", [True, False])
+def test_confirmed_bytes_that_differ_are_neither_cut_nor_asked_about_again(
+    is_known_here: bool,
+) -> None:
     rng = Random(1)
     master, slave = Log(), Log()
     for epoch in (1, 2):
@@ -127,8 +130,23 @@ def test_damage_below_the_own_confirm_checkpoint_halts() -> None:
         master.write(rng, 3000)
     rejoin(master, slave, epoch=2)
     slave.data[-100] ^= 1
-    slave.confirm = slave.end
-    assert rejoin(master, slave, epoch=2) == [Halt(master.table[1].start, slave.end)]
+    (slave if is_known_here else master).confirm = slave.end
+    assert rejoin(master, slave, epoch=2) == [LogsDiffer(slave.end - CRC_WINDOW, slave.end)]
+
+
+def test_bytes_that_differ_behind_what_is_confirmed_are_cut_there() -> None:
+    rng = Random(1)
+    master, slave = Log(), Log()
+    master.begin_term(1)
+    master.write(rng, 30)
+    rejoin(master, slave, epoch=1)
+    slave.data[-10] ^= 1
+    slave.confirm = master.confirm = master.borders[20]
+    assert rejoin(master, slave, epoch=1) == [
+        CutPlan(slave.confirm, master.table),
+        InOrder(slave.confirm),
+    ]
+    assert slave.data == master.data
 
 
 def test_a_foreign_log_with_the_same_table_is_found_by_its_bytes() -> None:

@@ -454,14 +454,18 @@ def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
     group["c"].kill()
     group["b"].volume.log[500:] = b"q" * (len(group["b"].volume.log) - 500)
     group["b"].start()
-    group.until(lambda: group["b"].state == "halted")
+    group.until(lambda: "logs-differ" in group["b"].own.alarms)
     status = group["a"].replica
     assert status is not None
     group["c"].start()
     group.wait_in_sync("a", "c")
-    group.run(2000)
+    group.run(10_000)
+    assert group["b"].volume.log.endswith(b"q")
     told = {node["node"]: node for node in status.status(group.now)["nodes"]}
     assert "resync" in told["b"]["reason"]
+    assert order(group["b"], "resync", group="g0").ok
+    group.wait_in_sync("a", "b", "c")
+    assert group["b"].own.alarms == {}
 
 
 def test_any_node_tells_what_the_group_is() -> None:

@@ -16,7 +16,7 @@ from services.ha.payloads import (
     ResyncRequired,
 )
 from services.ha.slave_protocol import HELD_FRAMES_MAX, NO_COMMON_BYTES, SlaveLink, SlaveLog
-from services.ha.truncation import CutPlan, Halt, InOrder, ResyncPlan
+from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, ResyncPlan
 from services.ha.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tests.support.ha_links import FILE_SIZE, SLAVE, entry
@@ -115,24 +115,49 @@ def test_a_point_below_the_confirm_checkpoint_halts() -> None:
     assert close_reason(effects)
 
 
-def test_other_bytes_before_the_point_are_asked_about_one_epoch_earlier() -> None:
+UNCONFIRMED = LOG._replace(confirm=0)
+NONE_CONFIRMED = OK._replace(confirm=0)
+
+
+def test_other_bytes_before_the_point_are_asked_about_where_the_confirmed_ones_end() -> None:
     link = new_link()
     outcome, effects = link.hello_ok(OK._replace(crc=78), crc_before, 0)
     assert outcome is None
     (hello,) = said(effects)
     assert isinstance(hello, Hello)
+    assert (hello.end, hello.durable, hello.table) == (350, 350, TABLE[:1])
+    earlier = OK._replace(point=350, crc_size=350, table=TABLE)
+    outcome, _ = link.hello_ok(earlier, crc_before, 0)
+    assert outcome == CutPlan(350, TABLE[:1])
+
+
+def test_other_bytes_among_the_confirmed_ones_tell_that_one_log_is_damaged() -> None:
+    link = new_link()
+    link.hello_ok(OK._replace(crc=78), crc_before, 0)
+    other = OK._replace(point=350, crc_size=250, crc=78, first_offset=100, table=TABLE)
+    outcome, effects = link.hello_ok(other, crc_before, 0)
+    assert outcome == LogsDiffer(100, 350)
+    assert close_reason(effects)
+
+
+def test_where_nothing_is_confirmed_other_bytes_are_asked_about_one_epoch_earlier() -> None:
+    link = new_link(UNCONFIRMED)
+    outcome, effects = link.hello_ok(NONE_CONFIRMED._replace(crc=78), crc_before, 0)
+    assert outcome is None
+    (hello,) = said(effects)
+    assert isinstance(hello, Hello)
     assert (hello.end, hello.durable, hello.table) == (400, 400, TABLE[:1])
-    earlier = OK._replace(point=400, crc_size=400, table=TABLE)
+    earlier = NONE_CONFIRMED._replace(point=400, crc_size=400, table=TABLE)
     outcome, _ = link.hello_ok(earlier, crc_before, 0)
     assert outcome == CutPlan(400, TABLE[:1])
 
 
 def test_other_bytes_before_every_common_point_mean_copying_everything() -> None:
-    link = new_link()
-    link.hello_ok(OK._replace(crc=78), crc_before, 0)
-    other = OK._replace(point=400, crc_size=300, crc=78, first_offset=100, table=TABLE)
+    link = new_link(UNCONFIRMED)
+    link.hello_ok(NONE_CONFIRMED._replace(crc=78), crc_before, 0)
+    other = NONE_CONFIRMED._replace(point=400, crc_size=400, crc=78, table=TABLE)
     outcome, effects = link.hello_ok(other, crc_before, 0)
-    assert outcome == ResyncPlan(100, NO_COMMON_BYTES)
+    assert outcome == ResyncPlan(0, NO_COMMON_BYTES)
     assert close_reason(effects)
 
 

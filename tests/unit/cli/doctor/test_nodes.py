@@ -173,7 +173,7 @@ async def test_who_is_master_is_unknown_while_a_node_cannot_be_asked(
         ("follower", None, Level.WARNING),  # it has just started
         # The doctor said "0 errors" of a group whose only other node was refused.
         ("follower", "n0 refuses it: its secret is another one", Level.ERROR),
-        ("halted", "logs-differ", Level.ERROR),
+        ("halted", "cut-below-confirm", Level.ERROR),
         (None, "not reachable", Level.ERROR),
     ],
 )
