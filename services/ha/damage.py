@@ -37,10 +37,9 @@ class Damage:
         own = self._own
         if own.damage or own.halted is not None:
             return
-        if term is not None:
-            own.logs_agree()
         met = {own.sensed.damaged_at, *self._places(own.differs_at)}
         if term is not None:
+            own.logs_agree()
             # Also of slaves without a link: one that refuses the stream closes it at once.
             for node in own.setup.names:
                 status = None if node == own.name else self._peers.fresh(node)

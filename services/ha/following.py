@@ -19,10 +19,12 @@ from services.ha.peers import Peers
 from services.ha.promises import Promises
 from services.ha.slave_protocol import SlaveLink, SlaveLog
 from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
-from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 
 FAULT_PAUSE_MS: Final = 2000
 """After bytes that could not be copied, before they are asked for again."""
+DAMAGED: Final = Trouble.DAMAGED.name.lower()
+"""What a node whose log is damaged says of itself in STATUS."""
 RESYNC: Final = "resync"
 """Alarm from the order until bytes of the master come in order again."""
 
@@ -178,6 +180,7 @@ class Following:
         if not copies(own.state) or self.master != master or peer.link != link:
             return
         self._tried = link
+        said = self._peers.fresh(master.node)
         log = SlaveLog(
             group=own.setup.group,
             member=own.member,
@@ -189,6 +192,7 @@ class Following:
             durable=own.durable,
             confirm=own.confirm,
             table=own.table,
+            master_is_damaged=said is not None and said.facts.get("trouble") == DAMAGED,
         )
         self.link = SlaveLink(
             link,
@@ -228,9 +232,10 @@ class Following:
     def _compared(self, outcome: Outcome) -> None:
         own = self._own
         match outcome:
-            case InOrder():
+            case InOrder(_, agrees):
                 own.calm(RESYNC)
-                own.logs_agree()
+                if agrees:
+                    own.logs_agree()
                 own.happen(Happening.IN_ORDER)
                 self.published()
             case CutPlan(point, table):

@@ -48,6 +48,8 @@ class SlaveLog(NamedTuple):
     confirm: int
     """The own checkpoint: nothing below it is cut without an operator."""
     table: tuple[EpochStart, ...]
+    master_is_damaged: bool = False
+    """The master says of itself that its log is damaged."""
 
 
 class SlaveLink:
@@ -118,7 +120,8 @@ class SlaveLink:
         """What the answer means. None: the link goes on asking, or is closed as unbelievable.
 
         InOrder comes with the ACK that makes the slave count; every other outcome with a closed
-        link.
+        link. Of a damaged master only what comes next is copied: the slave may be the one member
+        to which it can hand over.
         """
         self._heard_ms = now_ms
         if self.closed or self.in_order:
@@ -130,7 +133,8 @@ class SlaveLink:
         crc = crc_before(ok.point, ok.crc_size) if ok.crc_size else 0
         if crc is None:
             return None, self._close(f"the {ok.crc_size} bytes before {ok.point} cannot be read")
-        if crc != ok.crc:
+        agrees = crc == ok.crc
+        if not agrees and not self._own.master_is_damaged:
             return self._bytes_differ(ok, entry)
         whole = said._replace(table=self.table, end=self._own.end)
         outcome = plan(
@@ -141,10 +145,12 @@ class SlaveLink:
             master_first=ok.first_offset,
         )
         if not isinstance(outcome, InOrder):
+            if not agrees:
+                return self._bytes_differ(ok, entry)
             return outcome, self._close(type(outcome).__name__)
         self.in_order = True
         self._confirm_heard = ok.confirm
-        return outcome, [*self._foreign(ok.foreign), self._ack()]
+        return outcome._replace(agrees=agrees), [*self._foreign(ok.foreign), self._ack()]
 
     def resync_required(
         self, required: ResyncRequired, now_ms: int

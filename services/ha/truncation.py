@@ -20,6 +20,8 @@ class InOrder(NamedTuple):
     """Nothing to cut: this log is the beginning of the master's."""
 
     end: int
+    agrees: bool = True
+    """False: bytes differ, and the master's are the damaged ones."""
 
 
 class CutPlan(NamedTuple):

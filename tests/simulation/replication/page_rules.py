@@ -156,6 +156,8 @@ def check_yields(machine: Machine) -> None:
         since_us = max(machine.changed_us.get(slot, now_us), broker.resumed_us)
         return now_us - since_us > YIELD_US
 
+    if not machine.slot(Slot.BROKER_PID):
+        return  # it has stopped, and takes all locks to mark the store as stopped in order
     if machine.slot(Slot.FENCED) and lasts(Slot.FENCED) and machine.holds(Role.APPEND, broker):
         raise Violation(f"the broker of {machine.name} keeps byte 0 long after its grant")
     emptied = machine.slot(Slot.ROLE) == NodeRole.RESYNC

@@ -163,8 +163,8 @@ class Trials:
         if len(group.machines) - 1 < group.plan.min_in_sync:
             return  # the others take no sends, by order
         assert history.holder is not None, "it would not be whole"
-        slaves = [name for name in group.machines if name != history.holder.node]
-        machine = group.machines[self._random.choice(slaves)]
+        machine = self._any_machine()
+        leads = machine.name == history.holder.node
         topic, queue = self._random.choice(list(history.records.queues))
         places = history.records.seen(topic, queue, self._world.shown(machine.name) or 0)
         if not places:
@@ -177,8 +177,10 @@ class Trials:
         machine.flip(at, self._random.randrange(8))
         acked, found_ms = len(history.acked), FOUND_MS
         broker, reader = group.broker_of(machine.name), None
-        if self._random.random() < 0.5 and broker is not None:
-            reader, found_ms = broker, MET_MS
+        if (leads or self._random.random() < 0.5) and broker is not None:
+            reader, found_ms = broker, FOUND_MS if leads else MET_MS
+            if leads and self._random.random() < 0.5:  # a slave's log is compared with its own
+                self._any_machine().processes["ha"].end()
         else:
             for service in SERVICES:
                 if self._random.random() < 0.3:

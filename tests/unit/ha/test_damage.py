@@ -230,3 +230,33 @@ def test_a_damaged_master_hands_over_as_soon_as_the_set_has_shrunk() -> None:
     damage(group, "a")
     group.until(lambda: any(note.event == "switchover-failed" for note in group["a"].notes), 3000)
     group.until(lambda: lease_of(group).holder == group["c"].own.holder, 4000)
+
+
+# The only other node could not follow, left the set, and the damaged master had nobody to hand
+# over to.
+def test_a_sound_slave_goes_on_copying_from_a_damaged_master_which_hands_over_to_it() -> None:
+    group = grown(1, ("a", "b"))
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    group["a"].volume.log[-30] ^= 1
+    group["a"].damaged = True
+    sound = bytes(group["b"].volume.log)
+    group["b"].start()
+    assert group.wait_master(other_than="a").name == "b"
+    group.until(lambda: group["a"].state == "halted")
+    assert group["b"].volume.log.startswith(sound)
+    assert group["b"].own.alarms == {}
+
+
+def test_a_slave_whose_log_is_damaged_as_well_is_no_target() -> None:
+    group = grown(1, ("a", "b"))
+    group.run(5000)  # until what is confirmed is marked on its disk
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    for name in "ab":
+        group[name].damaged = True
+    group["a"].volume.log[-30] ^= 1
+    group["b"].start()
+    group.until(lambda: group["b"].state == "halted")
+    group.run(2 * LOCAL.lease_ms)
+    assert group.serves("a")

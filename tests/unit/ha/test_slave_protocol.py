@@ -115,6 +115,17 @@ def test_a_point_below_the_confirm_checkpoint_halts() -> None:
     assert close_reason(effects)
 
 
+def test_of_a_damaged_master_only_what_comes_next_is_copied() -> None:
+    doubted = LOG._replace(master_is_damaged=True)
+    link = new_link(doubted)
+    outcome, effects = link.hello_ok(OK._replace(crc=78), crc_before, 0)
+    assert outcome == InOrder(1000, agrees=False)
+    assert said(effects) == [Ack(1000, 1000, 0)]
+    shorter = OK._replace(point=300, crc_size=300, crc=78, table=TABLE)
+    outcome, _ = new_link(doubted).hello_ok(shorter, crc_before, 0)
+    assert outcome == LogsDiffer(0, 300)
+
+
 UNCONFIRMED = LOG._replace(confirm=0)
 NONE_CONFIRMED = OK._replace(confirm=0)
 
