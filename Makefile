@@ -61,8 +61,11 @@ test: analytics ## Run all tests, first the pure twins', then all; missing tools
 	TIDEMARK_PURE=1 $(BIN)/pytest -n 3 --dist loadgroup $(PURE_TESTS) || failed=1; \
 	$(BIN)/pytest -n 3 --dist loadgroup && exit $$failed
 
-check: analytics format lint types contracts ## Format, lint, types, contracts, unit and property tests
-	$(BIN)/pytest -q -n 2 tests/unit
+# Types beside the tests: some of these wait, which leaves a core to them.
+check: analytics format lint contracts ## Format, lint, types, contracts, unit and property tests
+	@$(BIN)/mypy & types=$$!; failed=0; \
+	$(BIN)/pytest -q -n 2 tests/unit || failed=1; \
+	wait $$types && exit $$failed
 
 format: setup
 	$(BIN)/ruff format --check .

@@ -8,8 +8,10 @@ here are pytest's.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import tempfile
+from collections.abc import Generator
 from typing import Final
 
 import pytest
@@ -32,6 +34,18 @@ settings.load_profile("tidemark")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
     """Groups of tests that share what a machine cannot have twice."""
     return GroupScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would go through thousands of tests again and
+    again; what was collected lives until the end and is no garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header() -> list[str]:

@@ -376,21 +376,23 @@ def test_a_put_killed_anywhere_and_healed_goes_on_as_if_never_killed(
 
     states = states_of_put(data, act)
     assert len(states) > 2
+    numbers = range(before, before + added + 1)
+    never_killed = {count: filled(rows[:count], predecessor=predecessor) for count in numbers}
     for state in with_torn_entries(states):
         killed = bytearray(state)
         again = IndexFile(memoryview(killed), SMALL)
         again.heal(predecessor)
         done = again.entry_count
-        assert before <= done <= before + added
+        assert done in numbers
         healed = bytes(killed)
-        expected = filled(rows[:done], predecessor=predecessor)
+        expected = never_killed[done]
         # The end time may still be that of the undone entry; everything else is exact.
         assert healed[:8] + healed[16:36] == expected[:8] + expected[16:36]
         assert healed[40:] == expected[40:]
         assert again.heal(predecessor) == 0
         assert bytes(killed) == healed
         put(again, *rows[done:])
-        assert_same_index(bytes(killed), filled(rows, predecessor=predecessor))
+        assert_same_index(bytes(killed), never_killed[len(rows)])
 
 
 @settings(max_examples=25, deadline=None)

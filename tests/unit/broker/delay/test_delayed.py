@@ -173,6 +173,7 @@ async def test_what_was_delivered_or_cancelled_cannot_be_cancelled_again(
     store.now_ms += 2000
     await store.turn()
     await store.delayed.cancel("b", None)
+    store.dispatch()
     for unique_id in "ab":
         with pytest.raises(UnknownDelayed):
             await store.delayed.cancel(unique_id, None)
@@ -189,6 +190,7 @@ async def test_a_cancellation_that_is_repeated_tells_what_the_first_try_did(
     store.wait_level(b"other", 2)
     for name in ("level", "time"):
         cancelled = list(await store.delayed.cancel(name, "orders"))
+        store.dispatch()
         if restarts:
             await store.kill(reboot=True)
             await store.turn()
