@@ -117,6 +117,11 @@ class InSync:
             peer = self.peers[member] = Peer(self._began_ms)
         return peer
 
+    def lags_ms(self, own_end: int, now_ms: int) -> dict[str, int | None]:
+        """How far behind in time each node is, by the volume of it that was heard last."""
+        heard = sorted(self.peers.items(), key=lambda item: item[1].heard_ms)
+        return {member.node: peer.lag_ms(own_end, now_ms) for member, peer in heard}
+
     def linked(self, member: Member, now_ms: int) -> None:
         """A link to it passed the comparison of logs: nothing on it counts yet.
 

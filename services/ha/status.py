@@ -39,10 +39,7 @@ def own_status(own: Own, term: Mastership | None, promised: int) -> StatusOk:
         "in_sync_at": own.known_in_sync_at,
     }
     if term is not None:
-        facts["lag_ms"] = {
-            member.node: peer.lag_ms(own.end, own.now_ms)
-            for member, peer in term.in_sync.peers.items()
-        }
+        facts["lag_ms"] = term.in_sync.lags_ms(own.end, own.now_ms)
     return StatusOk(
         node=own.name,
         incarnation=own.incarnation,
@@ -246,10 +243,7 @@ def _lag_ms(
     if node == master:
         return 0
     if term is not None:
-        for member, peer in term.in_sync.peers.items():
-            if member.node == node:
-                return peer.lag_ms(own.end, own.now_ms)
-        return None
+        return term.in_sync.lags_ms(own.end, own.now_ms).get(node)
     status = peers.fresh(master)
     lags = None if status is None else status.facts.get("lag_ms")
     lag = lags.get(node) if isinstance(lags, dict) else None

@@ -277,6 +277,8 @@ class History:
         """A store was emptied: nobody may have it mapped."""
         if not alone:
             raise Violation(f"{machine.name} empties its store while broker or reput may use it")
+        if machine.left_behind:
+            raise Violation(f"{machine.name} has emptied its store but for {machine.left_behind}")
 
     def enters(self, machine: Machine, table: Sequence[EpochStart], *, begins: bool) -> None:
         """An epoch gets its entry; begins: by its master, whose log ends where it starts."""

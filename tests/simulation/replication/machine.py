@@ -400,6 +400,15 @@ class Machine:
         return node if isinstance(node, Inode) else None
 
     @property
+    def left_behind(self) -> list[str]:
+        """What a store that was emptied still has of the log before, after a power cut, too."""
+        log = self._directory()
+        files = [] if log is None else list(log.durable)
+        below = [self.disk._find(path) for path in (QUEUES, ROOT / "config")]
+        names = [name for each in below if isinstance(each, Directory) for name in each.durable]
+        return [*names, *files[1:]]
+
+    @property
     def is_being_emptied(self) -> bool:
         """Whether a resync has begun: nothing in the store counts, the identity is not new yet."""
         return self._said(INTENT).get("what") == "resync"

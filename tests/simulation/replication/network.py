@@ -13,15 +13,30 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from services.ha.events import Event, LinkDown, LinkUp, Received
-from services.ha.frames import Decoder, Frame, encode_head, encode_tail
+from services.ha.frames import (
+    BUFFER_SIZE_MIN,
+    LENGTH_SIZE,
+    BadFrame,
+    Decoder,
+    Frame,
+    encode_head,
+    encode_tail,
+)
 from services.ha.lease.value import Member
 from services.ha.versions import Versions, common
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
+from tests.simulation.replication.violation import Violation
 
 CONNECT_TIMEOUT_US: Final = 700_000
 BUFFERED_MAX: Final = 4000
 """Frames on their way in one direction; a link with more is closed."""
+
+DECODED_AGAIN: Final = 64
+"""Of so many frames the bytes of one are decoded in other ways, too."""
+FILLED: Final = 1024
+"""Of so many one comes so often that it fills a decoder's memory."""
+PIECE_SIZE_MAX: Final = 97
 
 
 class Listener(Protocol):
@@ -162,6 +177,11 @@ class Network:
         arrived += end.other.decoder.feed(last)
         arrived += end.other.decoder.feed(encode_tail(crc, last))
         (whole,) = arrived
+        if self.frames_count % DECODED_AGAIN == 0:
+            raw = b"".join((head, *data, encode_tail(crc, last)))
+            _check_decoding(raw, frame._replace(payload=b"".join((frame.payload, *data))), whole)
+            _check_pieces(raw, whole, self.frames_count)
+            _check_flipped(raw, self.frames_count)
         self._post(end.other, whole)
 
     def close(self, owner: Listener, link: int, reason: str) -> None:
@@ -248,3 +268,50 @@ class Network:
         self._down(end, reason)
         if other.open:
             self._down(other, reason)
+
+
+def _check_decoding(raw: bytes, sent: Frame, came: Frame) -> None:
+    """What comes is what was sent; a length that no frame has is refused as soon as it is there."""
+    if came != sent:
+        raise Violation(f"{sent} was sent, and {came} comes")
+    decoder = Decoder(len(raw) - LENGTH_SIZE)
+    if decoder.feed(raw) != [sent]:
+        raise Violation(f"{sent} does not come where the longest frame is one of its length")
+    _must_refuse(Decoder(len(raw) - LENGTH_SIZE - 1), raw[:LENGTH_SIZE], "a frame that is too long")
+
+
+def _check_pieces(raw: bytes, frame: Frame, turn: int) -> None:
+    """A transport reads as many bytes as it finds, of one frame or of several."""
+    is_filled = turn % FILLED == 0
+    count = BUFFER_SIZE_MIN // len(raw) + 2 if is_filled else 2
+    piece_size = BUFFER_SIZE_MIN if is_filled else 1 + turn // DECODED_AGAIN % PIECE_SIZE_MAX
+    decoder, stream, found = Decoder(), memoryview(raw * count), list[Frame]()
+    while len(stream):
+        room = decoder.room()
+        size = min(len(room), len(stream), piece_size)
+        if not size:
+            raise Violation(f"no room is left for a frame of {len(raw)} bytes")
+        room[:size], stream = stream[:size], stream[size:]
+        found += decoder.received(size)
+    if found != [frame] * count or decoder.pending:
+        raise Violation(f"{count} frames come as {len(found)}, and {decoder.pending} bytes wait")
+
+
+def _check_flipped(raw: bytes, turn: int) -> None:
+    """A frame of which a bit has changed on its way never comes, nor what is behind it."""
+    at = LENGTH_SIZE + turn // DECODED_AGAIN * 31 % (len(raw) - LENGTH_SIZE)
+    changed = bytearray(raw)
+    changed[at] ^= 1 << turn // DECODED_AGAIN % 8
+    decoder = Decoder()
+    _must_refuse(decoder, bytes(changed), f"a frame with a changed byte {at} of {len(raw)}")
+    _must_refuse(decoder, raw, "what is behind a bad frame")
+
+
+def _must_refuse(decoder: Decoder, data: bytes, what: str) -> None:
+    try:
+        decoder.feed(data)
+    except BadFrame as error:
+        if not str(error):
+            raise Violation(f"{what} is refused without a reason") from error
+        return
+    raise Violation(f"{what} is taken")

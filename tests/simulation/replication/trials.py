@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from services.ha.operator import STALLED
 from services.ha.own import DAMAGE
 from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
@@ -65,6 +66,10 @@ class Trials:
         self._stay_whole()
         self._switch_once()
         self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
+        self._wait(SETTLE_MS)
+        if not any([self._alarms(name) for name in self._group.machines]):
+            Operating(self._world, wait=self._wait, until=self._until).run()
+            self._lose_lease()
 
     def calm_down(self) -> None:
         """What an alarm says is over soon."""
@@ -256,6 +261,18 @@ class Trials:
         if self._history.holder is not None and self._history.holder.node != to:
             self._group.order("switchover", {"to": to})
             self._wait(FOLLOWED_MS)
+
+    def _lose_lease(self) -> None:
+        """Somebody deletes the lease object of a whole group: it is made again without an operator,
+        under a later epoch, and with all members."""
+        epoch = self._history.epoch
+        self._world.operator_rests = True
+        self._group.lease.delete()
+        if not self._until(lambda: self._group.lease.stored is not None, AGAIN_MS):
+            raise Violation(f"the lease was deleted, and in {AGAIN_MS} ms nobody made it again")
+        self._must_be_whole_again("the lease was deleted")
+        if self._history.epoch <= epoch:
+            raise Violation(f"the lease was deleted in epoch {epoch}, and that epoch goes on")
 
     def _must_be_whole_again(self, since: str) -> None:
         """All are in the set, sends are acknowledged, and no alarm stands."""

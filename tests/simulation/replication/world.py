@@ -43,6 +43,8 @@ class World:
         self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
         self.strikes = Strikes(self.group)
         self.history = self.group.history
+        self.operator_rests = False
+        """No order is given but those of the trials."""
         self._left: str | None = None
         """The node of which services are not healed."""
         self._healed_us = 0
@@ -175,7 +177,9 @@ class World:
         group, random = self.group, self.timeline.random
         stored = group.lease.stored
         machine = random.choice([m for m in group.machines.values() if m.name != self._left])
-        if stored is None or self.history.went_back:
+        if self.operator_rests:
+            pass
+        elif stored is None or self.history.went_back:
             # Nodes that started since have not seen the set: the operator's own list counts then.
             members = [m.node for m in group.members if m in self.history.published]
             named = {"in_sync": ",".join(members)} if random.random() < 0.5 else {}

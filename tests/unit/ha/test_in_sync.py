@@ -182,3 +182,13 @@ def test_lag_is_unknown_before_the_first_acknowledgement() -> None:
 def test_a_set_has_one_incarnation_of_a_node() -> None:
     assert with_member((A, C), C_NEW) == (A, C_NEW)
     assert with_member((C,), A) == (A, C)
+
+
+def test_the_lag_of_a_node_is_that_of_the_volume_that_was_heard_last() -> None:
+    # A slave was copied anew: its lag was unknown for the rest of the term.
+    in_sync = term(A, C)
+    linked(in_sync, C, 150, end=200, now_ms=10)
+    in_sync.unlinked(C)
+    linked(in_sync, C_NEW, 200, end=200, now_ms=50)
+    linked(in_sync, B, 120, end=200, now_ms=50)
+    assert in_sync.lags_ms(200, 60) == {"b": 60, "c": 0}

@@ -1,0 +1,201 @@
+"""What the operator of a whole group reads and orders.
+
+Producers rest and nothing else happens, so each status and each answer is known in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from services.ha.lease.value import Lease
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.machine import Machine
+    from tests.simulation.replication.world import World
+
+REST_MS: Final = TIMES.lease_ms
+"""What was sent is confirmed, and every node has said so, by then."""
+ANSWER_MS: Final = 3_000
+"""An order that waits for other nodes takes 2.5 s at most."""
+LATE_MS: Final = TIMES.link_dead_ms + TIMES.heartbeat_ms
+"""A status of another node is at most so old."""
+
+
+class Operating:
+    """Of one world; until and wait are its trials'."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        wait: Callable[[int], None],
+        until: Callable[[Callable[[], bool], int], bool],
+    ) -> None:
+        self._world, self._group, self._history = world, world.group, world.history
+        self._wait, self._until = wait, until
+
+    def run(self) -> None:
+        """Read every status and give every order. Raises Violation."""
+        self._history.producers_rest = self._world.operator_rests = True
+        self._wait(REST_MS)
+        for machine in self._group.machines.values():
+            self._check_status(machine)
+        self._order_all()
+        self._wait(REST_MS)
+        for machine in self._group.machines.values():
+            self._check_status(machine)
+        self._history.producers_rest = self._world.operator_rests = False
+
+    # -- status ----------------------------------------------------------------------------
+
+    def _check_status(self, machine: Machine) -> None:
+        """A node says of itself, of the others and of the lease what is so."""
+        group, history, lease = self._group, self._history, self._lease
+        service, holder = group.ha_of(machine.name), history.holder
+        assert service is not None, "it would not be whole"
+        assert service.replica is not None, "it would not be whole"
+        assert holder is not None, "it would not be whole"
+        said = service.replica.status(machine.boot_ms())
+        is_master = machine.name == holder.node
+        self._must_say(
+            machine,
+            said,
+            {
+                "group": "g0",
+                "epoch": lease.epoch,
+                "master": holder.node,
+                "min_in_sync": group.plan.min_in_sync,
+                "paused": False,
+                "alarms": [],
+                "reason": None,
+                "history": [
+                    {"epoch": entry.epoch, "start": entry.start} for entry in machine.table
+                ][-len(said["history"]) :],
+            },
+        )
+        self._must_say(
+            machine,
+            said["lease"],
+            {
+                "holder": holder.node,
+                "in_sync_version": lease.in_sync_version,
+                "reason": None,
+            },
+        )
+        self._must_be_within(machine, "age_ms", said["lease"]["age_ms"], TIMES.lease_ms)
+        left_ms = said["lease"]["deadline_in_ms"]
+        if is_master:
+            self._must_be_within(machine, "deadline_in_ms", left_ms, TIMES.lease_ms)
+        elif left_ms is not None or said["opening_ms"] is not None:
+            raise Violation(f"{machine.name} is a slave with a deadline: {said}")
+        if [node["node"] for node in said["nodes"]] != list(group.machines):
+            raise Violation(f"{machine.name} names the nodes {said['nodes']}")
+        for node in said["nodes"]:
+            self._check_node(machine, node, holder.node)
+
+    def _check_node(self, machine: Machine, said: dict[str, Any], master: str) -> None:
+        """What a node says of one of the group."""
+        of, end = self._group.machines[said["node"]], self._group.machines[master].end
+        self._must_say(
+            machine,
+            said,
+            {
+                "role": "master" if of.name == master else "slave",
+                "state": "master" if of.name == master else "in-sync",
+                "incarnation": of.incarnation,
+                "in_sync": True,
+                "first_offset": 0,
+                "log_end": end,
+                "durable_end": end,
+                "confirm": len(self._history.confirmed),
+                "lag_bytes": 0,
+                "reason": None,
+            },
+        )
+        self._must_be_within(machine, f"lag_ms of {of.name}", said["lag_ms"], 0)
+        late_ms = 0 if of is machine else LATE_MS
+        self._must_be_within(machine, f"seen_ms_ago of {of.name}", said["seen_ms_ago"], late_ms)
+
+    def _must_say(self, machine: Machine, said: dict[str, Any], so: dict[str, Any]) -> None:
+        for name, value in so.items():
+            if said.get(name) != value:
+                raise Violation(
+                    f"the status of {machine.name} says {name} {said.get(name)!r}, and it is "
+                    f"{value!r}: {said}"
+                )
+
+    def _must_be_within(self, machine: Machine, name: str, said: int | None, most: int) -> None:
+        if said is None or not 0 <= said <= most:
+            raise Violation(f"the status of {machine.name} says {name} {said}, of at most {most}")
+
+    @property
+    def _lease(self) -> Lease:
+        stored = self._group.lease.stored
+        assert stored is not None, "it would not be whole"
+        return stored.lease
+
+    # -- orders ----------------------------------------------------------------------------
+
+    def _order_all(self) -> None:
+        """Each order is answered with what came of it, and nothing else came of it."""
+        history, machines = self._history, self._group.machines
+        assert history.holder is not None, "it would not be whole"
+        master = history.holder.node
+        slave = self._group.random.choice([name for name in machines if name != master])
+        before = self._lease
+        loss = {
+            "estimated_loss_bytes": 0,
+            "own_end": machines[slave].end,
+            "known_confirm": len(history.confirmed),
+            "known_from": sorted(machines),
+            "loss_reason": None,
+        }
+        stopped = {"group": "g0", "old_master_stopped": "true"}
+        for node, order, arguments, ok, body in (
+            (slave, "failover", {"dry_run": "true"}, True, loss),
+            (slave, "failover", {"dry_run": "true", "to": master}, False, {}),
+            (slave, "failover", stopped, False, loss),
+            (slave, "failover", {"group": "g0"}, False, loss),
+            (slave, "failover", stopped | {"group": "another"}, False, loss),
+            (master, "failover", stopped, False, {}),
+            (master, "switchover", {"to": master}, True, {"changed": False, "master": master}),
+            (master, "switchover", {"to": "nobody"}, False, {}),
+            (slave, "switchover", {"to": slave}, False, {"master": master}),
+            (slave, "remove-member", {"node": slave}, False, {}),
+            (master, "remove-member", {"node": slave}, False, {}),
+            (master, "remove-member", {"node": master}, False, {}),
+            (master, "remove-member", {"node": "nobody"}, False, {}),
+            (slave, "pause", {}, True, {"changed": True, "paused": True}),
+            (master, "pause", {}, True, {"changed": False, "paused": True}),
+            (master, "resume", {}, True, {"changed": True, "paused": False}),
+            (slave, "resume", {}, True, {"changed": False, "paused": False}),
+            (slave, "recreate-lease", {}, False, {}),
+            (master, "recreate-lease", {}, False, {}),
+            (master, "resync", {"group": "g0"}, False, {}),
+            (slave, "resync", {"group": "another"}, False, {}),
+            (slave, "adopt", {}, False, {}),
+        ):
+            self._order(node, order, arguments, ok, body)
+        after = self._lease
+        if after._replace(renewed=0) != before._replace(renewed=0):
+            raise Violation(f"orders that change nothing made {after} of {before}")
+
+    def _order(
+        self, node: str, order: str, arguments: dict[str, str], ok: bool, body: dict[str, Any]
+    ) -> None:
+        service = self._group.ha_of(node)
+        token = self._group.order(order, arguments, self._group.machines[node])
+        assert service is not None, "it would not be whole"
+        assert token is not None, "it would not be whole"
+        self._until(lambda: token in service.replies, ANSWER_MS)
+        reply = service.replies.get(token)
+        if reply is None or reply.ok != ok or not (ok or reply.body.get("detail")):
+            raise Violation(f"{node} answers {order} {arguments} with {reply}")
+        said = {name: reply.body.get(name) for name in body}
+        if said.get("changed", False) is None and not body["changed"]:
+            said["changed"] = False  # the lease was read anew meanwhile: it is not known who did it
+        if said != body:
+            raise Violation(f"{node} answers {order} {arguments} with {said}, and it is {body}")
