@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 from services.ha import frames, handshake
 from services.ha.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
 from services.ha.handshake import Accepting, Connecting, Peer, Refused
+from services.ha.link_log import in_words
 
 UNACKNOWLEDGED_MAX: Final = 256
 """Streamed pieces whose time is kept; of more than those in flight at once the oldest go untold."""
@@ -125,7 +126,7 @@ class Link(asyncio.BufferedProtocol):
         """Tell the owner."""
         self.closing = True
         if not self._reason:
-            self._reason = f"connection lost: {exc}" if exc else "closed by the peer"
+            self._reason = f"connection lost: {in_words(exc)}" if exc else "closed by the peer"
             if isinstance(self._proof, Connecting):
                 self._reason = str(self._proof.ended())
         self._owner.lost(self, self._reason)

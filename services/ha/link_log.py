@@ -6,6 +6,10 @@ shows the reason in its status.
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import ssl
 from typing import Final
 
 from services.ha.handshake import Reason
@@ -19,6 +23,28 @@ START_S: Final = 5.0
 """Nodes of a group start together: until then one that is not reached is on its way."""
 UNREACHED: Final = "not reached: "
 """How the reason begins where no connection was made."""
+ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
+
+
+def in_words(error: Exception) -> str:
+    """What broke a connection, or kept it from being made, for a person to read."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing accepts connections at its address"
+        case socket.gaierror():
+            return f"its host name has no address ({error.strerror})"
+        case ssl.SSLCertVerificationError():
+            why = getattr(error, "verify_message", None) or "it does not fit the node"
+            return f"its certificate is not accepted ({why})"
+        case ssl.SSLError():
+            # Only errors of OpenSSL's own have a reason.
+            return f"TLS failed ({getattr(error, 'reason', None) or 'the connection was closed'})"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()  # the message names calls of a library
+        case _:
+            # A name with several addresses: one message holds what each of them answered.
+            text = ERROR_NUMBER.sub("", str(error).removeprefix("Multiple exceptions: "))
+            return text or type(error).__name__
 
 
 class LinkLog:

@@ -20,7 +20,7 @@ from services.ha.events import Event, LinkDown, LinkUp, Received
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.link import Link
-from services.ha.link_log import LinkLog
+from services.ha.link_log import UNREACHED, LinkLog, in_words
 from services.ha.payloads import Ack
 from services.ha.streaming import LogViews
 from services.ha.versions import SPOKEN, Versions
@@ -273,8 +273,9 @@ class Links:
             # loop then drops it and tells nobody, now or later.
             link.forsake()
             self._settle(link)
-            reason = str(error) or f"no answer within {self._connect_timeout_s} s"
-            self._failed(name, f"not reached: {reason}")
+            late = isinstance(error, TimeoutError)
+            reason = f"no answer within {self._connect_timeout_s} s" if late else in_words(error)
+            self._failed(name, f"{UNREACHED}{reason}")
 
     def _failed(self, name: str, reason: str) -> None:
         """A connection to name could not be made, or did not prove itself."""

@@ -53,7 +53,7 @@ class AlreadySo(Exception):
 def no_such_node(own: Own, name: str) -> Refused:
     """An order for a node that the settings do not name."""
     names = ", ".join(own.setup.names)
-    return Refused(f"there is no node {name}; the group has {names}. Nothing was changed.")
+    return Refused(f"there is no node {name!r}; the group has {names}. Nothing was changed.")
 
 
 class _Edit(NamedTuple):

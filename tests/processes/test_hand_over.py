@@ -73,8 +73,10 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
                 assert mq.send("orders", b"z").level == "disk"
                 os.kill(other, signal.SIGCONT)
 
-                # A RocketMQ broker can go on with the store of a master that ended in order. One
-                # that only stepped down writes nothing.
+                # A RocketMQ broker can go on with the store of a master that ended in order, also
+                # where another node replaces it meanwhile. One that only stepped down writes
+                # nothing.
+                wait_until(lambda: mq.send("orders", b"x").level == "replicated", "the set of two")
                 assert not (store / "n0" / "timerlog").exists()
                 broker = dev.child("broker", "n1")
                 assert broker is not None

@@ -129,7 +129,7 @@ def node_of(view: Mapping[str, Any], name: str) -> Mapping[str, Any]:
             found: Mapping[str, Any] = node
             return found
     names = ", ".join(node["node"] for node in view["nodes"])
-    raise ClusterRefused(f"there is no node {name}; the group has {names}. Nothing was changed.")
+    raise ClusterRefused(f"there is no node {name!r}; the group has {names}. Nothing was changed.")
 
 
 async def _views(urls: Sequence[str], *, or_none: bool = False) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ from tidemark.errors import NotServing
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 READY: Final = "ready"
+TELL_AFTER_S: Final = 10.0
+"""A healthy first start of a group takes some seconds, in which its parts wait for each other."""
 TELL_EVERY_S: Final = 2.0
 NODES_MAX: Final = 5
 
@@ -88,10 +90,24 @@ async def _dev(nodes: list[LocalNode], verbose: bool) -> None:
     say("stopped")
 
 
+class StartProgress:
+    """When a start that takes long is to say what it waits for. Pure."""
+
+    def __init__(self, started: float) -> None:
+        self._next = started + TELL_AFTER_S
+
+    def is_due(self, now: float) -> bool:
+        """Whether a line is due; if so, the next one is due TELL_EVERY_S later."""
+        if now < self._next:
+            return False
+        self._next = now + TELL_EVERY_S
+        return True
+
+
 async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
     """Wait until all are ready, then say where and how."""
     started = time.monotonic()
-    told = started
+    progress = StartProgress(started)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
         for child in children:
             while (state := await _readiness(session, child.ready_url)) != READY:
@@ -102,12 +118,11 @@ async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
                         f"{READY_TIMEOUT_S:.0f} s.",
                         "See what it said above; another --port may help.",
                     )
-                if state is not None and now - told > TELL_EVERY_S:
+                if state is not None and progress.is_due(now):
                     say(f"{child.name} is not ready yet: {state}")
-                    told = now
                 await asyncio.sleep(READY_POLL_S)
             child.was_ready = True
-        master = await _all_in_sync(session, nodes) if len(nodes) > 1 else nodes[0]
+        master = await _all_in_sync(session, nodes, progress) if len(nodes) > 1 else nodes[0]
     seconds = time.monotonic() - started
     if len(nodes) == 1:
         click.echo(greeting(master, seconds))
@@ -126,17 +141,17 @@ async def _readiness(session: aiohttp.ClientSession, url: str) -> str | None:
         return None
 
 
-async def _all_in_sync(session: aiohttp.ClientSession, nodes: list[LocalNode]) -> LocalNode:
+async def _all_in_sync(
+    session: aiohttp.ClientSession, nodes: list[LocalNode], progress: StartProgress
+) -> LocalNode:
     """Wait until there is a master and every node is in its in-sync set; return the master."""
     url = f"{_api(nodes[0])}/v1/cluster"
-    told = time.monotonic()
     while True:
         master, missing = await _master(session, url)
         if missing is None:
             return next(node for node in nodes if node.name == master)
-        if time.monotonic() - told > TELL_EVERY_S:
+        if progress.is_due(time.monotonic()):
             say(f"the group is not complete yet: {missing}")
-            told = time.monotonic()
         await asyncio.sleep(READY_POLL_S)
 
 

@@ -155,6 +155,11 @@ class Delivery:
         """
         if self._progress is None:
             return
+        # The offset first. Otherwise: 1. the broker of a master is stopped; 2. ha switches to
+        # another node, which ends the term; 3. the confirmer is closed by then and answers with
+        # NotServing, also for copies that are confirmed; 4. nothing is written. Until closed is
+        # done, this node holds the append lock and the confirm offset is of no later epoch.
+        lasts = not closed.done() and self._appended <= self._ends().flushed
         deadline = self._clock.monotonic() + HAND_OVER_S
         durable = asyncio.ensure_future(self._lasting.durable(self._appended, deadline))
         durable.add_done_callback(_seen)
@@ -164,7 +169,7 @@ class Delivery:
             return
         async with self.lock:
             try:
-                if await durable:
+                if lasts or await durable:
                     await self.in_thread(
                         self._waiting.write_wheel, self._ends(), self._clock.wall_ms()
                     )

@@ -162,7 +162,7 @@ def test_what_is_not_known_of_a_loss_is_not_called_nothing(url: str) -> None:
 def test_a_node_that_is_none_of_the_group_is_named(url: str) -> None:
     result = _run("failover", "--to", "n7", "--dry-run", url=url)
     assert result.exit_code == 1
-    assert "there is no node n7; the group has n0, n1" in result.output
+    assert "there is no node 'n7'; the group has n0, n1" in result.output
 
 
 def test_pause_needs_no_master(url: str) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tidemark.cli.children import readable
-from tidemark.cli.dev import greeting, group_greeting, not_ready
+from tidemark.cli.dev import (
+    TELL_AFTER_S,
+    TELL_EVERY_S,
+    StartProgress,
+    greeting,
+    group_greeting,
+    not_ready,
+)
 from tidemark.cli.local_nodes import LocalNode, Ports, local_nodes
 from tidemark.errors import CannotListen, GroupStore
 
@@ -101,3 +108,13 @@ def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
         local_nodes(tmp_path / "alone", "127.0.0.1", 9000, 2).__enter__()
     with pytest.raises(GroupStore, match="--nodes 2"):
         local_nodes(tmp_path / "group", "127.0.0.1", 9000, 1).__enter__()
+
+
+def test_a_healthy_start_prints_nothing_of_what_it_waits_for() -> None:
+    # After two seconds a first start of a group printed "there is no store ...: does ha run?".
+    progress = StartProgress(100.0)
+    end = 100.0 + TELL_AFTER_S
+    assert not progress.is_due(end - 0.01)
+    assert progress.is_due(end)
+    assert not progress.is_due(end + TELL_EVERY_S - 0.01)
+    assert progress.is_due(end + TELL_EVERY_S)

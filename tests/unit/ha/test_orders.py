@@ -117,8 +117,10 @@ def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
     assert (changed.in_sync, changed.in_sync_version) == ((A, B), 8)
     with pytest.raises(Refused, match="is the master"):
         without_member(own, "b")(mine)
-    with pytest.raises(Refused, match="there is no node x; the group has a, b, c"):
+    with pytest.raises(Refused, match="there is no node 'x'; the group has a, b, c"):
         without_member(own, "x")(mine)
+    with pytest.raises(Refused, match="there is no node ''; the group has a, b, c"):
+        without_member(own, "")(mine)
     with pytest.raises(AlreadySo, match="c is not in the in-sync set"):
         without_member(own, "c")(changed)
     with pytest.raises(Refused, match="2 members would remain"):

@@ -37,7 +37,7 @@ def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
     group.run(50)
     refused = order(group["a"], "switchover").body["detail"]
     assert refused == "b does not follow; c is not in the in-sync set. Nothing was done."
-    assert "there is no node x" in order(group["a"], "switchover", to="x").body["detail"]
+    assert "there is no node 'x'" in order(group["a"], "switchover", to="x").body["detail"]
     assert group["a"].page.get(Slot.SENDS_HELD) == 0
 
 

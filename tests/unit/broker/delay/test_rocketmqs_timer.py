@@ -20,7 +20,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.state.values import TimerMark
 from tests.support.delayed_store import DelayedStore
 from tests.support.small_broker import FIRST_MS
-from tidemark.errors import CorruptRecord
+from tidemark.errors import CorruptRecord, NotServing
 from tidemark.formats import delay, timer_check, timer_log
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.filenames import offset_name
@@ -278,6 +278,36 @@ async def test_a_master_that_steps_down_writes_nothing(store: DelayedStore) -> N
     await store.turn()
     await hand_over(store, process_ends=False)
     assert not (store.root / "timerlog").exists()
+
+
+@pytest.mark.parametrize(("lock_is_held", "is_written"), [(True, True), (False, False)])
+async def test_a_master_that_another_node_replaces_at_its_stop_writes_them(
+    store: DelayedStore,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lock_is_held: bool,
+    is_written: bool,
+) -> None:
+    # 1. The broker of a master was stopped; 2. ha switched to another node, which ended the term
+    # and closed the confirmer; 3. that refused the question whether the delivered copies are
+    # confirmed, though they were, and no file was written. Once the append lock is free, the
+    # page's confirm offset may be of another epoch, and proves nothing.
+    store.wait_until(b"due", FIRST_MS + 500)
+    store.wait_until(b"a", DUE_MS)
+    await store.turn()
+    assert await delivered_at(store, FIRST_MS + 1700) == [b"due"]
+    refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    refused.set_exception(NotServing("the term is over.", "Try again."))
+    monkeypatch.setattr(store, "durable", lambda *_: refused)
+    closed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    if not lock_is_held:
+        closed.set_result(True)
+    ending = asyncio.create_task(store.delayed.delivery.hand_over(closed))
+    await asyncio.sleep(0)
+    if lock_is_held:
+        closed.set_result(True)
+    await ending
+    assert (store.root / "timerlog").exists() is is_written
 
 
 async def test_a_store_without_any_such_message_gets_no_files(store: DelayedStore) -> None:
