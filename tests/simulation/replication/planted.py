@@ -87,7 +87,9 @@ FAULTS: Final[dict[str, Planted]] = {
         1,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
-    "table-cut-only-with-bytes": Planted(logs.table_cut_only_with_bytes, "healed for", 6, TABLES),
+    "table-cut-only-with-bytes": Planted(
+        logs.table_cut_only_with_bytes, "healed for|has no connection", 6, TABLES
+    ),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
         "F: |joins the set, and its table|cannot be true|is RESYNC|which its table on disk lacks",
