@@ -211,7 +211,7 @@ class Master:
                     **ground.committer_part(self._flush_stop),
                 }
             ),
-            "pulse": lambda: self._pulse(ground, built),
+            "pulse": lambda: self._pulse(ground, built, leaving),
             "snapshots": lambda: built.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
             **built.consuming.runners(self._over, opened, closed),
@@ -324,14 +324,17 @@ class Master:
 
         return {name: noted(name, part) for name, part in parts.items()}
 
-    async def _pulse(self, ground: Ground, built: Built) -> None:
+    async def _pulse(self, ground: Ground, built: Built, leaving: asyncio.Event) -> None:
         """Look, with every doorbell and often while somebody waits, at what the others say."""
         confirmer, puller = ground.confirmer, built.parts.puller
         assert confirmer is not None, "a term has one"
         while not self._over.is_set():
             if not self._term.stands:
-                log.warning(
-                    "the grant has ended", extra={"event": "fenced", "epoch": self._term.epoch}
+                # A broker that is stopped has asked ha to switch to another node.
+                log.log(
+                    logging.INFO if leaving.is_set() else logging.WARNING,
+                    "the grant has ended",
+                    extra={"event": "fenced", "epoch": self._term.epoch},
                 )
                 self._over.set()
                 return
