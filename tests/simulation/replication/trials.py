@@ -228,9 +228,9 @@ class Trials:
         self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
 
     def _is_found(self, machine: Machine) -> bool:
-        return DAMAGE in self._said(machine) and self._world.state_of(machine.name).startswith(
-            "halted"
-        )
+        """It is halted, and says that its log is damaged, or that an epoch begins at no record."""
+        said = self._said(machine).keys() & {DAMAGE, "halted-replica"}
+        return bool(said) and self._world.state_of(machine.name).startswith("halted")
 
     def _said(self, machine: Machine) -> dict[str, str]:
         service = self._group.ha_of(machine.name)

@@ -29,8 +29,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class StillClock(SystemClock):
+    """The time that a stop waits for the files does not run out, however slow the machine is."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
 def files(root: Path) -> WheelFiles:
-    return WheelFiles(OsDisk(), root, root / "config", SystemClock())
+    return WheelFiles(OsDisk(), root, root / "config", StillClock())
 
 
 def messages(count: int) -> list[Waiting]:
@@ -144,7 +151,7 @@ def test_a_write_that_ends_anywhere_leaves_no_check_or_all(root: Path) -> None:
     checks = set()
     for number in range(100):
         disk = Failing(number)
-        wheel = WheelFiles(disk, root, root / "config", SystemClock())
+        wheel = WheelFiles(disk, root, root / "config", StillClock())
         with suppress(DiskFull):
             wheel.write(iter(messages(2 * PER_FILE)), LAST, 9, now_ms=NOW_MS, start_ms=NOW_MS)
         path = root / "config" / "timercheck"
@@ -170,12 +177,12 @@ def test_no_check_is_written_beside_units_that_could_not_be_removed(root: Path) 
     files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     check = root / "config" / "timercheck"
     disk = Failing(1)  # the check is removed, the next change fails
-    opened = WheelFiles(disk, root, root / "config", SystemClock())
+    opened = WheelFiles(disk, root, root / "config", StillClock())
     opened.withdraw()
     opened.note(2)
     assert not check.exists()
     disk.left = 1 << 30
-    opened = WheelFiles(disk, root, root / "config", SystemClock())
+    opened = WheelFiles(disk, root, root / "config", StillClock())
     files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     disk.left = 1
     opened.withdraw()
