@@ -112,15 +112,17 @@ class Mastership:
     def fit_targets(self, peers: Peers, *, ordered: bool = False) -> list[Member]:
         """Slaves that could take over now, the one with most of the log first.
 
-        ordered: also those whose services stood still and move again, behind all others.
+        One that has not said lately how it is comes behind all that have. ordered: also those
+        whose services stood still and move again, behind all others.
         """
         fit = []
         for link in self.links.values():
             node = link.peer.node
             if not self.unfit(node, peers, ordered=ordered):
                 stalled = bool(self.unfit(node, peers, ordered=False))
-                fit.append((stalled, -(link.counts or 0), link.peer))
-        return [member for _, _, member in sorted(fit)]
+                silent = peers.fresh(node) is None
+                fit.append((stalled, silent, -(link.counts or 0), link.peer))
+        return [member for *_, member in sorted(fit)]
 
     def unfit(self, node: str, peers: Peers, *, ordered: bool) -> str:
         """Why a slave could not take over now, in words; empty: it could. ordered: as above."""

@@ -210,6 +210,15 @@ def test_an_order_that_names_no_node_prefers_one_that_did_not_stall() -> None:
     assert group.master.name == "c"
 
 
+def test_a_node_that_has_not_said_lately_how_it_is_comes_last() -> None:
+    group = grown()
+    assert [member.node for member in fit(group, ordered=False)] == ["b", "c"]
+    replica = group["a"].replica
+    assert replica is not None
+    replica.peers.by_node["b"].status_ms = group["a"].own.now_ms - LOCAL.lease_ms
+    assert [member.node for member in fit(group, ordered=False)] == ["c", "b"]
+
+
 def fit(group: Group, *, ordered: bool) -> list[Member]:
     replica = group["a"].replica
     assert replica is not None
