@@ -24,14 +24,18 @@ JSON_VALUES = st.recursive(
 )
 
 
-LONG = st.text(min_size=1).map(lambda text: text * (3 * encodings.PIECE // len(text)))
+SHORT_PIECE = 32
+
+LONG = st.text(min_size=1).map(lambda text: text * (3 * SHORT_PIECE // len(text) + 1))
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 @given(value=st.dictionaries(st.text(), JSON_VALUES | LONG | st.lists(JSON_VALUES | LONG)))
 def test_pieces_are_what_is_encoded_at_once(encoding: Encoding, value: dict[str, Any]) -> None:
     whole = encodings.encode(value, encoding)
-    assert b"".join(encodings.pieces(value, encoding)) == whole
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encodings, "PIECE", SHORT_PIECE)
+        assert b"".join(encodings.pieces(value, encoding)) == whole
     items = {"items": encodings.Items(len(value), iter(list(value.values())))}
     assert encodings.encode(items, encoding) == encodings.encode(
         {"items": list(value.values())}, encoding

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tidemark.cli.doctor import ports
+from tidemark.cli.doctor import ports, settings
 from tidemark.cli.doctor.findings import Level
 from tidemark.cli.doctor.settings import ask, differing, files_of
 from tidemark.cli.main import cli
@@ -24,6 +24,12 @@ nodes = ["a=127.0.0.1:8084", "b=127.0.0.1:8094"]
 api = ["a=http://h", "b=http://i"]
 admin = ["a=http://h", "b=http://i"]
 """
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may take long to say how it reads its settings: the machine may be busy."""
+    monkeypatch.setattr(settings, "ASK_S", 300.0)
 
 
 def group_settings(directory: Path) -> str:
