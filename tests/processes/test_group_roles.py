@@ -96,6 +96,27 @@ def test_what_keeps_a_slave_from_serving_says_nothing_of_the_master(
     assert (node.get_json(node.broker_admin_url + "/ready")[0], reasons()) == (200, [])
 
 
+def test_what_a_node_that_becomes_the_master_waits_for_is_said(node: Node, ha: ScriptedHa) -> None:
+    ha.start()
+    node.start("broker", "reput")
+    wait_slave(node)
+
+    def reasons() -> list[tuple[str, str]]:
+        return [(reason["code"], reason["detail"]) for reason in node.ready().get("reasons", ())]
+
+    ha.holds_confirm = True
+    node.pause("reput")
+    ha.serve(1)
+    unconfirmed = "the group has not confirmed the record that opens the epoch"
+    wait_until(lambda: reasons() == [("catching-up", unconfirmed)], "the group to be waited for")
+    ha.holds_confirm = False
+    wait_until(lambda: "reput has dispatched" in str(reasons()), "reput to be waited for")
+    assert not is_primary(node)
+    node.resume("reput")
+    wait_master(node)
+    assert reasons() == []
+
+
 ANYWHERE = {"Tidemark-Read-From": "any"}
 
 

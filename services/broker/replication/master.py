@@ -342,6 +342,7 @@ class Master:
             senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
             opening = not self._confirmed.is_set()
             if opening and self._epoch_record_is_seen(ground):
+                self._health.clear_reason("catching-up")
                 self._confirmed.set()
             busy = senders_wait or pullers_wait or opening
             await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
@@ -358,9 +359,16 @@ class Master:
         self._gate.publish_damage(self._positions)
 
     def _epoch_record_is_seen(self, ground: Ground) -> bool:
-        """Whether the record that opens the epoch is confirmed, and dispatched."""
+        """Whether the record that opens the epoch is confirmed, and dispatched; says what not."""
         end = self._positions.get(Slot.EPOCH_RECORD_END)
-        return bool(end) and self._term.is_master and ground.dispatched() >= end
+        dispatched = ground.dispatched()
+        if end and self._term.is_master and dispatched >= end:
+            return True
+        waits = "the group has not confirmed the record that opens the epoch"
+        if end and self._term.is_master:
+            waits = f"reput has dispatched {dispatched} of {end} bytes"
+        self._health.add_reason("catching-up", waits)
+        return False
 
     async def _end_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
