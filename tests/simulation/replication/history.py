@@ -54,6 +54,7 @@ class History:
         self.confirmed = self.records.log
         """The one history of the group."""
         self.acked: list[Acked] = []
+        self.stored_count = 0
         self.reads_count = 0
         self.epoch = 0
         """The largest that the lease ever had."""
@@ -377,6 +378,7 @@ class History:
 
     def stored(self, node: Machine, admitted_us: int) -> None:
         """A send was stored that came at admitted_us: what the page said since then allowed it."""
+        self.stored_count += 1
         broker = node.processes.get("broker")
         held, fenced = node.slot(Slot.SENDS_HELD), node.slot(Slot.FENCED)
         few = node.slot(Slot.IN_SYNC_SIZE) < node.slot(Slot.MIN_IN_SYNC)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.operator import STALLED
+from services.ha.lease.value import Lease
+from services.ha.operator import STALLED, SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import Slot
+from tidemark.formats.checkpoint import BrokerState, Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -47,6 +48,10 @@ FOLLOWED_MS: Final = 2_500
 CALM_MS: Final = SETTLE_MS
 AGAIN_MS: Final = 10 * TIMES.lease_ms
 """What was taken from a group is there again by then."""
+HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
+"""A switch that failed is tried again after that pause."""
+UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
+"""A node that ended is missed by then."""
 APART_MS: Final = 700
 """Between the ends of two services of which each is to notice the other's."""
 
@@ -67,9 +72,13 @@ class Trials:
         self._switch_once()
         self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
         self._wait(SETTLE_MS)
+        if any([self._alarms(name) for name in self._group.machines]):
+            return
+        Operating(self._world, wait=self._wait, until=self._until).run()
+        self._lose_lease()
+        self._wait(SETTLE_MS)
         if not any([self._alarms(name) for name in self._group.machines]):
-            Operating(self._world, wait=self._wait, until=self._until).run()
-            self._lose_lease()
+            self._random.choice((self._fill_a_disk, self._stall_a_winner, self._lose_members))()
 
     def calm_down(self) -> None:
         """What an alarm says is over soon."""
@@ -273,6 +282,83 @@ class Trials:
         self._must_be_whole_again("the lease was deleted")
         if self._history.epoch <= epoch:
             raise Violation(f"the lease was deleted in epoch {epoch}, and that epoch goes on")
+
+    def _fill_a_disk(self) -> None:
+        """A master without room on its disk hands over to a node that has some."""
+        machine, plan = self._master(), self._group.plan
+        if plan.nodes - 1 < plan.min_in_sync:
+            return  # the others take no sends, by order
+        self._group.tell("world", f"the disk of {machine.name} is full")
+        machine.is_full = True
+        if self._until(lambda: bool(machine.slot(Slot.BROKER_TROUBLE)), AGAIN_MS):
+            self._must_move_from(machine, HANDED_MS, "its disk is full")
+        machine.is_full = False
+        self._must_be_whole_again(f"the disk of {machine.name} was full")
+
+    def _stall_a_winner(self) -> None:
+        """Who takes the lease and cannot open its epoch leaves it to a node that can."""
+        group, before = self._group, self._master()
+        others = [machine for machine in group.machines.values() if machine is not before]
+        winner = self._random.choice(others)
+        service = self._random.choice(("broker", "reput"))
+        process = winner.processes[service]
+
+        def stop(_: Lease, now: Lease) -> None:
+            if now.holder is not None and now.holder.node == winner.name:
+                process.pause()
+
+        group.on_lease.append(stop)
+        group.order("switchover", {"to": winner.name})
+        is_stopped = self._until(lambda: process.paused, SWITCH_MS)
+        group.on_lease.remove(stop)
+        if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerState.SERVING:
+            self._must_move_from(winner, AGAIN_MS, f"its {service} stands still")
+        process.resume()
+        self._must_be_whole_again(f"the {service} of {winner.name} stood still")
+
+    def _lose_members(self) -> None:
+        """Where fewer nodes are left than the minimum, nothing is stored."""
+        group, history, master = self._group, self._history, self._master()
+        least = group.plan.min_in_sync
+        if least < 2:
+            return
+        others = [name for name in group.machines if name != master.name]
+        for name in self._random.sample(others, len(others) - least + 2):
+            group.gone.add((name, "ha"))
+            group.machines[name].processes["ha"].end()
+        self._wait(UNHEARD_MS)
+        stored = history.stored_count
+        self._wait(QUIET_MS)
+        if history.stored_count != stored:
+            raise Violation(
+                f"{master.name} stores {history.stored_count - stored} messages, and fewer than "
+                f"{least} members answer"
+            )
+        lost = [name for name, service in group.gone if service == "ha"]
+        group.gone.clear()
+        for name in lost:
+            group.start_later(group.machines[name], "ha", 50)
+        self._must_be_whole_again(f"ha of {lost} was gone")
+
+    def _master(self) -> Machine:
+        holder = self._history.holder
+        assert holder is not None, "it would not be whole"
+        return self._group.machines[holder.node]
+
+    def _must_move_from(self, machine: Machine, within_ms: int, why: str) -> None:
+        """Another node takes the lease, and senders are answered."""
+        acked = len(self._history.acked)
+
+        def is_moved() -> bool:
+            holder = self._history.holder
+            is_other = holder is not None and holder.node != machine.name
+            return is_other and len(self._history.acked) > acked
+
+        if not self._until(is_moved, within_ms):
+            raise Violation(
+                f"{machine.name} is the master for {within_ms} ms, and {why}: "
+                f"{self._world.why_not_whole(len(self._history.acked) - acked)}"
+            )
 
     def _must_be_whole_again(self, since: str) -> None:
         """All are in the set, sends are acknowledged, and no alarm stands."""
