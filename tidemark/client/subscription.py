@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
@@ -35,6 +36,8 @@ from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.formats.message import Message, Source
 
 T = TypeVar("T")
+Asker = asyncio.Task[Any] | threading.Thread
+"""Who asks for messages: a task, or a thread of a program without asyncio."""
 
 BATCH_COUNT_MAX: Final = 1024
 CHUNK: Final = 256
@@ -67,8 +70,8 @@ class Subscription:
         """What ``getone`` and ``getmany`` gave, until ``ack`` or ``nack``."""
         self._iteration: Callable[[], Iteration[Any] | None] = _none
         """Weakly, the iteration that asked last."""
-        self._asked_by: Callable[[], asyncio.Task[Any] | None] = _none
-        """Weakly, the task that did."""
+        self._asked_by: Callable[[], Asker | None] = _none
+        """Weakly, the task or thread that did."""
         self._handlers: set[Handlers] = set()
         """Of each ``run`` that runs."""
         self._turn_at_ms = 0.0
@@ -109,10 +112,23 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._leave(error, sends_back=error is not None and is_failure(error))
+        await self.leave(error, asyncio.current_task())
 
-    async def _leave(self, error: BaseException | None, *, sends_back: bool) -> None:
-        """error: what ended the body; sends_back: as a failure of what it has in hand."""
+    async def leave(self, error: BaseException | None, asker: Asker | None) -> None:
+        """Leave the group, as at the end of ``async with``. error: what ended the body.
+
+        asker: who leaves. What another one that still runs has in hand is neither done nor failed.
+        """
+        is_mine = not self._has_other_asker(asker)
+        await self._leave(
+            error,
+            is_done=is_mine and error is None,
+            sends_back=is_mine and error is not None and is_failure(error),
+        )
+
+    async def _leave(self, error: BaseException | None, *, is_done: bool, sends_back: bool) -> None:
+        """error: what ended the body. is_done, sends_back: what becomes of what is in hand; if
+        neither, it is delivered again."""
         self._feed.stop()
         if self._is_left:
             return
@@ -120,7 +136,7 @@ class Subscription:
         self._open_ones.discard(self)
         try:
             try:
-                await self._settle_in_hand(is_done=error is None, sends_back=sends_back)
+                await self._settle_in_hand(is_done=is_done, sends_back=sends_back)
             finally:
                 await self._feed.leave()
         except errors.TidemarkError as failure:
@@ -134,7 +150,10 @@ class Subscription:
         return await self.__aenter__()
 
     async def close(self) -> None:
-        """Leave the group as at the end of ``async with``; nothing if that is done already."""
+        """Leave the group as at the end of ``async with``; nothing if that is done already.
+
+        A message that another task has in hand is delivered again.
+        """
         if self._is_entered:
             await self.__aexit__(None, None, None)
 
@@ -142,7 +161,7 @@ class Subscription:
         """The client closes: leave the group; what is in hand is delivered again."""
         closed = RuntimeError("the client was closed; what was in hand is delivered again")
         try:
-            await self._leave(closed, sends_back=False)
+            await self._leave(closed, is_done=False, sends_back=False)
         finally:
             self._feed.fail(closed)
 
@@ -417,10 +436,10 @@ class Subscription:
     def ask(self, iteration: Iteration[Any] | None) -> None:
         """An iteration asks for more, or ``run`` does: what was in hand is done.
 
-        Raises RuntimeError for the second of two iterations, or of two tasks that share one.
-        Whoever iterates says by asking that all in hand is done. So two cannot: one would commit
-        the other's messages. An iteration that is over, as after ``break``, is not in the way, nor
-        is a task that has ended.
+        Raises RuntimeError for the second of two iterations, or of two tasks or threads that share
+        one. Whoever iterates says by asking that all in hand is done. So two cannot: one would
+        commit the other's messages. An iteration that is over, as after ``break``, is not in the
+        way, nor is a task or thread that has ended.
         """
         last = self._iteration()
         if last is not iteration:
@@ -431,18 +450,26 @@ class Subscription:
                     "for each task"
                 )
             self._iteration = _none if iteration is None else weakref.ref(iteration)
+        thread = None if iteration is None else iteration.thread
+        kind = "task" if thread is None else "thread"
         if self._is_asked:
-            raise RuntimeError("two tasks ask one iteration for its next message at once")
-        task, before = asyncio.current_task(), self._asked_by()
-        is_shared = iteration is not None and last is iteration and before not in (None, task)
-        if is_shared and before is not None and not before.done() and self._in_hand:
+            raise RuntimeError(f"two {kind}s ask one iteration for its next message at once")
+        asker = thread or asyncio.current_task()
+        is_shared = iteration is not None and last is iteration
+        if is_shared and self._in_hand and self._has_other_asker(asker):
             raise RuntimeError(
-                "another task has messages of this iteration in hand, which this one would "
-                "commit; use run(concurrency=…), getone() and ack(), or a subscription for each "
-                "task"
+                f"another {kind} has messages of this iteration in hand, which this one would "
+                f"commit; use getone() and ack(), or a subscription for each {kind}"
             )
-        self._asked_by = _none if task is None else weakref.ref(task)
+        self._asked_by = _none if asker is None else weakref.ref(asker)
         self._finish_in_hand()
+
+    def _has_other_asker(self, asker: Asker | None) -> bool:
+        """Whether another one than this asked last, and still runs."""
+        before = self._asked_by()
+        if before is None or before is asker:
+            return False
+        return before.is_alive() if isinstance(before, threading.Thread) else not before.done()
 
     async def _take_one(self) -> Message | None:
         """The next message, in hand from now on; None after ``stop``."""
@@ -573,6 +600,8 @@ class Iteration(AsyncIterator[T]):
         self._subscription, self._take = subscription, take
         self.is_over = False
         """Whether it surely asks no more."""
+        self.thread: threading.Thread | None = None
+        """That asks from outside of the loop; None: the task that asks does so for itself."""
 
     async def __anext__(self) -> T:
         self._subscription.ask(self)

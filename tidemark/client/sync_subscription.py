@@ -11,6 +11,7 @@ changes of thread; ``batches`` pays them once per batch.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -55,7 +56,10 @@ class SyncSubscription:
         return self.__enter__()
 
     def close(self) -> None:
-        """Leave the group as at the end of ``with``; nothing if that is done already."""
+        """Leave the group as at the end of ``with``; nothing if that is done already.
+
+        A message that another thread has in hand is delivered again.
+        """
         if self._made is not None:
             self.__exit__(None, None, None)
 
@@ -75,14 +79,14 @@ class SyncSubscription:
     ) -> None:
         # Not open: the client was closed, and left the group for it.
         if self._pid == os.getpid() and self._subscription.is_open:
-            self._run(self._subscription.__aexit__(kind, error, trace))
+            self._run(self._subscription.leave(error, threading.current_thread()))
 
     def __iter__(self) -> Iterator[Message]:
-        return self._each(aiter(self._subscription))
+        return _Each(self._run, aiter(self._subscription))
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
         """Up to ``max`` messages at a time; asking for the next batch commits this one."""
-        return self._each(self._subscription.batches(max))
+        return _Each(self._run, self._subscription.batches(max))
 
     def getone(self, timeout: float | None = None) -> Message | None:
         """The next message, for ``ack`` or ``nack``; None if none comes in ``timeout`` seconds."""
@@ -129,17 +133,37 @@ class SyncSubscription:
         """End the loop that asks for messages; from any thread."""
         self._run(_called(self._subscription.stop))
 
-    def _each(self, iteration: Iteration[T]) -> Iterator[T]:
-        try:
-            yield from one_by_one(self._run, iteration)
-        finally:
-            iteration.is_over = True  # the other thread may hold a reference for a moment yet
-
     @property
     def _subscription(self) -> Subscription:
         if self._made is None:
             raise RuntimeError("the subscription is not entered; use it with `with`")
         return self._made
+
+
+class _Each(Iterator[T]):
+    """One way through a subscription's messages, of one thread.
+
+    Not a generator: that would be over, without a word, for the thread that works, once another one
+    had asked it and been refused.
+    """
+
+    def __init__(self, run: Runs, iteration: Iteration[T]) -> None:
+        self._run, self._iteration = run, iteration
+
+    def __next__(self) -> T:
+        found = self._run(self._following(threading.current_thread()))
+        if found is None:
+            raise StopIteration
+        return found[0]
+
+    def __del__(self) -> None:
+        self._iteration.is_over = True  # the other thread may hold a reference for a moment yet
+
+    async def _following(self, asker: threading.Thread) -> tuple[T] | None:
+        self._iteration.thread = asker  # in the same step as the question
+        async for element in self._iteration:
+            return (element,)
+        return None
 
 
 def one_by_one(run: Runs, asked: AsyncIterator[T]) -> Iterator[T]:

@@ -547,3 +547,29 @@ async def test_two_tasks_that_share_one_iteration_do_not_commit_each_others_mess
             shared.is_over = True
         await messages.commit()
         assert broker.committed[QUEUE] == 3
+
+
+# It was committed although nobody had finished it; after an error of the body it was sent back.
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()])
+async def test_what_another_task_has_in_hand_is_delivered_again_when_the_group_is_left(
+    broker: GroupBroker, mq: tidemark.Client, error: Exception | None
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    taken, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(messages: tidemark.Subscription) -> None:
+        async for message in messages:
+            if message.body == b"2":
+                taken.set()
+                await go_on.wait()
+
+    with contextlib.suppress(ZeroDivisionError):
+        async with mq.subscribe("orders", group="billing") as messages:
+            working = asyncio.create_task(work(messages))
+            await taken.wait()
+            if error is not None:
+                raise error
+    go_on.set()
+    await working
+    assert broker.committed[QUEUE] == 1
+    assert broker.nacks == []

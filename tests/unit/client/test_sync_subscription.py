@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -169,3 +171,60 @@ def test_a_forked_process_leaves_no_group(broker: GroupBroker) -> None:
         assert in_a_fork(fails) == "its own error"
         assert messages.getone(30) is not None
         assert broker.left == []
+
+
+# The second thread committed the message on which the first worked. Once it was refused, the first
+# one's loop ended as if there were no more messages.
+@pytest.mark.parametrize("kind", ["messages", "batches"])
+def test_two_threads_that_share_one_loop_do_not_commit_each_others_messages(
+    broker: GroupBroker, kind: str
+) -> None:
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        shared: Iterator[object] = iter(messages) if kind == "messages" else messages.batches(1)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(next, shared).result() is not None
+            with pytest.raises(RuntimeError, match="another thread has messages"):
+                next(shared)
+            messages.commit()
+            assert broker.committed.get(("orders", 0), 0) == 0
+            assert other.submit(next, shared).result() is not None
+            messages.commit()
+            assert broker.committed["orders", 0] == 1
+        assert next(shared) is not None  # the other one has ended, which it does when it is done
+        messages.commit()
+        assert broker.committed["orders", 0] == 2
+    assert broker.committed["orders", 0] == 3
+
+
+def test_two_threads_do_not_wait_in_one_loop(broker: GroupBroker) -> None:
+    broker.queues["orders"][0].clear()
+    with (
+        tidemark.connect_sync(broker.url) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        shared = iter(messages)
+        asked = {threads.submit(next, shared, None) for _ in range(2)}
+        refused, waiting = concurrent.futures.wait(asked, return_when="FIRST_COMPLETED")
+        with pytest.raises(RuntimeError, match="two threads ask one iteration"):
+            refused.pop().result()
+        messages.stop()
+        assert waiting.pop().result() is None
+
+
+# It was committed although nobody had finished it.
+def test_closing_from_another_thread_leaves_the_message_in_hand_for_the_next_member(
+    broker: GroupBroker,
+) -> None:
+    with tidemark.connect_sync(broker.url) as mq, ThreadPoolExecutor(1) as worker:
+        messages = mq.subscribe("orders", group="billing").start()
+        loop = iter(messages)
+        for _ in range(2):
+            worker.submit(next, loop).result()
+        messages.close()
+        assert worker.submit(next, loop, None).result() is None
+    assert broker.committed["orders", 0] == 1
+    assert broker.nacks == []
