@@ -135,7 +135,10 @@ class GroupConfigs:
         """``find``. Raises BadName, UnknownGroup (names some that exist)."""
         group = self._state.groups.get(name)
         if group is None:
-            raise self._unknown(check_group_name(name))
+            advice = (
+                "Correct the name: `tidemark group list` has all. A first member makes its group."
+            )
+            raise self._unknown(check_group_name(name), advice)
         return group
 
     def all(self) -> Collection[GroupConfig]:
@@ -163,7 +166,9 @@ class GroupConfigs:
             return group
         check_group_name(name)
         if not self._auto_create:
-            raise self._unknown(name)
+            raise self._unknown(
+                name, f"Members make no groups here: make it, `tidemark group create {name}`."
+            )
         return (await self._finish(self._put(name, {}))).group
 
     async def delete(self, name: str) -> GroupConfig:
@@ -247,14 +252,13 @@ class GroupConfigs:
             await self._topics.delete_system(RETRY_PREFIX + name)
         return gone
 
-    def _unknown(self, name: str) -> UnknownGroup:
+    def _unknown(self, name: str, advice: str) -> UnknownGroup:
         existing = heapq.nsmallest(NAMES_SHOWN_MAX, self._state.groups)
         listed = ", ".join(existing) or "none"
         more = len(self._state.groups) - NAMES_SHOWN_MAX
         return UnknownGroup(
             f"there is no group {name!r}; groups: {listed}{f' and {more} more' * (more > 0)}.",
-            "Correct the name. A group is made by its first member, or by "
-            f"`tidemark group create {name}`.",
+            advice,
             group=name,
             groups=existing,
         )

@@ -65,6 +65,13 @@ def test_values_of_a_list_are_made_when_their_turn_comes(encoding: Encoding) -> 
     assert len(made) < 10
 
 
+def test_an_answer_in_json_ends_its_line() -> None:
+    value = {"messages": [{"body_text": "x" * 100_000}]}
+    whole = encodings.encode(value, Encoding.JSON)
+    assert whole.endswith(b"]}\n")
+    assert b"".join(encodings.pieces(value, Encoding.JSON)) == whole
+
+
 @pytest.mark.parametrize("encoding", list(Encoding))
 @given(value=JSON_VALUES)
 def test_what_is_encoded_decodes_to_the_same(encoding: Encoding, value: Any) -> None:

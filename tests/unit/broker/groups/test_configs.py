@@ -126,14 +126,24 @@ def test_a_name_that_no_group_may_have_is_refused(name: str) -> None:
         check_group_name(name)
 
 
+async def test_who_asks_for_or_deletes_what_is_not_there_is_not_told_to_make_it() -> None:
+    node = Node()
+    for call in (node.configs.delete("g"), asyncio.to_thread(node.configs.get, "g")):
+        with pytest.raises(UnknownGroup) as caught:
+            await call
+        assert "group list" in caught.value.advice
+        assert "create" not in caught.value.advice
+
+
 async def test_a_missing_group_is_made_on_first_use_only_if_allowed() -> None:
     node = Node()
     first, second = await asyncio.gather(node.configs.ensure("g"), node.configs.ensure("g"))
     assert first == second == GroupConfig("g")
     assert len(node.log.bodies) == 1
     strict = Node(auto_create=False)
-    with pytest.raises(UnknownGroup, match="no group 'g'"):
+    with pytest.raises(UnknownGroup, match="no group 'g'") as caught:
         await strict.configs.ensure("g")
+    assert "tidemark group create g" in caught.value.advice
     with pytest.raises(UnknownGroup):
         await strict.configs.retry_topic("g")
 
