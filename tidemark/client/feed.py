@@ -30,7 +30,9 @@ from tidemark.formats.message import Message, Source
 
 CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0
-"""How long leaving waits for a broker that does not answer; its session ends by itself."""
+"""How long leaving waits in all for a broker that does not answer; its session ends by itself."""
+SETTLED_BY: Final = 0.8
+"""Share of that time for what is to be settled before; the rest is kept for the leave itself."""
 
 CANCEL_AGAIN_S: Final = 0.1
 
@@ -85,6 +87,8 @@ class Feed:
         """Calls under way that send a message back, by its queue and offset."""
         self._failure: BaseException | None = None
         self._failure_is_known = self._is_ending = False
+        self._leave_from: float | None = None
+        """When leaving began, on the loop's clock."""
         self.is_interrupted = False
         """Whether nothing more is handed out: stopped, left, or a part has died."""
 
@@ -98,6 +102,7 @@ class Feed:
             try:
                 await self._begin()
             except BaseException:
+                self.begin_leaving()
                 await self._sign_off()
                 raise
         parts = {
@@ -124,8 +129,9 @@ class Feed:
         try:
             await asyncio.shield(joining)
         except asyncio.CancelledError:
+            self.begin_leaving()
             try:
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                async with asyncio.timeout_at(self._leave_by(SETTLED_BY)):
                     await joining
             except (errors.TidemarkError, TimeoutError):
                 pass  # the member may be there all the same
@@ -154,6 +160,20 @@ class Feed:
         for held in arriving:
             if held.queue in starts:
                 held.start_at(starts[held.queue])
+
+    def begin_leaving(self) -> None:
+        """From now on runs the one time in which all ends that leaving asks of the broker."""
+        if self._leave_from is None:
+            self._leave_from = asyncio.get_running_loop().time()
+
+    @property
+    def _leave_timeout_s(self) -> float:
+        return min(LEAVE_TIMEOUT_S, self.member.calls.connection.request_timeout_s)
+
+    def _leave_by(self, share: float = 1.0) -> float:
+        """When so much of the time for leaving is over, on the loop's clock."""
+        began = asyncio.get_running_loop().time() if self._leave_from is None else self._leave_from
+        return began + share * self._leave_timeout_s
 
     def stop(self) -> None:
         """Hand out nothing more: who waits for messages hears that there are none."""
@@ -294,15 +314,16 @@ class Feed:
         return is_ours
 
     async def _send_back_once(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
+        ends_at = self._leave_by(SETTLED_BY) if self.is_interrupted else None
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S if self.is_interrupted else None):
+            async with asyncio.timeout_at(ends_at):
                 is_ours = await self._beside(
                     self._send_back(held, source, delay_level), "heartbeats"
                 )
         except TimeoutError:
             raise errors.Unreachable(
                 f"the broker has not taken a message of group {self.member.calls.group} back in "
-                f"{LEAVE_TIMEOUT_S:.0f} s. It is delivered again.",
+                f"{SETTLED_BY * self._leave_timeout_s:g} s. It is delivered again.",
                 "Check the node's /ready.",
             ) from None
         if is_ours and held.progress.is_under_way(source.queue_offset):
@@ -364,14 +385,15 @@ class Feed:
         not answer: the last commits may be missing then, and those messages are delivered again.
         """
         self.is_interrupted = True
+        self.begin_leaving()
         await self._end("fetches", "changes")
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+            async with asyncio.timeout_at(self._leave_by(SETTLED_BY)):
                 await self._let_all_go()
         except TimeoutError:
             raise errors.Unreachable(
                 f"the broker has not taken the last commits of group {self.member.calls.group} in "
-                f"{LEAVE_TIMEOUT_S:.0f} s. Those messages are delivered again.",
+                f"{SETTLED_BY * self._leave_timeout_s:g} s. Those messages are delivered again.",
                 "Check the node's /ready.",
             ) from None
         finally:
@@ -397,19 +419,20 @@ class Feed:
 
     async def _sign_off(self) -> None:
         try:
-            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+            async with asyncio.timeout_at(self._leave_by()):
                 await self.member.calls.leave()
         except (errors.TidemarkError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
             # Not raised: all is committed, and the broker gives the queues away when the session
             # ends. Who waits for them wants to know why it took so long.
             log.warning(
                 "%s has left, and the broker did not take its leave; its queues go to others when "
                 "its session ends: %s",
                 self.member.calls,
-                error,
+                reason,
                 extra={
                     "event": "leave-failed",
-                    "reason": str(error),
+                    "reason": reason,
                     "group": self.member.calls.group,
                     "member": self.member.calls.member,
                 },

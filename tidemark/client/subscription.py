@@ -133,6 +133,7 @@ class Subscription:
         if self._is_left:
             return
         self._is_left = True
+        self._feed.begin_leaving()
         self._open_ones.discard(self)
         try:
             try:

@@ -13,6 +13,7 @@ from tests.support.subscribed import fails_at, handle_all, refusal, take
 from tests.support.subscribed import mq as mq
 from tests.unit.client.group_broker import GroupBroker
 from tidemark import errors
+from tidemark.client.holdings import Hold
 
 
 async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemark.Client) -> None:
@@ -177,3 +178,68 @@ async def test_a_commit_that_cannot_be_made_any_more_says_so(
         assert await take(messages, 1) == [b"2"]
         with pytest.raises(errors.BadRequest):
             await asyncio.wait_for(messages.commit(), 10)
+
+
+async def silence(_request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
+
+
+# Each request had ten seconds of its own, whatever the client's time-out was.
+@pytest.mark.parametrize("end", ["ends", "fails", "closes the client"])
+async def test_leaving_ends_by_the_clients_time_out(broker: GroupBroker, end: str) -> None:
+    broker.put("orders", 0, b"1", b"2", b"3")
+    mq = await tidemark.connect(broker.url, request_timeout_s=0.1).start()
+    messages = await mq.subscribe("orders", group="billing").start()
+    iteration = aiter(messages)
+    await anext(iteration)
+    await anext(iteration)
+    for call in ("nack", "commit", "leave", "heartbeat"):
+        broker.group_faults[call] = [silence] * 1000
+    async with asyncio.timeout(5):
+        if end == "closes the client":
+            await mq.close()
+            with pytest.raises(RuntimeError, match="client was closed") as raised:
+                await anext(iteration)
+            assert "On leaving the group" in raised.value.__notes__[0]
+        elif end == "ends":
+            with pytest.raises(errors.Unreachable, match="last commits"):
+                await messages.close()
+        else:
+            failure = ZeroDivisionError()
+            await messages.__aexit__(ZeroDivisionError, failure, None)
+            assert "On leaving the group" in failure.__notes__[0]
+        await mq.close()
+
+
+async def test_a_cancelled_start_ends_by_the_clients_time_out(broker: GroupBroker) -> None:
+    came = asyncio.Event()
+
+    async def hold(request: web.Request) -> web.StreamResponse:
+        came.set()
+        return await silence(request)
+
+    broker.group_faults = {"heartbeat": [hold] * 100, "leave": [silence] * 100}
+    async with (
+        asyncio.timeout(5),
+        tidemark.connect(broker.url, request_timeout_s=0.2) as mq,
+    ):
+        starting = asyncio.create_task(mq.subscribe("orders", group="billing").start())
+        await came.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+
+# A callback that hangs took all of the time: the queues went to others when the session was over.
+async def test_a_member_whose_callback_hangs_leaves_all_the_same(broker: GroupBroker) -> None:
+    async def hang(_queues: list[tuple[str, int]]) -> None:
+        await asyncio.Event().wait()
+
+    async with tidemark.connect(broker.url, request_timeout_s=2.0) as mq:
+        messages = await mq.subscribe("orders", group="g", member="m", on_revoked=hang).start()
+        while not messages._member.holdings.of(Hold.OWNED):
+            await messages._member.pulse.wait()
+        with pytest.raises(errors.Unreachable):
+            await messages.close()
+    assert broker.left == ["m"]
