@@ -24,6 +24,7 @@ from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.redrive import Redrive
+from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.sources import Watched
 from services.broker.groups.stored_messages import StoredMessages
@@ -253,6 +254,10 @@ class Consuming:
         room = record_properties_size_max(record_crc=store.record_crc)
         messages = StoredMessages(base.queries, base.puller, base.views)
         coordinator = self.groups.coordinator
+
+        def index_is_whole() -> bool:
+            return not base.positions.get(Slot.INDEX_BEHIND)
+
         self.send_back = SendBack(
             base.append,
             base.lasting,
@@ -261,6 +266,7 @@ class Consuming:
             self.configs,
             coordinator,
             base.metrics.groups,
+            RepeatedNacks(index, base.dispatched, base.clock, index_is_whole=index_is_whole),
             base.store_host,
             delay_levels_ms=levels_ms,
             properties_size_max=room,
@@ -275,7 +281,7 @@ class Consuming:
                 index,
                 base.dispatched,
                 base.clock,
-                index_is_whole=lambda: not base.positions.get(Slot.INDEX_BEHIND),
+                index_is_whole=index_is_whole,
             ),
             base.topics,
             self.configs,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -29,7 +30,11 @@ class Proxy:
     def __init__(self) -> None:
         self.url = ""
         self.lose: dict[str, int] = {}
-        """Method to how many answers of its next calls are lost."""
+        """Method, or end of a path, to how many answers of its next calls are lost."""
+        self.on_lost: Callable[[], object] | None = None
+        """Called in a thread before the connection of the next lost answer breaks."""
+        self.holds_lost = False
+        """Whether lost answers leave the connection open."""
         self.lost: list[tuple[str, bytes]] = []
         """Path and body of the answers that did not arrive."""
 
@@ -49,9 +54,17 @@ class Proxy:
                 },
             ) as answered:
                 body = await answered.read()
-                if self.lose.get(request.method, 0) > 0:
-                    self.lose[request.method] -= 1
+                lost_by = request.method
+                for end in self.lose:
+                    lost_by = end if request.path.endswith(end) else lost_by
+                if self.lose.get(lost_by, 0) > 0:
+                    self.lose[lost_by] -= 1
                     self.lost.append((request.raw_path, body))
+                    if (on_lost := self.on_lost) is not None:
+                        self.on_lost = None
+                        await asyncio.to_thread(on_lost)
+                    if self.holds_lost:
+                        await asyncio.Event().wait()
                     assert request.transport is not None
                     request.transport.abort()
                 content_type = answered.headers.get("Content-Type", "")
@@ -130,3 +143,60 @@ async def test_a_delayed_send_whose_answer_was_lost_names_the_time_at_which_it_c
     assert len(proxy.lost) == 3
     assert sent.deliver_at_ms == waiting.deliver_at_ms
     assert sent.unique_id == waiting.unique_id
+
+
+# The repetition stored a second copy, which was delivered, and handled, as well.
+@pytest.mark.parametrize("lost", ["once", "three times", "and the node is killed"])
+async def test_a_nack_whose_answers_were_lost_is_stored_once(node: LocalNode, lost: str) -> None:
+    topic = f"nacks-{lost.replace(' ', '-')}"
+    async with Proxy().before(node) as proxy, tidemark.connect(proxy.url, retry_for_s=60) as mq:
+        await mq.create_topic(topic, queues=1)
+        await mq.send_many(topic, [b"twice?", b"dead twice?", b"after"])
+        if lost == "and the node is killed":
+
+            def restart() -> None:
+                node.kill()
+                node.start()
+
+            proxy.on_lost = restart
+        count = 3 if lost == "three times" else 1
+        async with mq.subscribe(topic, group=topic, start="first") as messages:
+            taken: list[tidemark.Message] = []
+            while len(taken) < 3:
+                taken += await messages.getmany(3 - len(taken))
+            one, dead, after = taken
+            proxy.lose = {"/nack": count}
+            await messages.nack(one, delay_level=1)
+            proxy.lose = {"/nack": count}
+            await messages.nack(dead, delay_level=-1)
+            await messages.nack(after, delay_level=1)  # delivered behind all copies of the first
+            again: list[bytes] = []
+            while b"after" not in again:
+                message = await messages.getone()
+                assert message is not None
+                assert message.reconsume_times == 1
+                await messages.ack(message)
+                again.append(bytes(message.body))
+        letters = (await mq.dead_letters.list(topic)).messages
+    assert again == [b"twice?", b"after"]
+    assert len(letters) == 1
+    assert len(proxy.lost) == 2 * count
+
+
+# An unknown outcome is the program's to repeat: it repeats the same call, not a second one.
+async def test_a_nack_that_a_program_repeats_after_a_lost_answer_is_stored_once(
+    node: LocalNode,
+) -> None:
+    async with Proxy().before(node) as proxy, tidemark.connect(proxy.url, retry_for_s=0) as mq:
+        await mq.create_topic("nacked-again", queues=1)
+        await mq.send("nacked-again", b"x")
+        async with mq.subscribe("nacked-again", group="nacked-again", start="first") as messages:
+            message = await messages.getone()
+            assert message is not None
+            proxy.lose = {"/nack": 1}
+            proxy.holds_lost = True
+            with pytest.raises(errors.Unreachable):
+                await messages.nack(message, delay_level=-1, timeout=2)
+            proxy.holds_lost = False
+            await messages.nack(message, delay_level=-1)
+        assert len((await mq.dead_letters.list("nacked-again")).messages) == 1

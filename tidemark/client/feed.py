@@ -26,6 +26,7 @@ from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 from tidemark.client.retries import delay_s, is_transient
 from tidemark.client.tags import wanted_tags
+from tidemark.client.unique_ids import UniqueIds
 from tidemark.formats.message import Message, Source
 
 CONFIGURE_TRIES: Final = 10
@@ -85,6 +86,7 @@ class Feed:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sending_back: dict[tuple[HeldQueue, int], asyncio.Future[bool]] = {}
         """Calls under way that send a message back, by its queue and offset."""
+        self._nack_ids = UniqueIds()
         self._failure: BaseException | None = None
         self._failure_is_known = self._is_ending = False
         self._leave_from: float | None = None
@@ -210,6 +212,7 @@ class Feed:
         """Messages that were handed out are done."""
         for message in messages:
             held.progress.finish(message.queue_offset)
+            held.nacks.pop(message.queue_offset, None)
         if held.sent_back:
             held.sent_back.difference_update([message.queue_offset for message in messages])
         self._went_on(held, messages)
@@ -220,6 +223,7 @@ class Feed:
         All but those that were sent back: these are done.
         """
         for message in messages:
+            held.nacks.pop(message.queue_offset, None)
             if message.queue_offset in held.sent_back:
                 held.sent_back.remove(message.queue_offset)
                 held.progress.finish(message.queue_offset)
@@ -293,9 +297,9 @@ class Feed:
         """Send back a message whose handling failed; False if it is not ours any more.
 
         Then whoever has the queue is given the message. A message under way is sent back once,
-        however often that is asked for. Waits for a broker that does not answer, unless all is
-        over. Raises UnknownMessage, UnknownTopic or UnknownQueue if the message is gone, and
-        MessageTooLarge if there is no room for it.
+        however often that is asked for, and whichever answers are lost. Waits for a broker that
+        does not answer, unless all is over. Raises UnknownMessage, UnknownTopic or UnknownQueue if
+        the message is gone, and MessageTooLarge if there is no room for it.
         """
         key = held, source.queue_offset
         while (before := self._sending_back.get(key)) is not None:
@@ -332,10 +336,22 @@ class Feed:
 
     async def _send_back(self, held: HeldQueue, source: Source, delay_level: int) -> bool:
         member, failed = self.member, 0
+        nack_id = held.nacks.get(source.queue_offset)
+        is_repeat = nack_id is not None
+        if nack_id is None:
+            nack_id = self._nack_ids.make()
+            if held.progress.is_under_way(source.queue_offset):
+                held.nacks[source.queue_offset] = nack_id
         while held.hold is not Hold.LOST:
             generation = member.generation
             try:
-                await member.calls.nack(source, generation=generation, delay_level=delay_level)
+                await member.calls.nack(
+                    source,
+                    generation=generation,
+                    delay_level=delay_level,
+                    nack_id=nack_id,
+                    is_repeat=is_repeat,
+                )
                 return True
             except OTHER_GENERATION:
                 await member.until_other_than(generation)
@@ -345,6 +361,7 @@ class Feed:
                 if not is_transient(error) or self.is_interrupted:
                     raise
                 failed += 1
+                is_repeat = True
                 await member.calls.connection.pause(failed, error)
         return False
 

@@ -23,7 +23,7 @@ from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
 """Bytes of the map in front of the records of a fetch."""
-NEW_FIELDS: Final = frozenset({"incarnation", "paused", "sequence"})
+NEW_FIELDS: Final = frozenset({"incarnation", "paused", "sequence", "nack_id", "retry"})
 """Fields that a broker of the version before refuses by name; it works without them."""
 
 
@@ -222,9 +222,18 @@ class GroupCalls:
             raise _lacking("a list of offsets", error) from error
 
     async def nack(
-        self, source: tuple[str, int, int], *, generation: int, delay_level: int
+        self,
+        source: tuple[str, int, int],
+        *,
+        generation: int,
+        delay_level: int,
+        nack_id: str,
+        is_repeat: bool,
     ) -> None:
-        """Send one message back. May be repeated: a second copy is better than none.
+        """Send one message back.
+
+        nack_id: of this nack and its repetitions, of which the broker stores one copy; one of the
+        version before stores a copy for each. is_repeat: it may have been carried out before.
 
         Raises StaleGeneration, UnknownMember or NotAssigned from a member that is fenced: whoever
         has the queue now gets the message anyway, and a retry would be one too many.
@@ -239,7 +248,22 @@ class GroupCalls:
         }
         if delay_level:
             body["delay_level"] = delay_level
-        await self.connection.call("POST", f"{self._group}/nack", body=body, idempotent=True)
+        body["nack_id"] = nack_id
+        if is_repeat:
+            body["retry"] = True
+
+        async def call(body: Mapping[str, object]) -> Answer:
+            is_told = "nack_id" in body and "retry" not in self._unknown
+            repeat = {**body, "retry": True} if is_told else body
+            return await self.connection.call(
+                "POST",
+                f"{self._group}/nack",
+                body=body,
+                again=functools.partial(_packed, repeat),
+                idempotent=True,
+            )
+
+        await self._with_known(body, call)
 
     async def _with_known(
         self, body: Mapping[str, object], call: Callable[..., Awaitable[Answer]]
@@ -251,7 +275,7 @@ class GroupCalls:
                 return await call(body=known)
             except errors.BadRequest as error:
                 field = error.facts.get("field")
-                if not isinstance(field, str) or field not in NEW_FIELDS & known.keys():
+                if not isinstance(field, str) or field not in NEW_FIELDS - self._unknown:
                     raise
                 self._unknown.add(field)
 
@@ -284,6 +308,11 @@ def read_fetched(body: bytes) -> Fetched:
         return Fetched(wire["generation"], queues, wire.get("poll_after_ms"))
     except (KeyError, TypeError, ValueError, struct.error, msgpack.UnpackException) as error:
         raise _lacking("a fetch", error) from error
+
+
+def _packed(body: Mapping[str, object]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return packed
 
 
 def _position(queue: Queue, offset: int) -> dict[str, object]:

@@ -37,6 +37,7 @@ class HeldQueue:
         "hold",
         "is_paused",
         "is_placed",
+        "nacks",
         "progress",
         "queue",
         "sent_back",
@@ -57,6 +58,8 @@ class HeldQueue:
         """Whether the program knows that it has the queue, or is just being told."""
         self.is_paused = False
         """Whether the program wants nothing of it for now."""
+        self.nacks: dict[int, str] = {}
+        """Ids of nacks that may have been carried out, by the offset of the message under way."""
         self.sent_back: set[int] = set()
         """Offsets of messages under way that were sent back: whatever follows, they are done."""
 

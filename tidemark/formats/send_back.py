@@ -27,6 +27,9 @@ FIRST_LEVEL: Final = 3
 DEAD_AT_ONCE: Final = -1
 """The delay level that asks for no more retries."""
 REDRIVE_ORIGIN: Final = "TIDEMARK_REDRIVE_ORIGIN"
+NACK_ID: Final = "TIDEMARK_NACK_ID"
+"""In what a nack stores: the id that its caller gave the call, who may repeat it."""
+NACK_ID_SIZE_MAX: Final = 64
 
 PROPERTIES_ROOM: Final = 1024
 """Bytes of properties that every message that is sent leaves free: what delays, retries, a dead
@@ -45,8 +48,11 @@ _DELAY_ORIGIN: Final = properties.DELAY_ORIGIN.encode()
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode()
 _CRC: Final = properties.CRC32.encode()
 _REDRIVE_ORIGIN: Final = REDRIVE_ORIGIN.encode()
+_NACK_ID: Final = NACK_ID.encode()
 _DROPPED: Final = DROPPED_PROPERTIES.encode()
-_KEPT: Final = frozenset({_RETRY_TOPIC, _ORIGIN_ID, _UNIQUE_ID, _WAIT, _DELAY, _REDRIVE_ORIGIN})
+_KEPT: Final = frozenset(
+    {_RETRY_TOPIC, _ORIGIN_ID, _UNIQUE_ID, _NACK_ID, _WAIT, _DELAY, _REDRIVE_ORIGIN}
+)
 """What redrive and trace find a dead letter by: dropped last."""
 _SPENT: Final = frozenset(
     name.encode()
@@ -60,6 +66,7 @@ _SPENT: Final = frozenset(
         properties.MAX_RECONSUME_TIMES,
         properties.CRC32,
         REDRIVE_ORIGIN,
+        NACK_ID,
         TIMER_DELIVER_MS,
         TIMER_OUT_MS,
         TIMER_ROLL_TIMES,
@@ -116,11 +123,12 @@ def _rule(reconsume_times: int) -> int:
     return FIRST_LEVEL + reconsume_times
 
 
-def sent_back(stored: Record, *, dead: bool) -> bytes:
+def sent_back(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
     """Properties of the record that a message sent back becomes (13.2, steps 2, 4 and 5).
 
     Of a message that is not dead, ``delay.by_level`` makes the delayed one of them. Where the
     message waited before goes: a record whose origin was delivered long ago would say so again.
+    nack_id: of the call that sends it back; that of an earlier one goes.
     """
     raw = stored.properties
     pairs = [(_WAIT, b"false")]
@@ -128,7 +136,9 @@ def sent_back(stored: Record, *, dead: bool) -> bytes:
         pairs.append((_RETRY_TOPIC, stored.topic.encode(errors="replace")))
     if properties.find(raw, _ORIGIN_ID) is None:
         pairs.append((_ORIGIN_ID, stored.message_id.encode()))
-    removed = {_WAIT, _DELAY_ORIGIN, _CRC}
+    removed = {_WAIT, _DELAY_ORIGIN, _CRC, _NACK_ID}
+    if nack_id is not None:
+        pairs.append((_NACK_ID, nack_id.encode()))
     if dead:
         removed.add(_DELAY)
         pairs.append((_DELAY, b"0"))
@@ -197,6 +207,12 @@ def redrive_origin(raw: bytes) -> RedriveOrigin | None:
     if not at or not queue_offset.isdigit() or len(queue_offset) > 19:
         return None
     return RedriveOrigin(properties.text(group), int(queue_offset))
+
+
+def nack_id(raw: bytes) -> str | None:
+    """The id of the nack that stored a record, or whose copy it is; None if it had none."""
+    value = properties.find(raw, _NACK_ID)
+    return None if value is None else properties.text(value)
 
 
 def original_topic(stored: Record) -> str:

@@ -83,6 +83,17 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "description": "A tool asks, for a message that no member has in hand; not "
                 "together with member.",
             },
+            "nack_id": {
+                "type": ["string", "null"],
+                "minLength": 1,
+                "maxLength": 64,
+                "description": "The caller's own id of this nack: repeated with it, it stores one "
+                "copy.",
+            },
+            "retry": {
+                "type": ["boolean", "null"],
+                "description": "This nack may have been carried out before. Goes with nack_id.",
+            },
         },
         [],
         additionalProperties=False,

@@ -27,6 +27,7 @@ from services.broker.groups.redrive import RedriveRequest
 from services.broker.groups.stored_messages import Place
 from services.broker.http_requests import number, parameters
 from tidemark.errors import BadRequest
+from tidemark.formats.send_back import NACK_ID_SIZE_MAX
 
 I32_MAX: Final = (1 << 31) - 1
 DEAD_MAX: Final = 1000
@@ -45,6 +46,8 @@ NACK_FIELDS: Final = frozenset(
         "member",
         "generation",
         "without_member",
+        "nack_id",
+        "retry",
     }
 )
 REDRIVE_FIELDS: Final = frozenset(
@@ -82,6 +85,9 @@ class RetryCalls:
             without = _flag(fields, "without_member")
             if without and member is not None:
                 raise BadRequest("give either member or without_member.", field="without_member")
+            nack_id, is_repeat = _nack_id(fields), _flag(fields, "retry")
+            if is_repeat and nack_id is None:
+                raise BadRequest("retry goes with nack_id only.", field="retry")
             sent = await self._tools.parts().send_back.nack(
                 group,
                 _message(fields),
@@ -89,6 +95,8 @@ class RetryCalls:
                 member=None if member is None else check_name(string(member, "member"), "member"),
                 generation=_optional(fields, "generation", 0, I64_MAX),
                 without_member=without,
+                nack_id=nack_id,
+                is_repeat=is_repeat,
             )
             if (trace := self._tools.traces.of(request.headers)) is not None:
                 trace.sent_back(group, _message(fields), sent.as_dict())
@@ -170,6 +178,19 @@ def _message(fields: Mapping[str, object]) -> str | Place:
         whole_number(place[1], "queue", 0, I32_MAX),
         whole_number(place[2], "queue_offset", 0, I64_MAX),
     )
+
+
+def _nack_id(fields: Mapping[str, object]) -> str | None:
+    """What the caller calls this nack and its repetitions; it is written into a property."""
+    value = fields.get("nack_id")
+    if value is None:
+        return None
+    name = check_name(string(value, "nack_id"), "nack_id")
+    if len(name) > NACK_ID_SIZE_MAX:
+        raise BadRequest(
+            f"nack_id {shown(name)} has more than {NACK_ID_SIZE_MAX} characters.", field="nack_id"
+        )
+    return name
 
 
 def _redrive_request(body: Mapping[str, object]) -> RedriveRequest:

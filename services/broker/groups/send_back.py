@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from services.broker.append import Append
 from services.broker.groups.coordinator import not_assigned
 from services.broker.groups.counters import GroupCounters
+from services.broker.groups.repeated_nacks import RepeatedNacks, SentBack, StoredNack
 from services.broker.groups.stored_messages import Place, StoredMessages
 from services.broker.lasting import Lasting
 from services.broker.topics import Topics, check_consumed
@@ -34,6 +35,7 @@ from tidemark.formats.hosts import Host
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
 from tidemark.formats.send_back import DEAD_AT_ONCE, DEAD_QUEUE, Verdict
+from tidemark.offsets import PhysicalOffset
 
 RETRY: Final = "RETRY"
 DEAD: Final = "DEAD"
@@ -76,25 +78,6 @@ class Members(Protocol):
         ...
 
 
-class SentBack(NamedTuple):
-    """What became of a message that was sent back."""
-
-    status: str
-    topic: str | None
-    """Where members, or whoever looks after dead letters, find it; None if nothing was stored."""
-    reconsume_times: int
-    delay_level: int
-    deliver_at_ms: int | None
-    """When a retry is delivered [wall clock ms]; None for a dead letter."""
-    message_id: str | None
-    """Of what was stored for it now."""
-    unique_id: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The body of the answer."""
-        return self._asdict()
-
-
 class SendBack:
     """Sends messages back."""
 
@@ -107,6 +90,7 @@ class SendBack:
         configs: GroupConfigs,
         members: Members,
         counters: GroupCounters,
+        repeated: RepeatedNacks,
         store_host: Host,
         *,
         delay_levels_ms: tuple[int, ...],
@@ -125,6 +109,7 @@ class SendBack:
         self._configs = configs
         self._members = members
         self._counters = counters
+        self._repeated = repeated
         self._store_host = store_host
         self._delay_levels_ms = delay_levels_ms
         self._properties_size_max = properties_size_max
@@ -140,17 +125,21 @@ class SendBack:
         member: str | None = None,
         generation: int | None = None,
         without_member: bool = False,
+        nack_id: str | None = None,
+        is_repeat: bool = False,
     ) -> SentBack:
         """Send one message back; on disk on return.
 
         message: its message id, or where it lies. delay_level: 0 for the rule (the third level at
         first, one more each time), DEAD_AT_ONCE for no more retries, else that level. member,
         generation: who asks; needed while the group has members. without_member: a tool asks, for
-        a message that no member has in hand, whatever members there are.
+        a message that no member has in hand, whatever members there are. nack_id: of this call and
+        its repetitions, which store one copy; None: each call stores its own. is_repeat: it may
+        have been carried out before.
         Raises BadName, UnknownGroup, BroadcastGroup, MemberRequired, UnknownMember,
         StaleGeneration, NotAssigned, DelayOutOfRange, UnknownMessage, UnknownTopic, UnknownQueue,
-        NotPermitted, MessageTooLarge, what an append raises, and AckTimeout if the node stops
-        before it is on disk.
+        NotPermitted, MessageTooLarge, DispatchBehind, what an append raises, and AckTimeout if the
+        node stops before it is on disk.
         """
         self._check_level(delay_level)
         stored = (
@@ -182,16 +171,39 @@ class SendBack:
             retry_max=config.retry_max,
             level_count=len(self._delay_levels_ms),
         )
-        return await self._store(group, stored, verdict)
 
-    async def _store(self, group: str, stored: Record, verdict: Verdict) -> SentBack:
-        """Append what the message becomes, and wait until it is on disk."""
+        async def store() -> StoredNack:
+            if nack_id is not None and is_repeat:
+                before = await self._repeated.find(group, nack_id, stored)
+                if before is not None:
+                    return self._as_stored(group, before)
+            return await self._store(group, stored, verdict, nack_id)
+
+        if nack_id is None:
+            done = await store()
+        else:
+            done = await self._repeated.once(group, nack_id, store)
+        try:
+            await self._lasting.durable(done.end)
+        except NotServing as stopping:
+            raise AckTimeout(
+                "the node stops: the message is sent back, and that is not on disk yet. The "
+                "outcome is unknown: it may yet be there, or be lost with the node.",
+                "Do not commit it: it is delivered again, at worst twice.",
+                **done.sent.as_dict(),
+            ) from stopping
+        return done.sent
+
+    async def _store(
+        self, group: str, stored: Record, verdict: Verdict, nack_id: str | None
+    ) -> StoredNack:
+        """Append what the message becomes."""
         place: delay.Delayed | None = None
         if not verdict.dead:
             topic = await self._configs.retry_topic(group)
             found = self._topics.find(topic)
             queue = self._pick(max(1, found.queues if found is not None else 1))
-            raw = send_back.sent_back(stored, dead=False)
+            raw = send_back.sent_back(stored, dead=False, nack_id=nack_id)
             place = delay.by_level(
                 topic, queue, raw, verdict.delay_level, len(self._delay_levels_ms)
             )
@@ -199,7 +211,7 @@ class SendBack:
                 place, verdict = None, Verdict(dead=True, delay_level=0)
         if place is None:
             topic = await self._configs.dead_topic(group)
-            place = delay.Delayed(topic, DEAD_QUEUE, self._letter(group, topic, stored))
+            place = delay.Delayed(topic, DEAD_QUEUE, self._letter(group, topic, stored, nack_id))
         times = min(stored.reconsume_times + 1, _TIMES_MAX)
         run = Run(
             place.topic,
@@ -215,32 +227,37 @@ class SendBack:
         # own: as long as the reserve lasts, a full disk does not keep members from going on.
         appended = await self._append.append([run], own=True)
         self._on_stored(topic, 1, appended.end - appended.start)
-        due_ms = (
-            None
-            if verdict.dead
-            else appended.store_timestamp_ms + self._delay_levels_ms[verdict.delay_level - 1]
-        )
+        if verdict.dead:
+            self._counters.dead(group, send_back.original_topic(stored))
         sent = SentBack(
             DEAD if verdict.dead else RETRY,
             topic,
             times,
             verdict.delay_level,
-            due_ms,
+            self._due_ms(appended.store_timestamp_ms, verdict.delay_level),
             ids.offset_id(self._store_host, appended.start),
             stored.unique_id,
         )
-        if verdict.dead:
-            self._counters.dead(group, send_back.original_topic(stored))
-        try:
-            await self._lasting.durable(appended.end)
-        except NotServing as stopping:
-            raise AckTimeout(
-                "the node stops: the message is sent back, and that is not on disk yet. The "
-                "outcome is unknown: it may yet be there, or be lost with the node.",
-                "Do not commit it: it is delivered again, at worst twice.",
-                **sent.as_dict(),
-            ) from stopping
-        return sent
+        return StoredNack(sent, appended.end)
+
+    def _as_stored(self, group: str, found: Record) -> StoredNack:
+        """What an earlier try of a nack has stored, as it was answered then."""
+        dead = found.topic == send_back.dead_topic(group)
+        level = 0 if dead else found.queue_id + 1
+        sent = SentBack(
+            DEAD if dead else RETRY,
+            found.topic if dead else send_back.retry_topic(group),
+            found.reconsume_times,
+            level,
+            self._due_ms(found.store_timestamp_ms, level),
+            ids.offset_id(self._store_host, found.physical_offset),
+            found.unique_id,
+        )
+        return StoredNack(sent, PhysicalOffset(found.physical_offset + found.size))
+
+    def _due_ms(self, stored_ms: int, delay_level: int) -> int | None:
+        """When what was stored is delivered; None for a dead letter, which has no level."""
+        return stored_ms + self._delay_levels_ms[delay_level - 1] if delay_level else None
 
     def _check_level(self, delay_level: int) -> None:
         count = len(self._delay_levels_ms)
@@ -252,13 +269,14 @@ class SendBack:
                 limit=count,
             )
 
-    def _letter(self, group: str, topic: str, stored: Record) -> bytes:
+    def _letter(self, group: str, topic: str, stored: Record, nack_id: str | None) -> bytes:
         """Properties of a message's dead letter, shortened if there is no room for all of them.
 
         Only messages that were not sent through this API, or by an earlier version, lack the room.
         Refused, such a message would end every member that meets it, one after another.
         """
-        raw, room = send_back.sent_back(stored, dead=True), self._room(stored, topic)
+        raw = send_back.sent_back(stored, dead=True, nack_id=nack_id)
+        room = self._room(stored, topic)
         if len(raw) <= room:
             return raw
         # With room for a redrive and for the retries of the copy.

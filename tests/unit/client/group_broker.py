@@ -45,6 +45,9 @@ class GroupBroker(FakeBroker):
         self.committed: dict[Queue, int] = {}
         self.commits: list[dict[str, Any]] = []
         self.nacks: list[dict[str, Any]] = []
+        """Those that store something."""
+        self.nack_ids: list[str | None] = []
+        self.nack_repeats = 0
         self.heartbeats: list[dict[str, Any]] = []
         self.fetches: list[dict[str, Any]] = []
         self.left: list[str] = []
@@ -299,8 +302,15 @@ class GroupBroker(FakeBroker):
             return error(409, "stale-generation")
         if queue not in {*self.members[name], *self.holding.get(name, set())}:
             return error(409, "not-assigned")
-        self.nacks.append(nack)
+        if (refused := self._refusal(nack)) is not None:
+            return refused
+        nack_id, is_repeat = nack.pop("nack_id", None), nack.pop("retry", False)
+        if nack_id is None or nack_id not in self.nack_ids:
+            self.nacks.append(nack)
+        self.nack_ids.append(nack_id)
+        self.nack_repeats += is_repeat
         self.came.set()
+        self._said("nack", request)
         return answer({"status": "RETRY"})
 
     def put_retry(self, group: str, body: bytes, original_topic: str) -> None:

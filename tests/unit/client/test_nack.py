@@ -324,3 +324,60 @@ async def test_nack_and_commit_end_by_their_time_outs(broker: GroupBroker) -> No
                 await messages.commit(timeout=30)
     assert broker.committed["orders", 0] == 2
     assert broker.nacks == []
+
+
+# A repetition was another nack to the broker, which stored a second copy.
+async def test_every_repetition_of_a_nack_says_which_one_it_is(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1", b"2")
+    async with mq.subscribe("orders", group="billing") as messages:
+        one, other = await messages.getone(), await messages.getone()
+        assert one is not None
+        assert other is not None
+        broker.lost_answers["nack"] = 3
+        await messages.nack(one)
+        await messages.nack(other)
+    assert [nack["queue_offset"] for nack in broker.nacks] == [0, 1]
+    first, *repeats, last = broker.nack_ids
+    assert repeats == [first] * 3
+    assert last not in (first, None)
+    assert broker.nack_repeats == 3
+
+
+async def test_a_program_that_repeats_a_nack_of_unknown_outcome_repeats_the_same(
+    broker: GroupBroker,
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with (
+        tidemark.connect(broker.url, retry_for_s=0) as mq,
+        mq.subscribe("orders", group="billing") as messages,
+    ):
+        message = await messages.getone()
+        assert message is not None
+        broker.lost_answers["nack"] = 1_000_000
+        with pytest.raises(errors.Unreachable):
+            await messages.nack(message, timeout=1)
+        broker.lost_answers.clear()
+        await messages.nack(message)
+        # What comes again is nacked anew.
+        await messages.seek("orders", 0, 0)
+        message = await messages.getone()
+        assert message is not None
+        await messages.nack(message)
+    assert len(broker.nacks) == 2
+    assert len(set(broker.nack_ids)) == 2
+
+
+@pytest.mark.parametrize("lost_count", [0, 1])
+async def test_a_broker_of_the_version_before_takes_messages_back(
+    broker: GroupBroker, mq: tidemark.Client, lost_count: int
+) -> None:
+    broker.put("orders", 0, b"1")
+    broker.unknown_fields = {"nack_id", "retry"}
+    broker.lost_answers["nack"] = lost_count
+    async with mq.subscribe("orders", group="billing") as messages:
+        message = await messages.getone()
+        assert message is not None
+        await messages.nack(message)
+    assert len(broker.nacks) == 1 + lost_count

@@ -205,7 +205,7 @@ def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() ->
     current = delivered(carried._replace(properties=waits(carried.properties)), topic)
     for _ in range(2):
         for _ in range(3):
-            raw = send_back.sent_back(current, dead=False)
+            raw = send_back.sent_back(current, dead=False, nack_id="n" * 64)
             wait = delay.by_level(retry_topic, (1 << 31) - 1, raw, 18, 18)
             waits(wait.properties)
             carried = delay.carried(stored(wait.topic, wait.properties, queue=17), 1 << 52)
@@ -213,7 +213,8 @@ def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() ->
             waits(carried.properties)
             current = delivered(carried, retry_topic)
             waits(current.properties)
-        letter = stored(send_back.dead_topic(group), send_back.sent_back(current, dead=True))
+        raw = send_back.sent_back(current, dead=True, nack_id="n" * 64)
+        letter = stored(send_back.dead_topic(group), raw)
         waits(letter.properties)
         letter = letter._replace(queue_offset=QueueOffset((1 << 63) - 1))
         current = stored(retry_topic, waits(send_back.redriven(letter, group, to_group=True)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
 from services.broker.queue_offsets import Queue
+from shared.runtime.clock import SystemClock
 from shared.state.records import GroupConfig
 from tests.support.metrics import sample
 from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
@@ -18,6 +21,7 @@ from tidemark.errors import (
     BadRequest,
     BroadcastGroup,
     DelayOutOfRange,
+    DispatchBehind,
     MemberRequired,
     NotAssigned,
     NotPermitted,
@@ -59,6 +63,7 @@ class Kit:
     def __init__(self, root: Path, *, properties_size_max: int = 32_747) -> None:
         self.broker = SmallBroker(root)
         self.members = Members()
+        self.index_is_whole = True
         self.send_back = SendBack(
             self.broker.append_part,
             self.broker.flusher_part,
@@ -67,11 +72,26 @@ class Kit:
             self.broker.configs,
             self.members,
             self.broker.counters,
+            self.repeated(),
             HOST,
             delay_levels_ms=LEVELS_MS,
             properties_size_max=properties_size_max,
             pick=lambda count: count - 1,
         )
+
+    def repeated(self) -> RepeatedNacks:
+        """As of a process that has just started."""
+        return RepeatedNacks(
+            self.broker.index,
+            self.broker.dispatched,
+            SystemClock(),
+            index_is_whole=lambda: self.index_is_whole,
+        )
+
+    def start_anew(self) -> None:
+        """All that was stored is dispatched, and this process remembers nothing of it."""
+        self.broker.dispatch()
+        self.send_back._repeated = self.repeated()
 
     async def message(self, **more: object) -> Record:
         await self.broker.topics.create("orders", 1)
@@ -329,3 +349,94 @@ async def test_a_count_at_its_end_stays_there(kit: Kit) -> None:
     message = await kit.message(reconsume_times=(1 << 31) - 1)
     sent = await kit.send_back.nack("billing", message.message_id)
     assert (sent.status, sent.reconsume_times) == ("DEAD", (1 << 31) - 1)
+
+
+# It stored a second copy, which was delivered, and handled, as well.
+@pytest.mark.parametrize("level", [0, -1])
+@pytest.mark.parametrize("starts_anew", [False, True])
+async def test_a_repeated_nack_stores_one_copy_and_is_answered_as_the_first(
+    kit: Kit, level: int, starts_anew: bool
+) -> None:
+    message = await kit.message()
+    # Another group's, and one before of this group, are of the same unique id.
+    for group, nack_id in ("other", "x"), ("billing", "earlier"):
+        await kit.send_back.nack(group, message.message_id, delay_level=level, nack_id=nack_id)
+    first = await kit.send_back.nack(
+        "billing", message.message_id, delay_level=level, nack_id="once"
+    )
+    end = kit.broker.appender.appended
+    if starts_anew:
+        kit.start_anew()
+    for _ in range(2):
+        again = await kit.send_back.nack(
+            "billing", message.message_id, delay_level=level, nack_id="once", is_repeat=True
+        )
+        assert again == first
+    assert kit.broker.appender.appended == end
+    # Its first try may come behind its repetition.
+    if not starts_anew:
+        assert first == await kit.send_back.nack(
+            "billing", message.message_id, delay_level=level, nack_id="once"
+        )
+
+
+async def test_a_repeated_nack_that_was_not_carried_out_stores_a_copy(kit: Kit) -> None:
+    message = await kit.message()
+    await kit.send_back.nack("billing", message.message_id, nack_id="delivery-1")
+    kit.start_anew()
+    # As after a reset of the group: the message came again, and failed again.
+    for nack_id in "delivery-2", "delivery-3":
+        await kit.send_back.nack("billing", message.message_id, nack_id=nack_id, is_repeat=True)
+    kit.broker.dispatch()
+    waiting = kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)
+    assert [each.property_map["TIDEMARK_NACK_ID"] for each in waiting] == [
+        "delivery-1",
+        "delivery-2",
+        "delivery-3",
+    ]
+
+
+async def test_a_nack_and_its_repetition_at_once_store_one_copy(kit: Kit) -> None:
+    message = await kit.message()
+    first, again = await asyncio.gather(
+        kit.send_back.nack("billing", message.message_id, nack_id="once"),
+        kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True),
+    )
+    assert first == again
+    kit.broker.dispatch()
+    assert len(kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)) == 1
+
+
+async def test_a_nack_that_stored_nothing_may_be_repeated(kit: Kit) -> None:
+    message = await kit.message()
+    kit.broker.is_stopping = True
+    with pytest.raises(TidemarkError):
+        await kit.send_back.nack("billing", message.message_id, nack_id="once")
+    kit.broker.is_stopping = False
+    await kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True)
+    kit.broker.dispatch()
+    assert len(kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)) == 1
+
+
+async def test_while_the_index_is_made_again_nobody_can_tell_whether_a_nack_was_carried_out(
+    kit: Kit,
+) -> None:
+    message = await kit.message()
+    kit.index_is_whole = False
+    with pytest.raises(DispatchBehind, match="sent back before"):
+        await kit.send_back.nack("billing", message.message_id, nack_id="once", is_repeat=True)
+    await kit.send_back.nack("billing", message.message_id, nack_id="other")
+
+
+async def test_a_redriven_copy_has_no_nack_id_and_a_retry_that_of_the_last_nack(kit: Kit) -> None:
+    message = await kit.message()
+    await kit.send_back.nack("billing", message.message_id, nack_id="one")
+    kit.broker.dispatch()
+    (current,) = kit.broker.release()
+    assert current.property_map["TIDEMARK_NACK_ID"] == "one"
+    await kit.send_back.nack("billing", current.message_id, delay_level=-1, nack_id="two")
+    kit.broker.dispatch()
+    (letter,) = kit.broker.all(DEAD, 0)
+    assert letter.properties.count(b"TIDEMARK_NACK_ID") == 1
+    assert letter.property_map["TIDEMARK_NACK_ID"] == "two"
+    assert b"TIDEMARK_NACK_ID" not in redriven(letter, "billing", to_group=False)

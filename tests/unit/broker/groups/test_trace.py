@@ -12,6 +12,7 @@ from services.broker.groups import commit_times
 from services.broker.groups import trace as trace_module
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.deliveries import Deliveries, Delivery
+from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
@@ -55,6 +56,7 @@ class Kit:
             broker.configs,
             Members(),
             broker.counters,
+            RepeatedNacks(broker.index, broker.dispatched, SystemClock()),
             HOST,
             delay_levels_ms=LEVELS_MS,
             properties_size_max=32_747,

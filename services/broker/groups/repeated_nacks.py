@@ -1,0 +1,132 @@
+"""Which nacks were carried out already: one that is repeated stores no second copy.
+
+Who sends a message back names the call by an id of its own, and says when it repeats it because the
+outcome is unknown. The copy carries that id, so a crash leaves both or neither. What this process
+has stored it remembers, also for a first try that is overtaken by its repetition. What a process
+before it has stored is found in the index, by the message's unique id: its log is dispatched before
+anything is served. Without an index, and for a message without unique id, it is not found.
+Before: ``send_back`` has a nack with an id. After: ``send_back`` appends what is not found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from services.broker.limits import QUERY_MAX
+from services.broker.query import look_up
+from shared.files.index import Asked, IndexPlace, IndexReader
+from tidemark.clock import Clock
+from tidemark.errors import DispatchBehind
+from tidemark.formats import send_back
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+REMEMBERED_MAX: Final = 1 << 16
+"""Nacks of this process: some 40 MiB."""
+
+
+class SentBack(NamedTuple):
+    """What became of a message that was sent back."""
+
+    status: str
+    topic: str | None
+    """Where members, or whoever looks after dead letters, find it; None if nothing was stored."""
+    reconsume_times: int
+    delay_level: int
+    deliver_at_ms: int | None
+    """When a retry is delivered [wall clock ms]; None for a dead letter."""
+    message_id: str | None
+    """Of what was stored for it now."""
+    unique_id: str | None
+
+    def as_dict(self) -> dict[str, object]:
+        """The body of the answer."""
+        return self._asdict()
+
+
+class StoredNack(NamedTuple):
+    """What a nack has stored."""
+
+    sent: SentBack
+    end: PhysicalOffset
+    """Behind its record."""
+
+
+class RepeatedNacks:
+    """Knows what nacks have stored. Belongs to one loop."""
+
+    def __init__(
+        self,
+        index: IndexReader | None,
+        dispatched: Callable[[], PhysicalOffset],
+        clock: Clock,
+        *,
+        index_is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """index: None if the store keeps none. dispatched: end of what the index covers.
+        index_is_whole: False while some of the index is made again.
+        """
+        self._index = index
+        self._dispatched = dispatched
+        self._clock = clock
+        self._index_is_whole = index_is_whole
+        self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._stored: OrderedDict[tuple[str, str], StoredNack] = OrderedDict()
+
+    async def once(
+        self, group: str, nack_id: str, store: Callable[[], Awaitable[StoredNack]]
+    ) -> StoredNack:
+        """What the nack has stored; it is stored now if this process has not done it."""
+        key = group, nack_id
+        while (before := self._under_way.get(key)) is not None:
+            await asyncio.wait((before,))
+        if (known := self._stored.get(key)) is not None:
+            return known
+        going = self._under_way[key] = asyncio.get_running_loop().create_future()
+        try:
+            stored = self._stored[key] = await store()
+        finally:
+            del self._under_way[key]
+            going.set_result(None)
+        if len(self._stored) > REMEMBERED_MAX:
+            self._stored.popitem(last=False)
+        return stored
+
+    async def find(self, group: str, nack_id: str, message: Record) -> Record | None:
+        """The record that a process before this one stored for a nack of a message.
+
+        Raises DispatchBehind while nobody can tell, DamagedFile.
+        """
+        if self._index is None or message.unique_id is None:
+            return None
+        was_whole = self._index_is_whole()
+        for topic in (SCHEDULE_TOPIC, send_back.dead_topic(group)):
+            asked = Asked(
+                topic,
+                message.unique_id,
+                self._dispatched(),
+                unique_id_only=True,
+                floor=int(message.physical_offset),
+            )
+            place: IndexPlace | None = None
+            while True:
+                search = await look_up(
+                    self._index, asked, self._clock, hits_max=QUERY_MAX, at=place
+                )
+                for found in search.found:
+                    if send_back.nack_id(found.properties) == nack_id:
+                        return found
+                place = search.place
+                if place is None:
+                    break
+        if not (was_whole and self._index_is_whole()):
+            raise DispatchBehind(
+                "the index is being made again, and until it is whole nobody can tell whether the "
+                "message was sent back before. Nothing was stored.",
+                "Try again when reput's /ready says that it has caught up.",
+            )
+        return None
