@@ -322,7 +322,7 @@ class Carrier:
             answer = await carry_out(self._lease, effect, self._request_timeout_ms)
             self._lease_error = ""
         except Exception as error:  # a client library may raise anything it likes
-            reason = f"{type(error).__name__}: {error}"
+            reason = "the request failed for a reason unknown to ha; its log has it as lease-error"
             if self._lease_error != type(error).__name__:  # else it is the same at every try
                 self._lease_error = type(error).__name__
                 log.exception("a request to the lease failed", extra={"event": "lease-error"})

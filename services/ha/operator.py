@@ -15,6 +15,7 @@ from services.ha.failover import Happening, State, copies
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
+from services.ha.own import BROKER_STOPS
 from services.ha.payloads import StatusOk
 from services.ha.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
 from services.ha.switchover import Switchover
@@ -303,10 +304,15 @@ class Operator:
         rested = own.now_ms >= self._not_before_ms or is_other_set
         if trouble and term.opened and rested and (fit := self._better_targets(term)):
             self._not_before_ms, self._failed_at = own.now_ms + SWITCH_PAUSE_MS, None
-            own.alarm("handed-over", f"This node has trouble: {trouble}.")
+            self._alarm_hand_over(trouble, f"This node has trouble: {trouble}.")
             self._begin_switch(term, fit[0])
         elif not term.gate_open:
             self._leave_unopened(term, trouble)
+
+    def _alarm_hand_over(self, trouble: str, text: str) -> None:
+        """A broker that is asked to stop is no trouble, although its node hands over like one."""
+        if trouble != BROKER_STOPS:
+            self.own.alarm("handed-over", text)
 
     def _better_targets(self, term: Mastership) -> list[Member]:
         """Slaves to which a master with trouble hands over, the one with most of the log first.
@@ -385,9 +391,8 @@ class Operator:
         if stored is None or stored.lease.paused or not self._takers():
             return
         if trouble:
-            own.alarm(
-                "handed-over",
-                f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}.",
+            self._alarm_hand_over(
+                trouble, f"This node has trouble: {trouble}. It cannot open epoch {term.epoch}."
             )
         own.step_back(why, times=2**self._unopened)
         self._unopened = min(self._unopened + 1, UNOPENED_MAX)

@@ -68,6 +68,8 @@ class _Edit(NamedTuple):
     attempts: int = 0
     wanted: Lease | None = None
     """Proposed, and not settled yet."""
+    unanswered: bool = False
+    """A try had no answer, and may have been applied for a while."""
 
 
 class LeaseEdits:
@@ -116,7 +118,7 @@ class LeaseEdits:
             body = _body(session.stored.lease)
             # 1. A write is applied and its answer lost. 2. The master renews the lease on top of
             # it. 3. The second try finds what it wants: who made it so is not known.
-            body |= {"changed": None} if edit.attempts else so.body
+            body |= {"changed": None} if edit.unanswered else so.body
             own.out.put(Reply(edit.token, ok=True, body=body))
             return
         self._edit = edit._replace(wanted=wanted, attempts=edit.attempts + 1)
@@ -137,7 +139,8 @@ class LeaseEdits:
         elif edit.attempts >= EDIT_ATTEMPTS:
             self._refuse("others changed the lease at the same time, again and again")
         else:
-            self._edit = edit._replace(wanted=None)
+            unanswered = edit.unanswered or settled.unanswered
+            self._edit = edit._replace(wanted=None, unanswered=unanswered)
 
     def _refuse(self, detail: str) -> None:
         edit, self._edit = self._edit, None

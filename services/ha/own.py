@@ -39,6 +39,8 @@ RETRIED_FAULTS: Final = frozenset(
     {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
 )
 """Codes of faults of the log and its marks that may be over the next time."""
+BROKER_STOPS: Final = Trouble.STOPPING.name.lower()
+"""Trouble of a node whose broker waits, for a moment, until another node serves."""
 LOGS_DIFFER: Final = "logs-differ"
 """Alarm of a slave whose confirmed bytes are not the master's."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
@@ -239,6 +241,8 @@ class Own:
         stalling = self.liveness.stalling
         if self.stalls_are_over:
             return f"{stalling} stood still too long or too often of late: others come first"
+        if self.trouble == BROKER_STOPS:
+            return "its broker is asked to stop"
         return f"this node has trouble: {self.trouble}" if self.trouble else ""
 
     @property

@@ -445,26 +445,29 @@ class StoreDir:
     def mark_running(self, pid: int | None = None) -> None:
         """Make ``abort`` durable, holding the decimal process id, no newline.
 
-        One that says ``is_opened`` stays as it is. Raises DiskFull, ReadOnlyDisk: then nothing may
-        be appended before ``make_up``, which the appender calls.
+        One that is there stays as it is: its name is what counts. Raises DiskFull, ReadOnlyDisk:
+        then nothing may be appended before ``make_up``, which the appender calls.
         """
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
-        text = str(self._abort_owed).encode()
-        if not self.is_opened and read_whole(self.disk, self.abort_path) != text:
-            self._write_abort(text)
+        self._make_abort(str(self._abort_owed).encode())
         self.disk.sync_directory(self.root)
         self._abort_owed = None
 
-    def _write_abort(self, text: bytes) -> None:
-        # Two services may start at once; whose number it holds is of no matter, that it is there
-        # is. FileExistsError, FileNotFoundError: the other one's temporary, or taken by it.
-        # DiskFull: a name often finds room where a block does not, and it is the name that counts.
-        with contextlib.suppress(FileExistsError, FileNotFoundError, DiskFull):
-            write_atomically(self.disk, self.abort_path, text)
-        if self.disk.stat(self.abort_path) is None:
-            with contextlib.suppress(FileExistsError):
-                self.disk.create(self.abort_path, 0, reserve=False).close()
+    def _make_abort(self, text: bytes) -> None:
+        # Made, never replaced: 1. reput sees that the store is not opened; 2. the broker records
+        # that it is; 3. reput would write its number over that.
+        try:
+            file = self.disk.create(self.abort_path, 0, reserve=False)
+        except FileExistsError:
+            return
+        try:
+            # A name often finds room where a block does not.
+            with contextlib.suppress(DiskFull):
+                file.pwrite(text, 0)
+                file.sync()
+        finally:
+            file.close()
 
     @property
     def is_opened(self) -> bool:

@@ -53,6 +53,20 @@ REMOVED_MAX: Final = 1000
 LOOKS_MAX: Final = 50
 """Others may write while one reads; each time costs another look."""
 UID: Final = "uid"
+REMEDIES: Final = {
+    errno.ENOENT: "mount it, or make it, where `cluster.lease_dir` says",
+    errno.ENOTDIR: "`cluster.lease_dir` must name a directory",
+    errno.EACCES: "let the user of ha write there",
+    errno.EPERM: "let the user of ha write there",
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "make room on its disk",
+    errno.EROFS: "mount it so that it can be written",
+    errno.EMFILE: "raise the limit of open files of ha (`ulimit -n`)",
+}
+"""By error number; a reason ends with one."""
+LINK_REMEDY: Final = (
+    "A living master replaces it with its next renewal; without one, put its text back or remove it"
+)
 VERSION_NAME: Final = re.compile(r"([1-9][0-9]{0,17})\.([0-9a-f]{32})")
 
 
@@ -88,7 +102,9 @@ class DirectoryObject:
             if found is not None and (proved or looks.count(found) == LOOKS_MAX):
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)
-        raise UnreadableLease(f"{self._dir} changed {LOOKS_MAX} times while it was read")
+        raise UnreadableLease(
+            f"the lease in {self._dir} changed at each of {LOOKS_MAX} looks at it: too many write it"
+        )
 
     def put(self, lease: Lease, base: Stored) -> Outcome:
         """Make the version after base, if nobody did."""
@@ -135,6 +151,12 @@ class DirectoryObject:
         stored = Stored(lease, version, uid)
         self._synced = _what_counts(stored)
         return Outcome(LeaseOutcome.APPLIED, stored)
+
+    def in_words(self, error: OSError) -> str:
+        """What kept the directory from being read or written, and what to do about it."""
+        what = os.strerror(error.errno).lower() if error.errno else "it failed"
+        remedy = REMEDIES.get(error.errno or 0, "look at its disk")
+        return f"the lease directory {self._lease_dir}: {what}; {remedy}"
 
     def _newest(self, uid: str) -> tuple[Stored | None, bool]:
         """The newest version, None if there is none; and whether that is proved (b)."""
@@ -185,14 +207,21 @@ class DirectoryObject:
         if uid is not None:
             return uid
         if os.path.lexists(self._dir):
-            raise UnreadableLease(f"{self._dir} has no link {UID}: being removed, or damaged")
+            raise UnreadableLease(
+                f"{self._dir} has no link {UID}: being removed, or damaged. If it stays so, remove "
+                "the directory, then `tidemark cluster recreate-lease`"
+            )
         # A directory that is not mounted must not look like a lease that was never made.
         self._lease_dir.stat()
         return None
 
     def _read(self, number: int, uid: str) -> _Version | None:
-        text = _target(self._path(number, uid))
-        return None if text is None else _decoded(text, number, uid)
+        path = self._path(number, uid)
+        try:
+            text = _target(path)
+            return None if text is None else _decoded(text, number, uid)
+        except UnreadableLease as error:
+            raise UnreadableLease(f"{path}: {error}. {LINK_REMEDY}") from error
 
     def _path(self, number: int, uid: str) -> Path:
         return self._dir / f"{number}.{uid}"
@@ -236,8 +265,10 @@ class DirectoryLease:
     async def _call(self, call: Callable[[], Outcome]) -> Outcome:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-        except (OSError, UnreadableLease) as error:
+        except UnreadableLease as error:
             return Outcome(LeaseOutcome.UNKNOWN, reason=str(error))
+        except OSError as error:
+            return Outcome(LeaseOutcome.UNKNOWN, reason=self._object.in_words(error))
 
 
 def _encoded(lease: Lease, number: int, *, previous: str) -> tuple[str, str]:
@@ -252,9 +283,9 @@ def _decoded(text: str, number: int, uid: str) -> _Version:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnreadableLease(f"version {number} is not JSON: {error}") from error
+        raise UnreadableLease("what it says is not JSON") from error
     if not isinstance(fields, dict):
-        raise UnreadableLease(f"version {number} is {text!r}, not an object")
+        raise UnreadableLease("what it says is not a JSON object")
     lease = lease_of(str(fields.get("holder", "")), fields)
     version = f"{number}.{fields.get('token', '')}"
     return _Version(Stored(lease, version, uid), str(fields.get("previous", "")))
@@ -268,7 +299,7 @@ def _target(path: Path) -> str | None:
         return None
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise UnreadableLease(f"{path} is not a symbolic link") from error
+            raise UnreadableLease(f"{path.name} is not a symbolic link") from error
         raise
 
 

@@ -30,6 +30,7 @@ from services.ha.events import LeaseOutcome
 from services.ha.lease.interface import Outcome
 from services.ha.lease.texts import TEXT_NAMES, UnreadableLease, holder_text, lease_of, texts_of
 from services.ha.lease.value import Lease, Stored
+from services.ha.link_log import in_words
 
 ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KEPT: Final = 4
@@ -249,4 +250,15 @@ def _refusal(status: int, answer: Any) -> str:
 def _said(error: Exception) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
-    return f"{type(error).__name__}: {error}"[:MESSAGE_SIZE_MAX]
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"the API server at {error.host}:{error.port}: its certificate is not accepted"
+        case aiohttp.ClientConnectorError():
+            where = f"the API server at {error.host}:{error.port}"
+            return f"{where} is not reached: {in_words(error.os_error)}"
+        case aiohttp.ServerDisconnectedError():
+            return "the API server closed the connection without an answer"
+        case OSError() | UnreadableLease():
+            return f"the API server: {in_words(error)}"[:MESSAGE_SIZE_MAX]
+        case _:
+            return "the API server's answer is not HTTP, or not that of a Kubernetes API"

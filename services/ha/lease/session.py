@@ -47,6 +47,8 @@ class Settled(NamedTuple):
     applied: bool
     """The object is as this write made it. If not, it may have been for a while: another write
     came after it. Whoever gave up an epoch in this way must not act on it."""
+    unanswered: bool = False
+    """An attempt had no answer: if the write is not applied now, it may have been for a while."""
 
 
 class Answer(NamedTuple):
@@ -66,6 +68,7 @@ class _Write:
         "last",
         "looks_first",
         "sent_ms",
+        "unanswered",
         "wanted",
     )
 
@@ -80,6 +83,8 @@ class _Write:
         """By ``renewed``, the newest only."""
         self.looks_first = False
         """The last attempt was a conflict, or was not answered: read before the next one."""
+        self.unanswered = False
+        """An attempt was not answered."""
 
     def attempt(self, now_ms: int) -> Lease:
         """What the next attempt writes."""
@@ -248,6 +253,7 @@ class LeaseSession:
                 # In turn: where answers to writes are lost, only a read tells that one was applied;
                 # where the write was, only a repetition settles it.
                 self._write.looks_first = self._wrote
+                self._write.unanswered |= self._wrote
             return Answer([])
         self.reason = ""
         self.latency_ms = now_ms - started_ms
@@ -311,7 +317,7 @@ class LeaseSession:
         self._write = None
         if not applied:
             self._give_up(write)
-        return Settled(write.wanted, applied)
+        return Settled(write.wanted, applied, not applied and write.unanswered)
 
     def _give_up(self, write: _Write) -> None:
         """An epoch that the write would have begun is not to be acted on."""

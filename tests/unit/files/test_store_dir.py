@@ -598,13 +598,36 @@ class TestAbort:
         opened.mark_clean()
         assert store(tmp_path).was_clean
 
-    def test_after_a_crash_it_is_replaced_and_never_missing(self, tmp_path: Path) -> None:
+    def test_after_a_crash_it_stays_as_it_is(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
         opened.abort_path.write_bytes(b"12345678")
         opened.mark_running(77)
         opened.mark_running(77)
-        assert opened.abort_path.read_bytes() == b"77"
+        assert opened.abort_path.read_bytes() == b"12345678"
         assert not opened.was_clean
+
+    @pytest.mark.parametrize("left", [None, b"4711"])
+    def test_a_service_that_starts_beside_the_broker_keeps_that_the_store_is_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None
+    ) -> None:
+        # 1. Reput looks at abort. 2. The broker makes it and records that the store is opened.
+        # 3. Reput goes on.
+        broker, reput = store(tmp_path), store(tmp_path)
+        broker.open_or_create()
+        if left is not None:
+            broker.abort_path.write_bytes(left)
+        writes = OsDisk.create
+
+        def create(disk: OsDisk, path: Path, size: int, *, reserve: bool = True) -> OsFile:
+            monkeypatch.setattr(OsDisk, "create", writes)
+            broker.mark_running(1)
+            broker.mark_opened()
+            return writes(disk, path, size, reserve=reserve)
+
+        monkeypatch.setattr(OsDisk, "create", create)
+        reput.mark_running(2)
+        assert broker.is_opened
+        assert sorted(tmp_path.glob("abort*")) == [broker.abort_path]
 
     def test_on_a_disk_without_a_block_the_name_alone_says_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,6 +108,25 @@ def test_who_made_it_so_is_not_known_once_an_answer_was_lost(paused: bool) -> No
         assert [type(effect) for effect in own.out.take()] == [LeasePut]
 
 
+def test_a_try_that_was_refused_for_sure_has_changed_nothing() -> None:
+    # This node has not seen yet that another order paused the group: its write is a conflict.
+    own, _ = serving()
+    edits = LeaseEdits(own)
+    edits.begin(7, set_paused(True))
+    [put] = [effect for effect in own.out.take() if isinstance(effect, LeasePut)]
+    conflict = LeaseAnswered(put.request, LeaseOutcome.CONFLICT)
+    [get] = own.session.answered(conflict, own.now_ms).effects
+    assert isinstance(get, LeaseGet)
+    found = Stored(lease(paused=True), "2", "u")
+    answer = own.session.answered(LeaseAnswered(get.request, LeaseOutcome.FOUND, found), own.now_ms)
+    edits.settled(answer.settled)
+    edits.tick()
+    [reply] = own.out.take()
+    assert isinstance(reply, Reply)
+    assert (reply.ok, reply.body["changed"]) == (True, False)
+    assert reply.body["detail"] == "automatic failover is paused already. Nothing was changed."
+
+
 def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
     own, _ = serving()
     with pytest.raises(Refused, match="not the master any more"):

@@ -93,6 +93,24 @@ def test_a_master_with_a_full_disk_hands_over() -> None:
     assert "handed-over" not in own.alarms
 
 
+def test_a_broker_that_waits_to_end_is_no_alarm() -> None:
+    group = grown()
+    replica = group["a"].replica
+    assert replica is not None
+    alarms: set[str] = set()
+    group["a"].trouble = (Trouble.STOPPING, Trouble.NONE)
+    reasons: set[str] = set()
+
+    def moved() -> bool:
+        alarms.update(replica.own.alarms)
+        reasons.add(replica.own.unfit)
+        return any(node.name != "a" for node in group.masters)
+
+    group.until(moved)
+    assert "handed-over" not in alarms
+    assert "its broker is asked to stop" in reasons
+
+
 def test_a_master_that_is_to_end_hands_over_first() -> None:
     group = grown()
     reply = order(group["a"], "switchover", reason="stopping")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import random
@@ -257,6 +258,42 @@ def test_an_object_half_removed_or_damaged_is_neither_found_nor_absent(
         made.get()
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, "permission denied; let the user of ha write there"),
+        (errno.ENOSPC, "no space left on device; make room on its disk"),
+        (errno.EROFS, "read-only file system; mount it so that it can be written"),
+        (errno.EIO, "input/output error; look at its disk"),
+    ],
+)
+async def test_a_directory_that_fails_is_named_with_what_to_do(
+    made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    found(made.get())
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/link")
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    store = DirectoryLease(tmp_path, NAME)
+    assert (await store.get()).reason == f"the lease directory {tmp_path}: {words}"
+    await store.close()
+
+
+async def test_a_link_that_cannot_be_read_is_named_with_what_to_do(
+    made: DirectoryObject, tmp_path: Path
+) -> None:
+    base = advance(made, 2)
+    strange = tmp_path / NAME / f"4.{base.uid}"
+    strange.symlink_to("not json")
+    store = DirectoryLease(tmp_path, NAME)
+    reason = (await store.get()).reason
+    assert reason.startswith(f"{strange}: what it says is not JSON. A living master replaces it")
+    assert reason.endswith("put its text back or remove it")
+    await store.close()
+
+
 @pytest.mark.parametrize("healed", ["put back", "removed", "put back as an older version"])
 @pytest.mark.parametrize("damage", ["not json", "[]", None])
 def test_a_newest_link_that_was_unreadable_for_a_while_does_not_wedge_the_lease(
@@ -343,7 +380,10 @@ async def test_requests_are_answered_by_number_and_errors_are_unknown(tmp_path: 
     gone = DirectoryLease(tmp_path / "gone", NAME)
     answer = await carry_out(gone, LeaseGet(4), 5000)
     assert answer.outcome is LeaseOutcome.UNKNOWN
-    assert "gone" in answer.reason
+    assert answer.reason == (
+        f"the lease directory {tmp_path / 'gone'}: no such file or directory; "
+        "mount it, or make it, where `cluster.lease_dir` says"
+    )
     await store.close()
     await gone.close()
 

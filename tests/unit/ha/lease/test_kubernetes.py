@@ -229,7 +229,10 @@ async def test_no_answer_is_unknown_within_the_time_out(
     await api.close()
     refused = await lease.get()
     assert refused.outcome is LeaseOutcome.UNKNOWN
-    assert "Connect" in refused.reason
+    assert refused.reason == (
+        f"the API server at {api.url.removeprefix('http://')} is not reached: "
+        "nothing accepts connections at its address"
+    )
 
 
 async def test_a_lost_answer_is_unknown_although_the_write_was_applied(
@@ -276,7 +279,7 @@ async def test_the_pod_shows_its_role(lease: KubernetesLease, api: LeaseApi) -> 
     api.faults = Faults(error_rate=1, errors=(403,))
     assert await lease.announce("slave") == "the API server answered 403: injected"
     await api.close()
-    assert "Connect" in await lease.announce("slave")
+    assert "nothing accepts connections at its address" in await lease.announce("slave")
 
 
 def test_outside_of_a_pod_an_address_is_needed(

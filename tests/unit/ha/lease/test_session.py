@@ -211,7 +211,7 @@ def test_a_holder_changed_by_hand_is_not_taken_for_the_own_write() -> None:
     look = get(answered(subject, second, LeaseOutcome.CONFLICT, now_ms=500).effects)
     edited = stored(renewal.lease._replace(holder=B), "12")
     answer = answered(subject, look, LeaseOutcome.FOUND, edited, now_ms=510)
-    assert answer.settled == Settled(MINE, applied=False)
+    assert answer.settled == Settled(MINE, applied=False, unanswered=True)
     assert not subject.holds(4)
     assert subject.deadline_ms(4) is None
 
