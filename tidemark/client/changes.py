@@ -8,6 +8,7 @@ the heartbeats' task: a slow one costs no lease.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tidemark.client.commits import Queue
@@ -71,7 +72,7 @@ class Changes:
         for held in arrived:
             held.told = True
         if arrived and self._on_assigned is not None:
-            await self._on_assigned([held.queue for held in arrived])
+            await _call(self._on_assigned, [held.queue for held in arrived])
         member.holdings.own(arrived)
         member.pulse.ring()
 
@@ -80,4 +81,11 @@ class Changes:
         for held in told:
             held.told = False
         if told and self._on_revoked is not None:
-            await self._on_revoked([held.queue for held in told])
+            await _call(self._on_revoked, [held.queue for held in told])
+
+
+async def _call(callback: Callback, queues: list[Queue]) -> None:
+    called: object = callback(queues)
+    if not inspect.isawaitable(called):
+        raise TypeError(f"on_assigned and on_revoked are awaited: {callback!r} is not async")
+    await called

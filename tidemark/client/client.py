@@ -25,6 +25,7 @@ from tidemark.client.delayed import Delayed
 from tidemark.client.feed import Feed
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.groups import Groups, Start, group_settings
+from tidemark.client.handlers import check_is_async
 from tidemark.client.messages import (
     Ack,
     Message,
@@ -231,7 +232,7 @@ class Client:
         come again after a crash; a queue at its limit waits, others go on.
         session_ms: so long after this program's death its queues go to others. member: a name that
         no other member has; None makes one. on_assigned, on_revoked: awaited with the queues, the
-        latter before they go to another.
+        latter before they go to another. Raises TypeError for one that is a plain function.
         """
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
@@ -242,6 +243,9 @@ class Client:
         wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
         if not wanted:
             raise ValueError("subscribe to at least one topic")
+        for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+            if callback is not None:
+                check_is_async(callback, f"{name}(queues)")
         calls = GroupCalls(self.connection, group, _member_name() if member is None else member)
         return Subscription(
             Feed(

@@ -37,7 +37,11 @@ class Committing:
         self._member = member
         self._has_moved = False
         self._moved, self._hurried = Pulse(), Pulse()
-        self._is_urgent = False
+        self._is_urgent = self._is_over = False
+
+    def end(self) -> None:
+        """The group is left: a commit that does not get through is not repeated any more."""
+        self._is_over = True
 
     def moved(self) -> None:
         """A position may have moved. Called for every message: it does next to nothing."""
@@ -92,11 +96,15 @@ class Committing:
             await member.pulse.wait()
 
     async def commit(self, ack: str) -> None:
-        """Commit what is done now; ``disk``: return when the record of it is on disk."""
+        """Commit what is done now; ``disk``: return when the record of it is on disk.
+
+        Waits for a broker that does not answer.
+        """
         await self.settle()
         member = self._member
         if ack == "accepted" or member.joined.broadcast:
             return
+        failed = 0
         while True:
             offsets = {
                 held.queue: offset
@@ -110,6 +118,11 @@ class Committing:
                 return
             except OTHER_GENERATION:
                 await member.until_other_than(generation)
+            except errors.TidemarkError as error:
+                if not is_transient(error) or self._is_over:
+                    raise
+                failed += 1
+                await member.calls.connection.pause(failed, error)
 
     async def committed(self) -> Mapping[Queue, int]:
         """What the group has committed, asked for until the broker answers."""

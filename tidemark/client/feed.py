@@ -414,6 +414,7 @@ class Feed:
                 "Check the node's /ready.",
             ) from None
         finally:
+            self.committing.end()
             await self._end(*self._tasks)
             await self._sign_off()
         if not self._failure_is_known:

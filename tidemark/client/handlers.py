@@ -249,8 +249,8 @@ class Handlers:
         return verdict
 
 
-def check_is_async(handler: object) -> None:
-    """Raise TypeError for a handler that is surely no coroutine function.
+def check_is_async(handler: object, called: str = "handler(message)") -> None:
+    """Raise TypeError for a handler that is surely no coroutine function. called: how it is.
 
     A plain function would run once per message, and each message would be taken for failed. What
     only its call can tell, such as a lambda, is found out at the first message.
@@ -264,12 +264,12 @@ def check_is_async(handler: object) -> None:
         and not inspect.iscoroutinefunction(inner)
         and getattr(inner, "__name__", "") != "<lambda>"
     ):
-        raise not_async(handler)
+        raise not_async(handler, called)
 
 
-def not_async(handler: object) -> TypeError:
+def not_async(handler: object, called: str = "handler(message)") -> TypeError:
     """The error for a handler that is not awaited."""
-    return TypeError(f"a handler is called as `await handler(message)`: {handler!r} is not async")
+    return TypeError(f"a handler is called as `await {called}`: {handler!r} is not async")
 
 
 def is_failure(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -381,3 +382,46 @@ async def test_a_broker_of_the_version_before_takes_messages_back(
         assert message is not None
         await messages.nack(message)
     assert len(broker.nacks) == 1 + lost_count
+
+
+# `nack` waited for a broker that restarted; `commit` gave up at once.
+async def test_a_commit_to_disk_waits_for_a_broker_that_is_away(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+    async with mq.subscribe("orders", group="billing") as messages:
+        message = await messages.getone()
+        assert message is not None
+        await messages.ack(message)
+        await messages.commit()
+        broker.group_faults["commit"] = [refusal(503, "not-serving", retriable=True)] * 3
+        await messages.commit(ack="disk")
+        assert broker.group_faults["commit"] == []
+        assert broker.commits[-1]["ack"] == "disk"
+        broker.group_faults["commit"] = [refusal(409, "other")]
+        with pytest.raises(errors.TidemarkError, match="other"):
+            await messages.commit(ack="disk")
+
+
+# Found out only when the first queue came: `object NoneType can't be used in 'await' expression`.
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+async def test_a_plain_function_is_refused_as_callback(
+    broker: GroupBroker, mq: tidemark.Client, name: str
+) -> None:
+    refused: dict[str, Any] = {name: print}
+    with pytest.raises(TypeError, match=rf"`await {name}\(queues\)`: .*print.* is not async"):
+        mq.subscribe("orders", group="billing", **refused)
+
+
+async def test_what_is_found_out_when_a_queue_comes_ends_the_subscription(
+    broker: GroupBroker, mq: tidemark.Client
+) -> None:
+    broker.put("orders", 0, b"1")
+
+    async def consume() -> None:
+        callback: Any = lambda _queues: None  # noqa: E731 — what only its call can tell
+        async with mq.subscribe("orders", group="billing", on_assigned=callback) as messages:
+            await messages.getone()
+
+    with pytest.raises(TypeError, match=r"are awaited: .*lambda.* is not async"):
+        await consume()
