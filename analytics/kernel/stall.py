@@ -6,8 +6,9 @@ lengths; old ones fade. The stall time is a multiple of their 95th percentile, w
 A gap with a hole in its ticks is not counted: a hole says nothing of how often a group commits,
 and a group that stands still would else be given as many times the hole before it is said.
 Nor is one with an absence in it: it shows how long members were away, not how often they commit.
-Gaps of several queues that end at one look count once where the number of gaps decides: one commit
-ended them, and where messages are rare each of them shows when a message came rather than how long
+Gaps of several queues that end at one look share a weight of 1: one commit ended them. Counted one
+by one, a single hang of a group with many queues would be most of what was seen, and excuse the
+next one; and where messages are rare each of them shows when a message came rather than how long
 the group waits between two commits.
 """
 
@@ -69,7 +70,7 @@ class StallTimes:
         self._bins *= fade[:, None]
         # Gaps are whole periods; the hair is for periods that no double holds exactly.
         number = np.minimum(np.searchsorted(self._ends, gap - 1e-6), self._ends.size - 1)
-        np.add.at(self._bins, (pair, number), 1.0)
+        np.add.at(self._bins, (pair, number), 1.0 / counted[pair])
         self._pairs["gaps"][:] = self._pairs["gaps"] * fade + (counted > 0)
         np.copyto(self._pairs["gaps_tick"], float(now), where=counted > 0)
         self._changed = True

@@ -187,8 +187,8 @@ def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
         named = [f"{abs(found.clock):.0f} s {side}" in each for each in rows.words("cause")]
         if not all(named):
             problems.append(f"clock named at {sum(named)} of {len(named)} looks")
-    reasons = " ".join(result.lag["reason"].fill_null("").to_pylist())
-    if "no_snapshot" in reasons and not truth.missing:
+    reasons = result.lag.filter(pc.is_in(result.lag["tick"], rows.table["tick"]))["reason"]
+    if "no_snapshot" in " ".join(reasons.fill_null("").to_pylist()) and not truth.missing:
         problems.append("said to have sent no snapshot")
     if found.faulty is not None:
         found_s, more = _found(found, looks, alarming, status)
