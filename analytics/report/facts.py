@@ -80,6 +80,8 @@ class Pair:
     blamed: str | None
     blamed_share: float | None
     blamed_detail: str | None
+    was_late: bool = False
+    """It is not known now, and was late when it was known last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Before: ``source`` reads. After: ``page`` draws, ``facts.to_json`` writes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -14,7 +15,7 @@ from analytics.report.facts import Facts, Pair
 from analytics.report.outlook import anomalies, capacity, forecasts, gaps, unknowns
 from analytics.report.overview import Overview, overview
 from analytics.report.source import Tables
-from analytics.report.words import LEVELS, NONE, UNKNOWN
+from analytics.report.words import INFO, LEVELS, NONE, UNKNOWN
 
 ATTENTION_MAX: Final = 24
 """Pairs drawn in detail; the others are in the list of all."""
@@ -40,14 +41,13 @@ def gather(
     Raises ValueError for a time that is empty.
     """
     seen = overview(tables, start, end)
-    pairs = sorted(seen.pairs, key=urgency)
     # What was late when it was seen last is not well because it is out of sight.
-    looked_at = [
-        pair
-        for pair in pairs
-        if pair.level not in (NONE, UNKNOWN)
-        or (pair.level == UNKNOWN and pair.pair_id in seen.late)
+    pairs = [
+        replace(pair, was_late=pair.level == UNKNOWN and pair.pair_id in seen.late)
+        for pair in seen.pairs
     ]
+    pairs.sort(key=urgency)
+    looked_at = [pair for pair in pairs if pair.level not in (NONE, UNKNOWN) or pair.was_late]
     shown = looked_at[:ATTENTION_MAX]
     others = _others(seen, pairs, {pair.pair_id for pair in shown})
     period_s = seen.period_s or _PERIOD_S
@@ -82,12 +82,16 @@ def gather(
     )
 
 
-def urgency(pair: Pair) -> tuple[int, float, str, str]:
-    """Whom to wake for first; within that, the furthest beyond its objective."""
+def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
+    """Whom to wake for first; within that, the furthest beyond its objective.
+
+    What was late before it was out of sight comes before what is only to know.
+    """
     burn = 0.0
     if pair.age_s is not None and pair.objective_s:
         burn = pair.age_s / pair.objective_s
-    return LEVELS.index(pair.level), -burn, pair.group, pair.topic
+    of = INFO if pair.was_late else pair.level
+    return LEVELS.index(of), not pair.was_late, -burn, pair.group, pair.topic
 
 
 def _others(seen: Overview, pairs: list[Pair], shown: set[int]) -> list[Pair]:

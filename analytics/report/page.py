@@ -93,14 +93,18 @@ def headline(facts: Facts) -> str:
     found = counts(facts)
     urgent = found[PAGE] + found[TICKET]
     rest = []
+    late = _late(facts)
+    of_late = f", {late:,} of them late when last seen" if late else ""
     if facts.total and found[UNKNOWN] == facts.total:
-        return f"Nothing is known of the {plural(facts.total, 'pair')} of group and topic"
+        return f"Nothing is known of the {plural(facts.total, 'pair')} of group and topic{of_late}"
     if found[UNKNOWN]:
-        rest.append(f"{plural(found[UNKNOWN], 'pair')} not known")
+        rest.append(f"{plural(found[UNKNOWN], 'pair')} not known{of_late}")
     if not urgent:
         first = (
             f"All {facts.total:,} pairs of group and topic are in time"
             if not rest and not found[INFO] and facts.total > 1
+            else "No pair of group and topic that is known needs attention"
+            if late
             else "No pair of group and topic needs attention"
         )
         return ", ".join([first, *rest])
@@ -111,6 +115,11 @@ def headline(facts: Facts) -> str:
     if found[PAGE]:
         rest.insert(0, f"{found[PAGE]:,} of them now" if found[TICKET] else "now")
     return ", ".join([first, *rest])
+
+
+def _late(facts: Facts) -> int:
+    """Pairs that are not known, and were late when they were."""
+    return sum(pair.was_late for pair in facts.pairs)
 
 
 def _header(facts: Facts) -> str:
@@ -141,12 +150,8 @@ def _tiles(facts: Facts) -> str:
 
 def _names(facts: Facts) -> str:
     """Everything that needs attention by name, before the first plot."""
-    drawn = [one.pair for one in facts.attention]
-    there = {pair.pair_id for pair in drawn}
-    # Cards are few; the list of all pairs has the rest, in the same order.
-    more = [each for each in facts.pairs if each.level in (PAGE, TICKET)]
-    found = drawn + [each for each in more if each.pair_id not in there]
-    found = [each for each in found if each.level != INFO]
+    # Cards are few; the list of all pairs has every one of them, in the same order.
+    found = [each for each in facts.pairs if each.level in (PAGE, TICKET) or each.was_late]
     if not found:
         return ""
     items = "".join(
@@ -154,9 +159,8 @@ def _names(facts: Facts) -> str:
         f'<span class="soft">reads {escape(each.topic)} on {escape(each.broker)}</span></li>'
         for each in found[:NAMED_MAX]
     )
-    left = sum(counts(facts)[each] for each in (PAGE, TICKET)) - sum(
-        each.level in (PAGE, TICKET) for each in found[:NAMED_MAX]
-    )
+    urgent = sum(counts(facts)[each] for each in (PAGE, TICKET))
+    left = urgent + _late(facts) - len(found[:NAMED_MAX])
     if left > 0:
         items += f'<li class="soft">and {left:,} more</li>'
     return f'<ul class="names" aria-label="What needs attention">{items}</ul>'

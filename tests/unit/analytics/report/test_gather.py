@@ -17,7 +17,8 @@ from analytics.report.bins import BINS_MAX, bins_of
 from analytics.report.changes import previous
 from analytics.report.course import evidence_in_words
 from analytics.report.facts import Attention, Facts, to_json
-from analytics.report.gather import gather
+from analytics.report.gather import ATTENTION_MAX, gather
+from analytics.report.page import headline, page
 from analytics.schema import Status
 from tests.support.lag_world import (
     BLIND,
@@ -90,6 +91,57 @@ def test_a_group_that_was_dead_when_it_went_out_of_sight_has_a_card(
     assert shown(facts_of(blinded(None, 1.0))) == late
     assert shown(facts_of(blinded("OK", 1.0))) == late
     assert shown(facts_of(blinded(None, None))) == late, "nothing was ever known of it"
+
+
+def test_a_dead_group_out_of_sight_comes_before_those_that_only_inform(
+    world: Mapping[str, pa.Table],
+) -> None:
+    # Two dozen groups that catch up took all cards, and it was not named anywhere.
+    rows: list[dict[str, object]] = []
+    for row in world["pair_lag"].to_pylist():
+        if row["group"] == "audit":
+            unseen = row["tick"] > tick(TICKS - 30)
+            row |= {"status": "UNKNOWN" if unseen else "STOPPED", "age_max_seconds": None}
+            rows += [
+                row | {"pair_id": number, "group": f"g{number}", "status": "CATCHING_UP"}
+                for number in range(ATTENTION_MAX)
+            ]
+        rows.append(row)
+    found = facts_of({**world, "pair_lag": as_table("pair_lag", rows)})
+    assert [one.pair.group for one in found.attention][:4] == [
+        "mailer",
+        "search-index",
+        "ledger",
+        "audit",
+    ]
+    assert "<b>audit</b>" in page(found).split("<figure")[0]
+
+
+def test_every_dead_group_out_of_sight_is_named_and_counted(
+    world: Mapping[str, pa.Table],
+) -> None:
+    # More than have a card: those without one were in no list of names, and the headline said
+    # that no pair needs attention.
+    count = ATTENTION_MAX + 10
+    rows = [
+        row
+        | {
+            "pair_id": number,
+            "group": f"g{number:02}",
+            "status": "UNKNOWN" if row["tick"] > tick(TICKS - 30) else "STOPPED",
+        }
+        for row in world["pair_lag"].to_pylist()
+        if row["group"] == "audit"
+        for number in range(count)
+    ]
+    found = facts_of({**world, "pair_lag": as_table("pair_lag", rows)})
+    first_screen = page(found).split("<figure")[0]
+    for number in range(count):
+        assert f"<b>g{number:02}</b>" in first_screen
+    assert headline(found) == (
+        f"Nothing is known of the {count} pairs of group and topic, "
+        f"{count} of them late when last seen"
+    )
 
 
 def test_a_pair_has_the_numbers_of_its_newest_tick(facts: Facts) -> None:

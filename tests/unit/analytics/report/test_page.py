@@ -193,7 +193,9 @@ def test_the_headline_says_the_state_in_one_line(
         place, lag.schema.field(place), pa.array(["UNKNOWN"] * lag.num_rows, pa.string())
     )
     unknown = gather(MemoryTables({"pair_lag": blind}), start=START, end=END, made_at=END)
-    assert headline(unknown) == "Nothing is known of the 6 pairs of group and topic"
+    assert headline(unknown) == (
+        "Nothing is known of the 6 pairs of group and topic, 3 of them late when last seen"
+    )
     nothing = gather(MemoryTables({}), start=START, end=END, made_at=END)
     assert headline(nothing).startswith("Nothing is known of the time from 4 Mar 10:00")
     read(page(nothing))
