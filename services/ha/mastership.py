@@ -421,6 +421,11 @@ class Mastership:
     def _know_set(self) -> None:
         session = self._own.session
         assert session.stored is not None
+        if session.backwards:
+            # Otherwise: 1. An older lease is put back, of this very term, which lacks a member that
+            # was added since. 2. What is acknowledged without that member is lost if the lease is
+            # made again, with the newest set, and it takes it.
+            return
         in_sync, count = self.in_sync, self._own.count
         joins, leaves = in_sync.joins, in_sync.leaves
         in_sync.known(session.stored.lease, session.unsettled)

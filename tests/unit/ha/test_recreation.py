@@ -78,3 +78,16 @@ def test_a_lease_that_went_back_is_believed_by_nobody() -> None:
     group.run(5000)
     assert order(group["b"], "recreate-lease").ok
     group.wait_master()
+
+
+def test_a_set_that_went_back_is_not_believed_by_the_master_of_its_epoch() -> None:
+    group = grown()
+    newest = lease_of(group)
+    older = tuple(member for member in newest.in_sync if member.node != "c")
+    group.isolate("c")
+    group.edit_lease(in_sync=older, in_sync_version=newest.in_sync_version - 1)
+    group.until(lambda: "lease-went-backwards" in group["a"].own.alarms)
+    end = group.append()
+    before = group["a"].own.confirm
+    group.until(lambda: not group.masters)
+    assert group["a"].own.confirm == before < end
