@@ -103,7 +103,8 @@ class DirectoryObject:
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)
         raise UnreadableLease(
-            f"the lease in {self._dir} changed at each of {LOOKS_MAX} looks at it: too many write it"
+            f"the lease in {self._dir} changed at each of {LOOKS_MAX} looks at it: "
+            "too many write it"
         )
 
     def put(self, lease: Lease, base: Stored) -> Outcome:
