@@ -88,10 +88,12 @@ def test_messages_survive_a_restart(tidemark_store: LocalStore) -> None:
     assert (tidemark_store.store_dir / "commitlog").is_dir()
 
 
-def test_a_test_keeps_its_own_garbage_collector(tidemark_store: LocalStore) -> None:
-    assert tidemark_store.url
+def test_a_test_keeps_its_own_garbage_collector(request: pytest.FixtureRequest) -> None:
+    frozen_before = gc.get_freeze_count()  # what pytest has collected
+    store: LocalStore = request.getfixturevalue("tidemark_store")
+    assert store.url
     assert gc.get_threshold()[0] < 50_000
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= frozen_before
 
 
 @pytest.mark.parametrize("tidemark_settings", [{"auto_create_topics": False}], indirect=True)
