@@ -142,10 +142,12 @@ class Master:
         while not store.dispatch_is_known and self._goes_on:
             self._health.add_reason("catching-up", "reput has not begun: does it run?")
             await self._doorbell.wait(LOCK_POLL_S)
-        self._health.clear_reason("catching-up")
+        dispatched = store.dispatched
+        self._health.add_reason(
+            "catching-up", f"the state is read to the log's end; {_left(dispatched, recovered.end)}"
+        )
         ground = self._make_ground(self._term)
         await asyncio.to_thread(ground.start_appender)
-        dispatched = store.dispatched
         known = recovered.next_queue_offsets
         next_offset = int(known.get((STATE_TOPIC, STATE_QUEUE), 0))
         state = await ground.unit_checks.healed(
@@ -178,6 +180,7 @@ class Master:
             "this node cannot be the master",
             extra={"event": "cannot-lead", "code": error.code, "detail": error.detail},
         )
+        self._health.clear_reason("catching-up")  # it waits for another node now
         self._health.add_reason(
             error.code,
             f"{error.detail} {error.advice}",
@@ -291,6 +294,7 @@ class Master:
 
     def _open(self) -> None:
         self._gate.open_as(MasterStanding(self._term))
+        self._health.clear_reason("catching-up")
         self._health.state = "serving"
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
         self._doorbell.ring("ha")
@@ -342,7 +346,6 @@ class Master:
             senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
             opening = not self._confirmed.is_set()
             if opening and self._epoch_record_is_seen(ground):
-                self._health.clear_reason("catching-up")
                 self._confirmed.set()
             busy = senders_wait or pullers_wait or opening
             await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
@@ -366,7 +369,7 @@ class Master:
             return True
         waits = "the group has not confirmed the record that opens the epoch"
         if end and self._term.is_master:
-            waits = f"reput has dispatched {dispatched} of {end} bytes"
+            waits = _left(dispatched, end)
         self._health.add_reason("catching-up", waits)
         return False
 
@@ -374,3 +377,9 @@ class Master:
         await stop.wait()
         self._over.set()
         self._doorbell.wake()
+
+
+def _left(dispatched: int, end: int) -> str:
+    """How far reput is behind the end of the log, in words."""
+    left = max(0, end - dispatched)
+    return f"reput has dispatched {dispatched} of {end} bytes, {left} are left"

@@ -1,0 +1,82 @@
+"""A node that was granted an epoch says what it waits for until it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from services.broker.replication import master as module
+from services.broker.replication.master import Master
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
+from tests.unit.broker.replication.page import Page
+from tidemark.formats.checkpoint import BrokerState, Slot
+
+END = 1000
+DISPATCHED = 400
+
+
+def reasons(health: Health) -> list[str]:
+    return [reason.detail for reason in health.reasons if reason.code == "catching-up"]
+
+
+class Followed:
+    """The state; says what readiness said while it was read."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self.heard: list[str] = []
+
+    def to_end(self, *_: int) -> None:
+        self.heard = reasons(self._health)
+
+
+def a_master(health: Health, page: Page, followed: Followed) -> Master:
+    recovered = SimpleNamespace(next_queue_offsets={}, end=END, walked_bytes=0, generation=1)
+    store = SimpleNamespace(
+        positions=page,
+        recover_for_term=lambda _: recovered,
+        dispatch_is_known=True,
+        dispatched=DISPATCHED,
+    )
+
+    async def healed(read: Any, _: Any) -> None:
+        await read()
+
+    ground = SimpleNamespace(
+        start_appender=lambda: None, unit_checks=SimpleNamespace(healed=healed)
+    )
+    parts: dict[str, Any] = {
+        "term": SimpleNamespace(epoch=2, stands=True, is_master=True),
+        "make_ground": lambda _: ground,
+        "store": store,
+        "followed": followed,
+        "doorbell": SimpleNamespace(ring=lambda _: None),
+        "health": health,
+        "gate": SimpleNamespace(open_as=lambda _: None),
+        "api": SimpleNamespace(),
+        "watch": SimpleNamespace(),
+    }
+    return Master(**parts, afterwards=cast(Any, None))
+
+
+def test_the_bytes_left_are_told_until_the_gate_is_open(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "build_with", lambda *_: None)
+    health, page = Health(SystemClock()), Page()
+    followed = Followed(health)
+    master = a_master(health, page, followed)
+
+    asyncio.run(master._rise())
+    told = "reput has dispatched 400 of 1000 bytes, 600 are left"
+    assert followed.heard == [f"the state is read to the log's end; {told}"]
+    assert reasons(health) == followed.heard  # the state is read, the gate is not open
+
+    page.publish(Slot.EPOCH_RECORD_END, END)
+    behind = cast(Any, SimpleNamespace(dispatched=lambda: DISPATCHED))
+    assert not master._epoch_record_is_seen(behind)
+    assert reasons(health) == [told]
+
+    master._open()
+    assert reasons(health) == []
+    assert page.get(Slot.BROKER_STATE) == BrokerState.SERVING
