@@ -7,7 +7,7 @@ answers so is checked with real processes (tests/processes/test_delivery_verbs.p
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, Event, new_event_loop
+from asyncio import AbstractEventLoop, Event, get_running_loop, run
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -64,18 +64,23 @@ class CannedBroker:
     @contextmanager
     def serve(self) -> Iterator[CannedBroker]:
         """In a thread of its own: the command line blocks."""
-        loop, ready, stop = new_event_loop(), threading.Event(), Event()
-        thread = threading.Thread(
-            target=loop.run_until_complete, args=[self._serve(ready, stop)], daemon=True
-        )
+        ready, stop, loops = threading.Event(), Event(), list[AbstractEventLoop]()
+        # ``run`` ends what a late connection has begun; a loop that is only closed leaves its
+        # socket open.
+        thread = threading.Thread(target=run, args=[self._serve(ready, stop, loops)], daemon=True)
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(300)
             yield self
         finally:
-            _stop(loop, stop, thread)
+            for loop in loops:
+                loop.call_soon_threadsafe(stop.set)
+            thread.join()
 
-    async def _serve(self, ready: threading.Event, stop: Event) -> None:
+    async def _serve(
+        self, ready: threading.Event, stop: Event, loops: list[AbstractEventLoop]
+    ) -> None:
+        loops.append(get_running_loop())
         app = web.Application()
         app.router.add_route("*", "/{rest:.*}", self._answer)
         server = TestServer(app)
@@ -84,9 +89,3 @@ class CannedBroker:
         ready.set()
         await stop.wait()
         await server.close()
-
-
-def _stop(loop: AbstractEventLoop, stop: Event, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()

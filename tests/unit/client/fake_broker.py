@@ -234,19 +234,22 @@ class FakeBroker:
 def in_a_thread(broker: FakeBroker) -> Iterator[FakeBroker]:
     """Serve in a thread of its own, for what blocks: the sync façade, the command line."""
     ready, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
+    loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
         async with broker.serve():
+            loops.append(asyncio.get_running_loop())
             ready.set()
             await stop.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    # ``asyncio.run`` ends what a late connection has begun; a loop that is only closed leaves its
+    # socket open.
+    thread = threading.Thread(target=asyncio.run, args=[serve()])
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(300)
         yield broker
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        for loop in loops:
+            loop.call_soon_threadsafe(stop.set)
         thread.join()
-        loop.close()

@@ -40,6 +40,8 @@ RECENT: Final = 5
 SAMPLES_MAX: Final = 3600
 DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
+STEADY_S: Final = 10.0
+"""A process that has run for so long does not start any more: it waits where the drill waits."""
 _NS: Final = 1e-9
 
 
@@ -65,6 +67,10 @@ class Pace:
         """Process → for how long it has waited for a processor since its start."""
         self._delayed: dict[str, deque[tuple[float, float]]] = {}
         """Node → (time, seconds for which it was held back until then)."""
+        self._steady: deque[tuple[float, float]] = deque([(0.0, 0.0)], maxlen=DELAYS_MAX)
+        """The same of the processes of all nodes that do not start any more."""
+        self._since: dict[int, float] = {}
+        """Process → when it was seen first."""
         self._working: int | None = None
         """Process that does WORK now."""
         self._measuring: list[asyncio.Task[None]] = []
@@ -104,12 +110,13 @@ class Pace:
     def held_back_s(self, begin: float, end: float, node: str = "") -> float:
         """For how long, within [begin, end], a node's processes were ready and did not run.
 
-        Of processes that waited at the same time the longest wait counts. node: not of the others,
-        which may start again meanwhile, so that some process is always ready; one that is not known
-        stands for the node that was held back longest.
+        Of processes that waited at the same time the longest wait counts. node: of the others only
+        processes that do not start any more: of those that do, one is always ready. A switch goes
+        through processes of two nodes, one after another. A node that is not known stands for the
+        one that was held back longest.
         """
-        series = [self._delayed[node]] if node in self._delayed else self._delayed.values()
-        longest = max((_grown(delayed, begin, end) for delayed in series), default=0.0)
+        series = [self._delayed[node]] if node in self._delayed else list(self._delayed.values())
+        longest = max(_grown(delayed, begin, end) for delayed in (*series, self._steady))
         return min(end - begin, longest)
 
     def note(self, ended_at: float, took_s: float, processor_s: float) -> None:
@@ -121,13 +128,19 @@ class Pace:
 
     def note_delays(self, at: float, of_nodes: Mapping[str, Mapping[int, int]]) -> None:
         """Take in for how long each process of each node has waited for a processor so far."""
+        steady = 0
         for node, delays_ns in of_nodes.items():
             delayed = self._delayed.setdefault(node, deque([(0.0, 0.0)], maxlen=DELAYS_MAX))
-            new = (delay - self._delays_ns.get(pid, 0) for pid, delay in delays_ns.items())
-            delayed.append((at, delayed[-1][1] + max(new, default=0) * _NS))
+            new = {pid: delay - self._delays_ns.get(pid, 0) for pid, delay in delays_ns.items()}
+            delayed.append((at, delayed[-1][1] + max(new.values(), default=0) * _NS))
+            for pid, grown in new.items():
+                if at - self._since.setdefault(pid, at) > STEADY_S:
+                    steady = max(steady, grown)
+        self._steady.append((at, self._steady[-1][1] + steady * _NS))
         self._delays_ns = {
             pid: delay for delays_ns in of_nodes.values() for pid, delay in delays_ns.items()
         }
+        self._since = {pid: self._since[pid] for pid in self._delays_ns}
 
     async def _measure_on(self) -> None:
         while True:

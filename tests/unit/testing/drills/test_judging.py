@@ -127,6 +127,24 @@ def test_a_node_that_starts_again_does_not_excuse_the_one_that_is_master() -> No
     assert not judged(3.0, on, by).failure
 
 
+def test_a_switch_is_held_back_by_processes_of_both_nodes() -> None:
+    # A switch of 1.5 s under load failed: the new master had waited for a processor for 0.5 s, and
+    # the old one, which is neither killed nor started again, for as long before.
+    by = pace()
+    for at, delays_ns in (
+        (FAULT_AT - 20, (0, 0)),
+        (FAULT_AT, (0, 0)),
+        (FAULT_AT + 0.7, (500_000_000, 0)),
+        (FAULT_AT + 1.5, (500_000_000, 500_000_000)),
+    ):
+        by.note_delays(at, {"n0": {1: delays_ns[0]}, "n1": {2: delays_ns[1]}})
+    ledger = Ledger()
+    ledger.requests.append(Request(0, 100.0, FAULT_AT + 1.5, Outcome.ACKED, "", "n1", 1))
+    on = stage((FAULT_AT, FAULT_AT + 1.5), ledger=ledger)
+    assert not judged(1.0, on, by).failure
+    assert "held the drill back for 1.00 s" in judged(0.4, on, by).failure
+
+
 def test_without_a_measured_gap_the_longest_between_two_acks_is_judged() -> None:
     ledger = Ledger()
     for at in (100.5, 104.0, 104.5):
