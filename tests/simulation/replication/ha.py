@@ -51,6 +51,7 @@ from tests.simulation.replication.plan import WINDOW_SIZE
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.service import Service
+from tests.simulation.replication.steps_taken import StepsTaken
 from tests.simulation.replication.violation import Violation
 
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
@@ -222,6 +223,7 @@ class _Judged:
         self._ha, self._replica = ha, replica
         self._counted: dict[Member, int] = {}
         self._repeats = Repeats(ha.node)
+        self._steps = StepsTaken(ha, replica)
         self._read: Stored | None = None
         """The lease as it was read last; None: another request has ended since."""
         self._wanted_epoch = 0
@@ -238,6 +240,7 @@ class _Judged:
             ha.history.told_us[ha.node] = ha.machine.timeline.now_us
         effects = self._replica.handle(event, now_ms)
         self._repeats.happened(event, now_ms)
+        self._steps.handled()
         own = self._replica.own
         if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
             raise Violation(f"{ha.node} has no alarm, and failed: {event.code}: {event.detail}")
@@ -292,6 +295,7 @@ class _Judged:
             case do.PersistTable(_, entries) if entries:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
+                self._steps.asks(effect)
                 if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
                     self._wanted_epoch = lease.epoch
                     if self._read != base:

@@ -542,6 +542,7 @@ class History:
         self._newest = shown
         if before is not None:
             self._must_have_run_out(before.lease, lease)
+            self._must_not_be_paused(before.lease, lease)
         self._applied_us = self._now_us()
         if before is not None and before.lease.holder is not None and lease.holder is None:
             self.released_us = self._now_us()
@@ -575,6 +576,18 @@ class History:
             raise Violation(
                 f"{now.holder.node} takes the lease {kept_ms} ms after {before.holder.node} had "
                 f"renewed it for {self.times.lease_ms}"
+            )
+
+    def _must_not_be_paused(self, before: Lease, now: Lease) -> None:
+        """While automatic failover is paused, nobody takes a lease that has only run out."""
+        if not before.paused or now.holder is None or now.epoch == before.epoch:
+            return
+        is_own = before.holder is not None and before.holder.member == now.holder.member
+        is_given = before.holder is None and before.handover_to == now.holder.node
+        if not (is_own or is_given):
+            raise Violation(
+                f"{now.holder.node} takes the lease of {before.holder and before.holder.node}, and "
+                "automatic failover is paused"
             )
 
     def acts(self, epoch: int, holder: Holder, how: str) -> None:

@@ -54,6 +54,10 @@ class Process:
         """It has done all that there was to do before it ended."""
         self.resumed_us = self.timeline.now_us
         """When it began, or last went on after a stop."""
+        self.stood_us = 0
+        """How long it had stood then."""
+        self.idle_us = 0
+        """When it was stopped last, or ended."""
         self.resumed_at = -1
         """The step of its loop in which that was."""
         self.looked = Looked(-1, in_time=False)
@@ -90,6 +94,8 @@ class Process:
 
     def pause(self) -> None:
         """SIGSTOP."""
+        if not self.paused:
+            self.idle_us = self.timeline.now_us
         self.paused = True
         self.quiet = 0
 
@@ -98,6 +104,7 @@ class Process:
         if self.paused:
             self.paused = False
             self.resumed_us = self.timeline.now_us
+            self.stood_us = self.resumed_us - self.idle_us
             self.resumed_at = -1 if self.loop is None else self.loop.steps
             for thread in self._threads:
                 thread.resumed()
@@ -110,6 +117,8 @@ class Process:
     def end(self) -> None:
         """Gone, at once: killed, or ended by itself."""
         if self.alive:
+            if not self.paused:
+                self.idle_us = self.timeline.now_us
             self.alive = False
             self._strike = None
             self.timeline.after(0, self.unwind)

@@ -50,6 +50,8 @@ AGAIN_MS: Final = 10 * TIMES.lease_ms
 """What was taken from a group is there again by then."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
 """A switch that failed is tried again after that pause."""
+SLOW_US: Final = 5_000_000
+"""A sync takes at least a quarter of it, which is longer than a member may lag."""
 UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
 """A node that ended is missed by then."""
 APART_MS: Final = 700
@@ -78,7 +80,12 @@ class Trials:
         self._lose_lease()
         self._wait(SETTLE_MS)
         if not any([self._alarms(name) for name in self._group.machines]):
-            self._random.choice((self._fill_a_disk, self._stall_a_winner, self._lose_members))()
+            self._random.choice(
+                (
+                    *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
+                    *(self._stall_a_winner, self._stall_a_target),
+                )
+            )()
 
     def calm_down(self) -> None:
         """What an alarm says is over soon."""
@@ -295,11 +302,54 @@ class Trials:
         machine.is_full = False
         self._must_be_whole_again(f"the disk of {machine.name} was full")
 
+    def _slow_a_disk(self) -> None:
+        """A member whose disk takes seconds leaves the set, and senders wait for it no longer."""
+        history, plan = self._history, self._group.plan
+        if plan.nodes - 1 < plan.min_in_sync:
+            return
+        slave = self._any_but(self._master())
+        usual, slave.disk_us = slave.disk_us, SLOW_US
+        self._group.tell("world", f"the disk of {slave.name} is slow")
+
+        def is_removed() -> bool:
+            return slave.name not in [member.node for member in history.published]
+
+        if not self._until(is_removed, SLOW_US // 1000):
+            raise Violation(f"the disk of {slave.name} takes seconds, and it stays in the set")
+        acked = len(history.acked)
+        self._until(lambda: len(history.acked) > acked, QUIET_MS)
+        if len(history.acked) == acked:
+            raise Violation(f"{slave.name} has left the set, and no sender is answered")
+        slave.disk_us = usual
+        self._must_be_whole_again(f"the disk of {slave.name} was slow")
+
+    def _stall_a_target(self) -> None:
+        """A planned switch to a node that falls silent fails, and senders are answered again."""
+        history, group, master = self._history, self._group, self._master()
+        target, service = self._any_but(master), group.ha_of(master.name)
+        assert service is not None, "it would not be whole"
+        process = target.processes["ha"]
+        master.arm(Slot.SENDS_HELD, process.pause)
+        token = group.order("switchover", {"to": target.name})
+        assert token is not None
+        self._until(lambda: token in service.replies, AGAIN_MS)
+        reply, acked = service.replies.get(token), len(history.acked)
+        if reply is None:
+            raise Violation(f"a planned switch to {target.name}, which is silent, is not answered")
+        self._until(lambda: len(history.acked) > acked, AGAIN_MS)
+        is_enough = group.plan.nodes - 1 >= group.plan.min_in_sync
+        if process.paused and is_enough and len(history.acked) == acked:
+            raise Violation(
+                f"a planned switch to {target.name}, which is silent, ended so: {reply}; since "
+                f"then {self._world.why_not_whole(0)}"
+            )
+        process.resume()
+        self._must_be_whole_again(f"{target.name} was silent")
+
     def _stall_a_winner(self) -> None:
         """Who takes the lease and cannot open its epoch leaves it to a node that can."""
-        group, before = self._group, self._master()
-        others = [machine for machine in group.machines.values() if machine is not before]
-        winner = self._random.choice(others)
+        group = self._group
+        winner = self._any_but(self._master())
         service = self._random.choice(("broker", "reput"))
         process = winner.processes[service]
 
@@ -393,6 +443,10 @@ class Trials:
 
     def _any_machine(self) -> Machine:
         return self._random.choice(list(self._group.machines.values()))
+
+    def _any_but(self, machine: Machine) -> Machine:
+        others = [other for other in self._group.machines.values() if other is not machine]
+        return self._random.choice(others)
 
     def _wait(self, ms: int) -> None:
         self._timeline.run_until(self._timeline.now_us + ms * 1000)

@@ -1,0 +1,88 @@
+"""What a replica may decide about itself and the others, by what its node and they really do.
+
+The decisions are the product's; what is so is the world's. A rule here is about one step that is
+wrong by itself, whatever comes of it later: faults beside it would hide that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from services.ha.campaign import Campaign
+from services.ha.effects import LeasePut
+from services.ha.founding import Founding
+from services.ha.in_sync import Peer
+from services.ha.lease.value import Member
+from services.ha.liveness import stall_ms
+from services.ha.replica import Replica
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.ha import Ha
+
+NEEDED: Final = ("broker", "reput")
+"""Services without which no epoch is opened."""
+GONE_US: Final = 300_000
+"""Whoever is gone is missed by then."""
+SILENT_US: Final = (TIMES.broker_silent_ms + 400) * 1000
+"""Whoever is stopped is taken for dead by then."""
+STOOD_US: Final = 2 * stall_ms(TIMES) * 1000
+"""A process that stood still for so long knows that it did."""
+DECIDED_US: Final = 5_000
+"""What it does before was decided before it stood still."""
+HEARD_US: Final = (TIMES.link_dead_ms - 50) * 1000
+"""Nobody whose link is there is silent for longer than the link lives without a word."""
+
+
+class StepsTaken:
+    """Of one start of ha."""
+
+    def __init__(self, ha: Ha, replica: Replica) -> None:
+        self._ha, self._replica = ha, replica
+        self._campaign: object = None
+        self._asked: tuple[int, int] | None = None
+        """Epoch and version of the in-sync set that was asked for last."""
+
+    def handled(self) -> None:
+        """It has decided what an event means: who stands for the lease could serve with it."""
+        campaign, before = self._replica.leadership.campaign, self._campaign
+        self._campaign = campaign
+        if campaign is before or not isinstance(campaign, Campaign | Founding):
+            return
+        ha, now_us = self._ha, self._ha.machine.timeline.now_us
+        for service in NEEDED:
+            process = ha.machine.processes.get(service)
+            if process is None or (process.alive and not process.paused):
+                continue
+            limit_us = SILENT_US if process.alive else GONE_US
+            idle_us = now_us - max(process.idle_us, ha.process.resumed_us)
+            if idle_us > limit_us:
+                raise Violation(
+                    f"{ha.node} stands for the lease, and its {service} is gone or stopped for "
+                    f"{idle_us} µs"
+                )
+
+    def asks(self, put: LeasePut) -> None:
+        """It asks for another set: whoever has just stood still itself has not heard the others
+        meanwhile, and removes nobody for that."""
+        base, wanted = put.base.lease, put.lease
+        asked, self._asked = self._asked, (int(wanted.epoch), wanted.in_sync_version)
+        if asked == self._asked or base.epoch != wanted.epoch or wanted.holder is None:
+            return  # said before it stood still, a next term, or a switch
+        ha, term = self._ha, self._replica.leadership.term
+        ran_us = ha.machine.timeline.now_us - ha.process.resumed_us
+        if term is None or ha.process.stood_us < STOOD_US or not DECIDED_US < ran_us <= HEARD_US:
+            return
+        nodes = {member.node for member in wanted.in_sync}
+        for member in sorted({*base.in_sync} - {*wanted.in_sync}):
+            if member.node not in nodes and not _is_leaving(term.in_sync.peers, member):
+                raise Violation(
+                    f"{ha.node} stood still for {ha.process.stood_us} µs, and removes "
+                    f"{member.node} from the set {ran_us} µs later"
+                )
+
+
+def _is_leaving(peers: dict[Member, Peer], member: Member) -> bool:
+    """Whether it has said that it ends."""
+    return member in peers and peers[member].leaving
