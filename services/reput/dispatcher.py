@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from services.reput.cleaning import Cleaning, Removed
 from services.reput.index_writer import IndexIncomplete, IndexWriter
-from services.reput.log_source import LogSource
+from services.reput.log_source import LogSource, Read
 from services.reput.queue_survey import Found
 from services.reput.queue_writer import QueueWriter, Totals
 from services.reput.resume import (
@@ -416,7 +416,8 @@ class Dispatcher:
 
     def _next_batch(self, bytes_max: int) -> _Batch | None:
         """Read and plan the next records; None if there are none below the end."""
-        at, end = self.position, self._end()
+        at, whole_end = self.position, self._end()
+        end = whole_end
         if at < self._pass_end:
             end = min(end, self._pass_end)  # a pass ends exactly there
         if at < end and at < self._log.min_offset:
@@ -428,6 +429,8 @@ class Dispatcher:
             bytes_max = max(bytes_max, min(bytes_max * self._wider, WIDE_SIZE_MAX))
         try:
             found = self._source.read(at, PhysicalOffset(end), bytes_max)
+            if found is None and end < whole_end:
+                found = self._filler(at, whole_end, bytes_max)
         except CorruptRecord as error:
             self.stopped = self._source.located(error)
             raise self.stopped from error
@@ -438,6 +441,15 @@ class Dispatcher:
             needed = self._wider * UNITS_PER_RUN * len(planned.runs) // max(1, planned.units)
             self._wider = max(1, min(WIDER_MAX, needed))
         return _Batch(found.end, found.plan, found.oldest_ms)
+
+    def _filler(self, at: PhysicalOffset, end: int, bytes_max: int) -> Read | None:
+        """The filler at at, if a pass ends within it: it is passed whole, or not yet.
+
+        1. A slave has taken over the first bytes of a filler, and confirms up to there. 2. Reput
+        begins a pass up to there. 3. The filler's end is behind that, and nothing ends the pass.
+        """
+        found = self._source.read(at, PhysicalOffset(end), bytes_max)
+        return None if found is None or found.plan.records else found
 
     # -- passes -------------------------------------------------------------------------------
 

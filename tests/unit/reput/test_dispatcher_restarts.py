@@ -82,6 +82,25 @@ def test_a_restart_with_nothing_to_do_does_nothing(small: SmallStore) -> None:
     dispatcher.close()
 
 
+def test_a_pass_that_ends_within_a_filler_ends_behind_it(small: SmallStore) -> None:
+    # Reput of a slave that was being copied anew never went on: what is confirmed there may end
+    # within the filler of a file, of which the rest has yet to come.
+    expected, index = synced_store(small)
+    shutil.rmtree(small.store.consume_queues_dir / "orders")
+    end = small.positions.get(Slot.FLUSHED)
+    small.positions.publish(Slot.FLUSHED, CONFIG.commit_log_file_size - 1)
+    dispatcher = dispatcher_of(small)
+    dispatch_all(dispatcher)
+    assert dispatcher.is_catching_up
+    small.positions.publish(Slot.FLUSHED, end)
+    dispatch_all(dispatcher)
+    assert not dispatcher.is_catching_up
+    assert dispatcher.position == small.end
+    assert queue_files(small) == expected
+    assert index_files(small) == index
+    dispatcher.close()
+
+
 @pytest.mark.parametrize(
     "what", ["orders", "orders/1", "bills/0/00000000000000000200", "orders/0/0" + "0" * 19]
 )
