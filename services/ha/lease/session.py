@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.events import LeaseAnswered, LeaseOutcome
-from services.ha.lease.value import Holder, Lease, Stored
+from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import TimeRules
 
 JITTER: Final = 0.1
@@ -123,7 +123,9 @@ class LeaseSession:
         self.seen = seen
         """Largest (epoch, in-sync version) so far; the replica persists it when it rises."""
         self.backwards = False
-        """The object shows less than `seen`: nobody campaigns, nobody renews."""
+        """The object shows less than `seen`, or another set: nobody campaigns, nobody renews."""
+        self._set: tuple[tuple[int, int], tuple[Member, ...]] = (0, 0), ()
+        """The newest set that was seen, and of which (epoch, in-sync version) it is."""
         self.given_up = 0
         """Largest epoch that a write of this process carried and did not come to hold: such a
         write may be applied later, and must not be acted on."""
@@ -331,8 +333,13 @@ class LeaseSession:
             self._since_ms = now_ms
         self.stored, self.absent = stored, False
         shown = (stored.lease.epoch, stored.lease.in_sync_version)
-        self.backwards = shown < self.seen
-        self.seen = max(self.seen, shown)
+        # Of one epoch and version there is one set. Another one: 1. a group is founded, and the
+        # request to make its lease is not answered; 2. it is founded anew on other volumes; 3. the
+        # lease is deleted; 4. the first request makes it.
+        is_another = shown == self._set[0] and stored.lease.in_sync != self._set[1]
+        self.backwards = shown < self.seen or is_another
+        if shown >= self.seen and not is_another:
+            self.seen, self._set = shown, (shown, stored.lease.in_sync)
 
     def _take_absence(self) -> None:
         self.stored, self.absent, self.backwards = None, True, False

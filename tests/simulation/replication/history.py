@@ -522,7 +522,8 @@ class History:
             return
         lease = now.lease
         shown = (int(lease.epoch), lease.in_sync_version)
-        self.went_back = shown < self._newest
+        is_another = shown == self._newest and lease.in_sync != self.published
+        self.went_back = shown < self._newest or is_another
         if self.went_back and not self.deleted:
             raise Violation(f"the lease goes back from {self._newest} to {shown}")
         if self.went_back:

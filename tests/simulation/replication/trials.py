@@ -31,7 +31,7 @@ QUIET_LOOKS: Final = 2
 HANDED_OVER: Final = "handed-over"
 TAKEN_US: Final = (TIMES.renew_ms + 50) * 1000
 """Whoever gets the lease finds it so at its next look, unless it hears of it before."""
-TOLD_US: Final = 60_000
+TOLD_US: Final = 120_000
 """It takes the lease that soon, when it hears of it."""
 SWITCH_MS: Final = 2_000
 """The longest that a planned switch takes (design, replication)."""

@@ -250,6 +250,21 @@ def test_an_answer_that_comes_too_late_or_twice_is_dropped() -> None:
     assert subject.stored == stored(MINE)
 
 
+def test_another_set_of_the_same_epoch_and_version_is_not_believed() -> None:
+    # The group was founded twice; the first request made the lease after it had been deleted. Its
+    # set has no living member, and no order was taken that makes the lease again.
+    subject = session()
+    read(subject, stored(MINE))
+    read(subject, stored(MINE._replace(in_sync=MINE.in_sync[:1]), "11", "v"), 10)
+    assert subject.backwards
+    assert subject.seen == (MINE.epoch, MINE.in_sync_version)
+    read(subject, stored(MINE, "12"), 20)
+    assert not subject.backwards
+    later = MINE._replace(in_sync=MINE.in_sync[:1], in_sync_version=MINE.in_sync_version + 1)
+    read(subject, stored(later, "13"), 30)
+    assert not subject.backwards
+
+
 def test_an_object_that_went_backwards_is_not_written_until_an_operator_says_so() -> None:
     subject = session(seen=(4, 8))
     read(subject, stored(MINE))
