@@ -48,9 +48,11 @@ class StepsTaken:
         """It has decided what an event means: who stands for the lease could serve with it."""
         campaign, before = self._replica.leadership.campaign, self._campaign
         self._campaign = campaign
+        ha, now_us = self._ha, self._ha.machine.timeline.now_us
         if campaign is before or not isinstance(campaign, Campaign | Founding):
             return
-        ha, now_us = self._ha, self._ha.machine.timeline.now_us
+        if ha.history.clocks_lie:
+            return  # whose clock leaps takes itself to have stood still
         for service in NEEDED:
             process = ha.machine.processes.get(service)
             if process is None or (process.alive and not process.paused):
@@ -73,6 +75,8 @@ class StepsTaken:
         ha, term = self._ha, self._replica.leadership.term
         ran_us = ha.machine.timeline.now_us - ha.process.resumed_us
         if term is None or ha.process.stood_us < STOOD_US or not DECIDED_US < ran_us <= HEARD_US:
+            return
+        if ha.history.clocks_lie:
             return
         nodes = {member.node for member in wanted.in_sync}
         for member in sorted({*base.in_sync} - {*wanted.in_sync}):
