@@ -72,7 +72,9 @@ class Repeats:
             return
         for member in sorted({*put.lease.in_sync} - {*put.base.lease.in_sync}):
             version, asked_ms = self._added.get((put.lease.epoch, member), ("", -GROWTHS_APART_MS))
-            if version != put.base.version and now_ms - asked_ms < GROWTHS_APART_MS:
+            if version == put.base.version:
+                continue  # the same write, tried until its outcome is known
+            if now_ms - asked_ms < GROWTHS_APART_MS:
                 raise Violation(
                     f"{self._node} asks to add {member.node} again, {now_ms - asked_ms} ms after "
                     "that came to nothing"
