@@ -536,7 +536,9 @@ class History:
             for member in {*lease.in_sync} - {*before.lease.in_sync}:
                 joined = self._node(member.node)
                 known = [entry.epoch for entry in joined.table]
-                if joined.incarnation == member.incarnation and lease.epoch not in known:
+                if joined.is_being_emptied or joined.incarnation != member.incarnation:
+                    continue  # it had the epoch; what was acknowledged waits for that volume
+                if lease.epoch not in known:
                     raise Violation(
                         f"{member.node} joins the set, and its table has no epoch {lease.epoch}"
                     )
