@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support import offline
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.node import Node, wait_until
 from tests.support.raw_member import RawMember
 
@@ -42,7 +42,9 @@ def scrape(node: Node) -> Shown:
 
 def send(node: Node, *messages: dict[str, Any]) -> None:
     status, answer = node.request_json(
-        "POST", "/v1/topics/orders/messages", {"messages": list(messages)}
+        "POST",
+        "/v1/topics/orders/messages",
+        {"messages": list(messages), "timeout_ms": PATIENT_MS},
     )
     assert status == 200, answer
 

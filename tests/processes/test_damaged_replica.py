@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests.processes.test_replication import (
 from tests.support.cluster import Cluster
 from tests.support.node import GROUP_ROLES, wait_until
 from tidemark.formats.checkpoint import Slot
-
-PATIENT_MS: Final = 20_000
-"""A send waits so long: the machine may be busy with other tests."""
 
 
 def told_of(cluster: Cluster, name: str, by: str) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Cluster, list[str]]]:
         make_topic(cluster, "n0")
         sent = [f"before {number} " + "x" * 500 for number in range(60)]
         for at in range(0, len(sent), 10):
-            ack = send_acked(cluster, "n0", *sent[at : at + 10], timeout_ms=PATIENT_MS)
+            ack = send_acked(cluster, "n0", *sent[at : at + 10])
             assert ack == REPLICATED
         yield cluster, sent
 
@@ -87,7 +84,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Cluster, list[str]]]:
 def check_whole(cluster: Cluster, sent: list[str]) -> None:
     """Both nodes hold everything, byte for byte, and replicate."""
     master = cluster.wait_master()
-    assert send_acked(cluster, master, "after all", timeout_ms=PATIENT_MS) == REPLICATED
+    assert send_acked(cluster, master, "after all") == REPLICATED
     wait_readable(cluster, master, {*sent, "after all"})
     end = cluster.slot(master, Slot.CONFIRM)
     wait_until(lambda: cluster.compare_logs() >= end, "both logs to be confirmed so far")
@@ -104,7 +101,7 @@ def test_a_former_master_cuts_what_nobody_confirmed_and_keeps_it_aside(
     cluster.kill("n0")
     assert cluster.wait_master(other_than="n0") == "n1"
     before = cluster.slot("n0", Slot.WRITTEN)
-    send_acked(cluster, "n1", "of the next epoch", timeout_ms=PATIENT_MS)
+    send_acked(cluster, "n1", "of the next epoch")
     cluster.start("n0")
     cluster.wait_in_sync()
     cut = [path for path in (cluster.nodes["n0"].store_dir / "cut").iterdir()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.command import dump, tidemark
 
 
@@ -16,8 +16,9 @@ def test_queues_and_index_of_a_replica_are_rebuilt_from_its_log(tmp_path: Path) 
         node = cluster.nodes[master]
         assert node.request_json("PUT", "/v1/topics/t", {"queues": 1})[0] in (200, 201)
         for n in range(30):
-            message = {"messages": [{"body_text": f"{n} " + "x" * 50_000, "keys": [f"k{n}"]}]}
-            assert node.request_json("POST", "/v1/topics/t/messages", message)[0] == 200
+            message = {"body_text": f"{n} " + "x" * 50_000, "keys": [f"k{n}"]}
+            body = {"messages": [message], "timeout_ms": PATIENT_MS}
+            assert node.request_json("POST", "/v1/topics/t/messages", body)[0] == 200
         cluster.stop()
         for each in cluster.nodes.values():
             before = dump(each.store_dir, "--queues")

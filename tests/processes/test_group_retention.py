@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.node import wait_until
 from tidemark.formats.checkpoint import Slot
 
@@ -19,7 +19,7 @@ def test_a_slave_lets_go_what_its_master_has_let_go(tmp_path: Path) -> None:
         slave = next(name for name in cluster.names if name != master)
         node = cluster.nodes[master]
         assert node.request_json("PUT", "/v1/topics/t", {"queues": 1})[0] == 200
-        body = {"messages": [{"body_text": "x" * 1000}] * 200}
+        body = {"messages": [{"body_text": "x" * 1000}] * 200, "timeout_ms": PATIENT_MS}
         for _ in range(40):
             status, answer = node.request_json("POST", "/v1/topics/t/messages", body)
             assert status == 200, answer

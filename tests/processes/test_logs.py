@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tidemark
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.node import GROUP_ROLES, wait_until
 from tests.unit.test_log_events import PAGE
 
@@ -128,7 +128,7 @@ def _check_other_calls(cluster: Cluster, master: str, message_id: str) -> None:
     assert (sent_back["group"], sent_back["which"]) == (GROUP, message_id)
     assert sent_back["answer"]["message_id"] != message_id
 
-    send = {"messages": [{"body_text": BODY}]}
+    send = {"messages": [{"body_text": BODY}], "timeout_ms": PATIENT_MS}
     assert call("POST", "/v1/topics/missing/messages", send, "by-mistake") == 404
     (refused,) = traced(cluster, "by-mistake")[master, "broker", "trace-refused"]
     assert (refused["code"], refused["count"]) == ("unknown-topic", 0)

@@ -11,13 +11,12 @@ import pytest
 
 from shared.files.os_disk import OsDisk
 from shared.state.json_cache import JsonCache
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT_MS, Cluster
 from tests.support.node import wait_until
 from tidemark.formats.checkpoint import NodeRole, Slot
 
 TOPIC: Final = "replicated"
 REPLICATED: Final = {"level": "replicated", "copies": 2}
-PATIENT_MS: Final = 20_000
 ALONE: Final = {"level": "disk", "copies": 1}
 
 

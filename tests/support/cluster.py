@@ -24,6 +24,8 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.testing.node import free_ports
 
 MASTER_TIMEOUT_S: Final = 120.0
+PATIENT_MS: Final = 20_000
+"""Of a send whose slaves may be slow: with less, one that is late for a second is an error."""
 PORT_NAMES: Final = ("api", *GROUP_ROLES, "replication")
 
 
