@@ -29,8 +29,9 @@ QUIET_MS: Final = TIMES.lease_ms
 QUIET_LOOKS: Final = 2
 """How often that long."""
 HANDED_OVER: Final = "handed-over"
-TAKEN_US: Final = (TIMES.renew_ms + 50) * 1000
-"""Whoever gets the lease finds it so at its next look, unless it hears of it before."""
+TAKEN_US: Final = (TIMES.renew_ms + 50 + 50) * 1000
+"""Whoever gets the lease finds it so at its next look, if the frame that says so is lost with its
+link, and takes it after three requests."""
 TOLD_US: Final = 120_000
 """It takes the lease that soon, when it hears of it."""
 SWITCH_MS: Final = 2_000
