@@ -645,6 +645,10 @@ class History:
     def _now_us(self) -> int:
         return self._nodes()[0].timeline.now_us
 
+    def others(self, machine: Machine) -> list[Machine]:
+        """All nodes but that one."""
+        return [node for node in self._nodes() if node is not machine]
+
     def _node(self, name: str) -> Machine:
         return next(node for node in self._nodes() if node.name == name)
 

@@ -87,6 +87,8 @@ class Machine:
         self.clock = Clock(timeline, timeline.random, drift=drift)
         self.disk_us = disk_us
         self.is_on = True
+        self.off_us = 0
+        """When its power was cut last."""
         self.processes: dict[str, Process] = {}
         """The present start of each service."""
         self.boot = self._new_boot()
@@ -252,7 +254,7 @@ class Machine:
 
     def power_off(self) -> None:
         """Every process is gone, and what was not on disk."""
-        self.is_on = False
+        self.is_on, self.off_us = False, self.timeline.now_us
         for process in list(self.processes.values()):
             process.end()
         self.processes.clear()

@@ -31,6 +31,8 @@ STOOD_US: Final = 2 * stall_ms(TIMES) * 1000
 """A process that stood still for so long knows that it did."""
 DECIDED_US: Final = 5_000
 """What it does before was decided before it stood still."""
+UNANSWERED_US: Final = (TIMES.link_dead_ms + TIMES.heartbeat_ms + 100) * 1000
+"""What a node said of itself counts no longer than that."""
 HEARD_US: Final = (TIMES.link_dead_ms - 50) * 1000
 """Nobody whose link is there is silent for longer than the link lives without a word."""
 
@@ -63,6 +65,24 @@ class StepsTaken:
                 raise Violation(
                     f"{ha.node} stands for the lease, and its {service} is gone or stopped for "
                     f"{idle_us} µs"
+                )
+
+        if isinstance(campaign, Founding):
+            self._must_have_heard_all()
+
+    def _must_have_heard_all(self) -> None:
+        """Whoever founds a group knows of every node that its volume never was in one."""
+        ha, now_us = self._ha, self._ha.machine.timeline.now_us
+        for other in ha.history.others(ha.machine):
+            process = other.processes.get("ha")
+            if process is not None and process.alive and not process.paused:
+                continue
+            gone_us = now_us - max(
+                other.off_us if process is None else process.idle_us, ha.process.resumed_us
+            )
+            if gone_us > UNANSWERED_US:
+                raise Violation(
+                    f"{ha.node} founds the group, and {other.name} has been silent for {gone_us} µs"
                 )
 
     def asks(self, put: LeasePut) -> None:

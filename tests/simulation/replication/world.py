@@ -9,6 +9,7 @@ from services.ha.lease.value import Member
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
+from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan, theme_of
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
@@ -18,6 +19,9 @@ from tests.simulation.replication.violation import Violation
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
 """Within this a healed group has a master, and everybody is in the set."""
+LATE_EVERY: Final = 8
+LATE_US: Final = 2 * TIMES.lease_ms * 1000
+"""In every eighth world one node is started so much later than the others."""
 LINKED_US: Final = 3_000_000
 """Twice the longest pause between two tries, and a try that comes to nothing."""
 LOOK_MS: Final = 20
@@ -42,6 +46,7 @@ class World:
         faults = faults or theme_of(seed) or plan.faults
         self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
         self.strikes = Strikes(self.group)
+        self._late_us = LATE_US if seed % LATE_EVERY == LATE_EVERY - 1 else 0
         self.history = self.group.history
         self.operator_rests = False
         """No order is given but those of the trials."""
@@ -64,8 +69,13 @@ class World:
     def _run(self) -> None:
         group = self.group
         group.tell("world", f"{group.plan}")
-        for machine in group.machines.values():
+        *early, last = group.machines.values()
+        for machine in early:
             group.boot(machine)
+        if self._late_us:
+            self.timeline.after(self._late_us, lambda: self._boot_late(last))
+        else:
+            group.boot(last)
         self.strikes.begin()
         self.timeline.after(100_000, self._check_now_and_then)
         self.timeline.run_until(group.plan.duration_ms * 1000)
@@ -85,6 +95,10 @@ class World:
             trials.calm_down()
             if self.timeline.random.random() < QUIET_SHARE:
                 trials.run()
+
+    def _boot_late(self, machine: Machine) -> None:
+        if not machine.processes:  # a fault may have been quicker
+            self.group.boot(machine)
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
