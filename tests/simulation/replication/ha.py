@@ -292,6 +292,8 @@ class _Judged:
                     case Append(size=0) as append:
                         now_ms = self._replica.own.now_ms
                         self._repeats.sends(link, append.confirm, now_ms, empty=True)
+            case do.PersistPromise():
+                self._steps.promises(effect.promised)
             case do.PersistTable(_, entries) if entries:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):

@@ -48,6 +48,7 @@ class StepsTaken:
 
     def handled(self) -> None:
         """It has decided what an event means: who stands for the lease could serve with it."""
+        self._must_wait_for_linked()
         campaign, before = self._replica.leadership.campaign, self._campaign
         self._campaign = campaign
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
@@ -69,6 +70,24 @@ class StepsTaken:
 
         if isinstance(campaign, Founding):
             self._must_have_heard_all()
+
+    def _must_wait_for_linked(self) -> None:
+        """A master waits for who is to join the set as long as it follows."""
+        term = self._replica.leadership.term
+        if term is None or term.over:
+            return
+        linked = {link.peer for link in term.links.values()}
+        for member in term.in_sync.adding:
+            if member not in linked:
+                raise Violation(f"{self._ha.node} waits for {member.node}, which has no link")
+
+    def promises(self, epoch: int) -> None:
+        """It is about to promise an epoch: its own term of an older one is over."""
+        term = self._replica.leadership.term
+        if term is not None and not term.over and term.epoch < epoch:
+            raise Violation(
+                f"{self._ha.node} promises epoch {epoch}, and goes on with its own, {term.epoch}"
+            )
 
     def _must_have_heard_all(self) -> None:
         """Whoever founds a group knows of every node that its volume never was in one."""

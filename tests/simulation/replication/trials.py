@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from services.ha.lease.value import Lease
+from services.ha.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.operator import STALLED, SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
 from tests.simulation.replication.machine import Machine
@@ -40,6 +41,8 @@ END_MS: Final = 5_000
 """A node that ends in order has ended by then."""
 FOUND_MS: Final = 10_000
 """A pass over the log begins every two seconds, and this is the longest that one takes."""
+FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_ms
+"""The longest that stalls are remembered, and the time in which nobody can take over."""
 MET_MS: Final = 1_000
 """Where a reader has met it, ha looks by then."""
 NOTICED_MS: Final = 600
@@ -69,8 +72,7 @@ class Trials:
     def run(self) -> None:
         """Nothing happens for a while; then a switch, and one of the others. Raises Violation."""
         self._wait(SETTLE_MS)
-        if any([self._alarms(name) for name in self._group.machines]):
-            return  # what stood still lately hands over as soon as a sound node can take over
+        self._must_be_forgotten()
         self._stay_whole()
         self._switch_once()
         self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
@@ -87,6 +89,17 @@ class Trials:
                     *(self._stall_a_winner, self._stall_a_target),
                 )
             )()
+
+    def _must_be_forgotten(self) -> None:
+        """What stood still is a bad master for a while, and no longer."""
+
+        def is_forgotten() -> bool:
+            return not any([self._alarms(name) for name in self._group.machines])
+
+        if not self._until(is_forgotten, FORGOTTEN_MS):
+            said = {name: sorted(self._alarms(name)) for name in self._group.machines}
+            raise Violation(f"nothing stood still for {FORGOTTEN_MS} ms, and these say so: {said}")
+        self._must_be_whole_again("what stood still is forgotten")
 
     def calm_down(self) -> None:
         """What an alarm says is over soon."""
