@@ -330,9 +330,10 @@ class Trials:
 
         if not self._until(is_removed, SLOW_US // 1000):
             raise Violation(f"the disk of {slave.name} takes seconds, and it stays in the set")
-        acked = len(history.acked)
+        acked, stored = len(history.acked), history.stored_count
         self._until(lambda: len(history.acked) > acked, QUIET_MS)
-        if len(history.acked) == acked:
+        # Who asks for more copies than there are is refused, and nothing is stored.
+        if len(history.acked) == acked and history.stored_count > stored:
             raise Violation(f"{slave.name} has left the set, and no sender is answered")
         slave.disk_us = usual
         self._must_be_whole_again(f"the disk of {slave.name} was slow")
