@@ -314,8 +314,9 @@ class Client:
     ) -> AsyncGenerator[Message, None]:
         """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
 
-        end: None reads up to where the queue ends at the first pull. follow: waits for more, for
-        ever. The next pull runs while you work on what the last one brought.
+        end: None reads up to where the queue ends at the first pull; what was stored a moment
+        before may not be dispatched into it yet. follow: waits for more, for ever. The next pull
+        runs while you work on what the last one brought.
         """
         return self.consumer.read(topic, queue, offset, end=end, follow=follow, tags=tags)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
@@ -17,8 +17,11 @@ from tests.support.small_log import log as log
 from tidemark.errors import CorruptRecord, FileNotReady, MessageTooLarge
 from tidemark.formats import record, twins
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.record_layout import BLANK_SIZE
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
+
+THIRD_OF_A_FILE = (FILE_SIZE - BLANK_SIZE) // 3
 
 
 class TestAppending:
@@ -124,7 +127,10 @@ class TestAppending:
         log.close()
 
     @settings(max_examples=30, deadline=None)
-    @given(st.lists(st.lists(st.integers(92, FILE_SIZE // 3), min_size=1, max_size=3), max_size=40))
+    @given(
+        st.lists(st.lists(st.integers(92, THIRD_OF_A_FILE), min_size=1, max_size=3), max_size=40)
+    )
+    @example([[THIRD_OF_A_FILE] * 3] * 2)
     def test_every_record_is_found_by_walking_from_the_start(
         self, tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
     ) -> None:
