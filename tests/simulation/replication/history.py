@@ -523,7 +523,9 @@ class History:
         lease = now.lease
         shown = (int(lease.epoch), lease.in_sync_version)
         is_another = shown == self._newest and lease.in_sync != self.published
-        self.went_back = shown < self._newest or is_another
+        # A first lease that was deleted before its holder acted on it is founded again.
+        is_founded_again = self.deleted and lease.epoch not in self._acted
+        self.went_back = shown < self._newest or (is_another and not is_founded_again)
         if self.went_back and not self.deleted:
             raise Violation(f"the lease goes back from {self._newest} to {shown}")
         if self.went_back:
