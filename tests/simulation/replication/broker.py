@@ -50,6 +50,10 @@ BODY_MAX: Final = 300
 WAITING_MAX: Final = 50
 SHUT_US: Final = 2_000_000
 """A gate has followed its term by then."""
+SAID_US: Final = 500_000
+"""A broker that is to end has said so by then."""
+HEARD_MS: Final = 1_000
+"""Who has said something so lately is not taken for dead."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
@@ -97,6 +101,10 @@ class Broker(Service):
         """When it served an epoch last, or took no sends."""
         self._shut_us = machine.timeline.now_us
         """When its epoch was not open last, or its parts knew that it was."""
+        self._ruled_us = machine.timeline.now_us
+        """When it had a role last, or no reads were open."""
+        self._free_us = machine.timeline.now_us
+        """When it was not about to end last, or had said that it is."""
         self._shown = 0, machine.timeline.now_us
         """End of what a slave showed, and when."""
 
@@ -168,6 +176,30 @@ class Broker(Service):
             self._shut_us = now_us
         if now_us - max(self._shut_us, self.process.resumed_us) > SHUT_US:
             raise Violation(f"{machine.name} is master, and parts of its broker wait for that")
+        store, gate = self.store, self._gate
+        has_role = store is None or store.follows or self.epoch is not None
+        if has_role or not gate.reads_open or self.process.paused:
+            self._ruled_us = now_us
+        if now_us - max(self._ruled_us, self.process.resumed_us) > SHUT_US:
+            role = NodeRole(machine.slot(Slot.ROLE)).name.lower()
+            raise Violation(f"reads are open at {machine.name}, whose role is {role}")
+
+    def check_leaving(self) -> None:
+        """The broker of a master that is to end says so, and another node takes over first."""
+        machine, now_us = self.machine, self.machine.timeline.now_us
+        must_say = (
+            self.stop.is_set()
+            and machine.slot(Slot.SERVING_EPOCH)
+            and machine.slot(Slot.ROLE) == NodeRole.MASTER
+            and not machine.slot(Slot.FENCED)
+            and machine.slot(Slot.IN_SYNC_SIZE) > 1
+            and machine.boot_ms() - machine.slot(Slot.HA_HEARTBEAT_MS) < HEARD_MS
+            and not machine.slot(Slot.BROKER_TROUBLE)
+        )
+        if not must_say or self.process.paused:
+            self._free_us = now_us
+        if now_us - max(self._free_us, self.process.resumed_us) > SAID_US:
+            raise Violation(f"the broker of {machine.name} is to end, and no other node is told so")
 
     # -- clients ---------------------------------------------------------------------------
 

@@ -90,6 +90,8 @@ class Ha(Service):
         self.unanswered: dict[int, int] = {}
         """Orders, and when they were given."""
         self._to_refuse: set[int] = set()
+        self.targets: dict[int, str] = {}
+        """Orders to switch, and to whom."""
         self._differed: tuple[set[str], set[str]] | None = None
         """Alarms, and what the probes said instead, at the last look; None: they agreed."""
         self.views: LogViews | None = None
@@ -120,6 +122,8 @@ class Ha(Service):
             self.unanswered[command.token] = self.machine.timeline.now_us
         if refused:
             self._to_refuse.add(command.token)
+        if command.name == "switchover" and "to" in command.arguments:
+            self.targets[command.token] = command.arguments["to"]
         self.take(command)
 
     def check_answered(self) -> None:
@@ -150,6 +154,9 @@ class Ha(Service):
         self.unanswered.pop(reply.token, None)
         if reply.ok and reply.token in self._to_refuse:
             raise Violation(f"{self.node} carries out an order that must be refused: {reply.body}")
+        to = self.targets.get(reply.token)
+        if reply.ok and to is not None and reply.body.get("master") != to:
+            raise Violation(f"{self.node} was to switch to {to}, and says so: {reply.body}")
 
     def take(self, event: Event) -> None:
         """Something happened."""
@@ -305,6 +312,8 @@ class _Judged:
                 renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
                 term = self._replica.leadership.term
                 switches = term is not None and term.switch is not None and term.switch.fenced
+                if switches and lease.holder is None and lease.handover_to is not None:
+                    self._must_be_for_its_target(lease.handover_to)
                 history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)
             case LeaseCreate(_, lease):
                 history.asks(ha.machine, None, lease)
@@ -318,6 +327,13 @@ class _Judged:
             case do.Reply(body=body):
                 for name, said in body.items():
                     _check_sentence(ha.node, name, said)
+
+    def _must_be_for_its_target(self, target: str) -> None:
+        """Whom an operator named gets the lease."""
+        switch = self._replica._operator._switch
+        wanted = target if switch is None else self._ha.targets.get(switch.token, target)
+        if target != wanted:
+            raise Violation(f"{self._ha.node} was to switch to {wanted}, and does to {target}")
 
 
 def _must_be_in_the_window(node: str, term: Mastership, effect: do.Stream) -> None:

@@ -98,6 +98,8 @@ class Machine:
         """Its incarnation."""
         self._syncs_fail = self.has_failed = False
         """Has failed: a sync may have, once."""
+        self.roomy_us = 0
+        """Since when its disk has room again."""
         self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed_append: Callable[[], None] | None = None
         self._armed: dict[Slot, Callable[[], None]] = {}
@@ -250,6 +252,8 @@ class Machine:
 
     @is_full.setter
     def is_full(self, value: bool) -> None:
+        if self.is_full and not value:
+            self.roomy_us = self.timeline.now_us
         self.disk.capacity_bytes = 0 if value else None
 
     def power_off(self) -> None:

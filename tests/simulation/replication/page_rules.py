@@ -14,7 +14,7 @@ from shared.files.store_dir import Role
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot
+from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot, Trouble
 
 OF_BROKER: Final = frozenset(
     {
@@ -55,6 +55,8 @@ LATE_FENCE_MS: Final = 1_000
 """More than a request to the lease takes."""
 HELD_US: Final = 1_500_000
 """A switch gives up before, or ends the grant."""
+ROOMY_US: Final = 8_000_000
+"""A broker has tried by then whether its disk has room again."""
 STOPPED_APART_US: Final = 500_000
 LATE_APPEND_US: Final = 20_000
 """Between the loads that allow an append and its publication, unless the process is stopped."""
@@ -144,6 +146,25 @@ def check_held(machine: Machine) -> None:
     since_us = max(machine.changed_us.get(Slot.SENDS_HELD, now_us), ha.resumed_us)
     if machine.slot(Slot.SENDS_HELD) and now_us - since_us > HELD_US:
         raise Violation(f"{machine.name} holds sends for {now_us - since_us} µs, and is not fenced")
+
+
+def check_trouble(machine: Machine) -> None:
+    """A broker that runs has no trouble long after its disk has room."""
+    broker, now_us = machine.processes.get("broker"), machine.timeline.now_us
+    if broker is None or broker.paused or not broker.alive or machine.is_full:
+        return
+    since_us = max(
+        machine.roomy_us,
+        broker.resumed_us,
+        machine.changed_us.get(Slot.BROKER_TROUBLE, now_us),
+        machine.changed_us.get(Slot.ROLE, now_us),
+    )
+    trouble = Trouble(machine.slot(Slot.BROKER_TROUBLE))
+    if trouble is Trouble.DISK_FULL and now_us - since_us > ROOMY_US:
+        raise Violation(
+            f"the disk of {machine.name} has room for {now_us - machine.roomy_us} µs, and its "
+            "broker says that it is full"
+        )
 
 
 def check_yields(machine: Machine) -> None:

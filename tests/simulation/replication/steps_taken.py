@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from services.ha.campaign import Campaign
 from services.ha.effects import LeasePut
+from services.ha.failover import State
 from services.ha.founding import Founding
 from services.ha.in_sync import Peer
 from services.ha.lease.value import Member
@@ -31,6 +32,8 @@ STOOD_US: Final = 2 * stall_ms(TIMES) * 1000
 """A process that stood still for so long knows that it did."""
 DECIDED_US: Final = 5_000
 """What it does before was decided before it stood still."""
+PAUSED_US: Final = (TIMES.renew_ms - 50) * 1000
+"""Whoever has lost a campaign lets others try for so long."""
 UNANSWERED_US: Final = (TIMES.link_dead_ms + TIMES.heartbeat_ms + 100) * 1000
 """What a node said of itself counts no longer than that."""
 HEARD_US: Final = (TIMES.link_dead_ms - 50) * 1000
@@ -43,19 +46,27 @@ class StepsTaken:
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
         self._campaign: object = None
+        self._lost_us: int | None = None
+        """When a campaign for the lease was lost last."""
         self._asked: tuple[int, int] | None = None
         """Epoch and version of the in-sync set that was asked for last."""
 
     def handled(self) -> None:
         """It has decided what an event means: who stands for the lease could serve with it."""
         self._must_wait_for_linked()
+        self._must_copy_in_sync()
         campaign, before = self._replica.leadership.campaign, self._campaign
         self._campaign = campaign
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
+        leads = self._replica.leadership.term is not None
+        if isinstance(before, Campaign) and campaign is None and not leads:
+            self._lost_us = now_us
         if campaign is before or not isinstance(campaign, Campaign | Founding):
             return
         if ha.history.clocks_lie:
             return  # whose clock leaps takes itself to have stood still
+        if isinstance(campaign, Campaign) and not campaign._forced:
+            self._must_have_let_others_try()
         for service in NEEDED:
             process = ha.machine.processes.get(service)
             if process is None or (process.alive and not process.paused):
@@ -70,6 +81,20 @@ class StepsTaken:
 
         if isinstance(campaign, Founding):
             self._must_have_heard_all()
+
+    def _must_have_let_others_try(self) -> None:
+        ha = self._ha
+        if self._lost_us is None:
+            return
+        paused_us = ha.machine.timeline.now_us - self._lost_us
+        if paused_us < PAUSED_US:
+            raise Violation(f"{ha.node} stands again {paused_us} µs after a campaign that it lost")
+
+    def _must_copy_in_sync(self) -> None:
+        """Whoever says that it is in sync has a link on which the master's bytes come."""
+        own, following = self._replica.own, self._replica.following
+        if own.state is State.IN_SYNC and following.link is None:
+            raise Violation(f"{self._ha.node} is in sync, and copies from nobody")
 
     def _must_wait_for_linked(self) -> None:
         """A master waits for who is to join the set as long as it follows."""

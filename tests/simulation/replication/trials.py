@@ -87,6 +87,7 @@ class Trials:
                 (
                     *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
                     *(self._stall_a_winner, self._stall_a_target),
+                    *(self._remove_a_member, self._order_in_the_dark),
                 )
             )()
 
@@ -298,6 +299,8 @@ class Trials:
         epoch = self._history.epoch
         self._world.operator_rests = True
         self._group.lease.delete()
+        if self._random.random() < 0.5:  # who asks for the lease again asks others whom it lacks
+            self._group.network.break_links(*self._random.sample(sorted(self._group.machines), 2))
         if not self._until(lambda: self._group.lease.stored is not None, AGAIN_MS):
             raise Violation(f"the lease was deleted, and in {AGAIN_MS} ms nobody made it again")
         self._must_be_whole_again("the lease was deleted")
@@ -380,6 +383,53 @@ class Trials:
             self._must_move_from(winner, AGAIN_MS, f"its {service} stands still")
         process.resume()
         self._must_be_whole_again(f"the {service} of {winner.name} stood still")
+
+    def _remove_a_member(self) -> None:
+        """A silent member is taken out by order, and is in the set again once it runs."""
+        group, history, plan = self._group, self._history, self._group.plan
+        master = self._master()
+        slave, service = self._any_but(master), group.ha_of(master.name)
+        assert service is not None, "it would not be whole"
+        if plan.nodes - 1 < plan.min_in_sync:
+            return
+        group.gone.add((slave.name, "ha"))
+        slave.processes["ha"].end()
+        token: int | None = None
+
+        def is_removed() -> bool:
+            nonlocal token
+            reply = None if token is None else service.replies.get(token)
+            if token is None or (reply is not None and not reply.ok):
+                token = group.order("remove-member", {"node": slave.name}, master)
+            return reply is not None and reply.ok
+
+        if not self._until(is_removed, AGAIN_MS):
+            raise Violation(f"{slave.name} is silent, and no order takes it out of the set")
+        if slave.name in [member.node for member in history.published]:
+            raise Violation(f"an order took {slave.name} out of the set, and it is in it")
+        group.gone.clear()
+        group.start_later(slave, "ha", 50)
+        self._must_be_whole_again(f"{slave.name} was taken out of the set")
+
+    def _order_in_the_dark(self) -> None:
+        """A slave that does not reach the lease is to change it, and is copied anew meanwhile: each
+        order is answered."""
+        group = self._group
+        slave = self._any_but(self._master())
+        service = group.ha_of(slave.name)
+        assert service is not None, "it would not be whole"
+        self._world.operator_rests = True
+        group.lease.unreachable.add(slave.name)
+        pause = group.order("pause", {}, slave)
+        self._wait(self._random.randint(1, TIMES.request_timeout_ms))
+        self._history.replaced.add(slave.name)
+        resync = group.order("resync", {"group": "g0"}, slave)
+        answered = self._until(lambda: {pause, resync} <= service.replies.keys(), AGAIN_MS)
+        group.lease.unreachable.clear()
+        if not answered:
+            raise Violation(f"{slave.name} does not reach the lease, and does not answer orders")
+        self._world.operator_rests = False
+        self._must_be_whole_again(f"{slave.name} was cut off from the lease")
 
     def _lose_members(self) -> None:
         """Where fewer nodes are left than the minimum, nothing is stored."""

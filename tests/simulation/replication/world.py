@@ -106,12 +106,14 @@ class World:
         for machine in self.group.machines.values():
             page_rules.check_yields(machine)
             page_rules.check_held(machine)
+            page_rules.check_trouble(machine)
             if not self.history.clocks_lie:
                 page_rules.check_deadline(machine)
                 page_rules.check_beats(machine)
             broker, service = self.group.broker_of(machine.name), self.group.ha_of(machine.name)
             if broker is not None:
                 broker.check_gate()
+                broker.check_leaving()
             if service is not None:
                 service.check_answered()
                 service.check_probes()
