@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 HEARTBEAT_MS: Final = 500
 STALL_MS: Final = 2000
 """A loop that did not turn for so long is worth a line: it may have cost a lease."""
-ANOTHER_BOOT_MS: Final = 1000
-"""A heartbeat so far ahead of the clock was not given in this boot."""
 SILENT_FOR_EVER: Final = 1 << 40
 
 
@@ -53,6 +51,8 @@ class Senses:
         clock: nothing that decides is to ask it."""
         self._positions, self._locks, self._clock = positions, locks, clock
         self._wall_ms = wall_ms
+        self._of_another_boot: dict[Slot, int] = {}
+        """Heartbeats that were ahead of the clock when they were seen."""
 
     def look(self) -> Sensed:
         """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
@@ -83,7 +83,12 @@ class Senses:
         # The slot first: a heartbeat given between the two loads is not of the future.
         given_ms = self._positions.get(heartbeat)
         silent_ms = self._clock.boot_ms() - given_ms
-        return silent_ms if silent_ms > -ANOTHER_BOOT_MS else SILENT_FOR_EVER
+        # 1. The power fails; the page keeps a heartbeat of the boot before. 2. The broker starts,
+        # and hangs before it beats. 3. The clock reaches that heartbeat: it is none all the same.
+        if silent_ms < 0:
+            self._of_another_boot[heartbeat] = given_ms
+        is_of_another = self._of_another_boot.get(heartbeat) == given_ms
+        return SILENT_FOR_EVER if is_of_another else silent_ms
 
 
 def trouble(value: int) -> Trouble:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.ha.events import Event, Sensed, Tick
-from services.ha.watch import ANOTHER_BOOT_MS, SILENT_FOR_EVER, Senses, Watch, trouble
+from services.ha.watch import SILENT_FOR_EVER, Senses, Watch, trouble
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
@@ -115,10 +115,18 @@ def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Posit
     assert senses.look().wall_ahead_ms == 123
 
 
-def test_a_heartbeat_of_another_boot_is_none(positions: Positions) -> None:
-    positions.publish(Slot.BROKER_HEARTBEAT_MS, NOW_MS + ANOTHER_BOOT_MS + 1)
-    senses = Senses(positions, Locks(), StillClock(NOW_MS))
+@pytest.mark.parametrize("ahead_ms", [1, 952, 1_000_000])
+def test_a_heartbeat_of_another_boot_is_none_even_when_the_clock_has_reached_it(
+    positions: Positions, ahead_ms: int
+) -> None:
+    clock = StillClock(NOW_MS)
+    senses = Senses(positions, Locks(), clock)
+    positions.publish(Slot.BROKER_HEARTBEAT_MS, NOW_MS + ahead_ms)
     assert senses.look().broker_silent_ms == SILENT_FOR_EVER
+    clock.advance(ahead_ms)
+    assert senses.look().broker_silent_ms == SILENT_FOR_EVER
+    positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms() - 3)
+    assert senses.look().broker_silent_ms == 3
 
 
 def test_a_trouble_of_a_later_version_counts_as_damage() -> None:
