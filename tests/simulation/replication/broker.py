@@ -158,6 +158,13 @@ class Broker(Service):
         )
         await asyncio.to_thread(store.stopped_clean)
 
+    @property
+    def hindrances(self) -> list[str]:
+        """Why its probes say that it is not ready; of one that is ready none."""
+        if self._health.ready:
+            return []
+        return [self._health.state, *(reason.code for reason in self._health.reasons)]
+
     def check_gate(self) -> None:
         """A broker that serves no epoch takes no sends, and one of an open epoch says so to all its
         parts."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from services.ha.lease.value import Lease
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.machine import Machine
@@ -85,6 +86,12 @@ class Operating:
                 "reason": None,
             },
         )
+        needed = machine.slot(Slot.NEEDED_FROM)
+        if is_master and needed != machine.end:
+            raise Violation(
+                f"{machine.name} keeps its log from {needed} on for others, and they have all up "
+                f"to {machine.end}"
+            )
         self._must_be_within(machine, "age_ms", said["lease"]["age_ms"], TIMES.lease_ms)
         left_ms = said["lease"]["deadline_in_ms"]
         if is_master:

@@ -47,6 +47,8 @@ BEATS: Final = {
     "reput": (Role.REPUT, Slot.REPUT_HEARTBEAT_MS),
     "ha": (Role.HA, Slot.HA_HEARTBEAT_MS),
 }
+PIDS: Final = {"broker": Slot.BROKER_PID, "reput": Slot.REPUT_PID, "ha": Slot.HA_PID}
+"""Who runs; 0: it has ended in order."""
 BEAT_MS_MAX: Final = 8_000
 """A start has recovered the log by then, on a slow disk, too; until then it beats once."""
 YIELD_US: Final = 4_000_000
@@ -191,6 +193,10 @@ def check_yields(machine: Machine) -> None:
 def check_stopped(machine: Machine) -> None:
     """The last one that ends in order, with nothing left to do, marks the store: the next start
     does not walk the log. Two that end at once may each leave it to the other."""
+    for service, process in machine.processes.items():
+        said_us = machine.changed_us.get(PIDS[service], 0)
+        if process.is_finished and machine.slot(PIDS[service]) and said_us >= process.begun_us:
+            raise Violation(f"{service} of {machine.name} has ended in order, and its page has it")
     processes, slot = machine.processes.values(), machine.slot
     nothing_left = (
         slot(Slot.REPUT_GENERATION) == slot(Slot.GENERATION) != 0

@@ -52,7 +52,7 @@ class Process:
         """Its parts that wait for an open epoch wait no more. Of a broker."""
         self.is_finished = False
         """It has done all that there was to do before it ended."""
-        self.resumed_us = self.timeline.now_us
+        self.begun_us = self.resumed_us = self.timeline.now_us
         """When it began, or last went on after a stop."""
         self.stood_us = 0
         """How long it had stood then."""

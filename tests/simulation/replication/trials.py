@@ -115,6 +115,15 @@ class Trials:
         states = {name: self._world.state_of(name).partition(":")[0] for name in group.machines}
         if sorted(states.values()) != ["in-sync"] * (len(states) - 1) + ["master"]:
             raise Violation(f"without a fault the nodes are {states}")
+        for machine in group.machines.values():
+            broker = group.broker_of(machine.name)
+            hindrances = ["no broker"] if broker is None else broker.hindrances
+            troubles = [machine.slot(slot) for slot in (Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE)]
+            if hindrances or any(troubles):
+                raise Violation(
+                    f"without a fault the broker of {machine.name} is {hindrances}, with the "
+                    f"troubles {troubles}"
+                )
         for _ in range(QUIET_LOOKS):
             acked, confirmed = len(history.acked), len(history.confirmed)
             self._wait(QUIET_MS)
