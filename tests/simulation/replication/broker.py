@@ -309,8 +309,10 @@ class Broker(Service):
             if not answer.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
+        # Where reput begins anew meanwhile, what was dispatched before may be shown, but need not be.
+        since = max(before, store.dispatched)
         if resumed is None or resumed != store.positions.resumed_dispatch():
-            before = PhysicalOffset(0)  # reput begins anew: a queue may end before its last message
+            before = PhysicalOffset(0)
         self.history.pulled(
-            self.machine, topic, queue, offset, found, result.max_offset, before, store.dispatched
+            self.machine, topic, queue, offset, found, result.max_offset, before, since
         )
