@@ -77,7 +77,8 @@ async def _bodies(url: str, count: int) -> int:
     found = 0
     async with tidemark.connect(url) as mq:
         while found < count:
-            pulled = await mq.pull("alpha", 0, found)
+            # What was acknowledged is in the log: reput may not have dispatched it yet.
+            pulled = await mq.pull("alpha", 0, found, wait_ms=10_000)
             if not pulled.messages:
                 break
             found += len(pulled.messages)

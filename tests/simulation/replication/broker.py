@@ -54,6 +54,8 @@ SAID_US: Final = 500_000
 """A broker that is to end has said so by then."""
 HEARD_MS: Final = 1_000
 """Who has said something so lately is not taken for dead."""
+ANSWERED_US: Final = 2_000_000
+"""A broker that runs has answered so long after a send's time-out, whatever its disk does."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
@@ -96,7 +98,8 @@ class Broker(Service):
         self._health = Health(machine)
         self._gate = Gate(self._health)
         self._api: Any = SimpleNamespace(parts=None)
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], int] = {}
+        """Sends without an answer, and when each must have one."""
         self._idle_us = machine.timeline.now_us
         """When it served an epoch last, or took no sends."""
         self._shut_us = machine.timeline.now_us
@@ -216,11 +219,24 @@ class Broker(Service):
             if self.history.producers_rest:
                 continue
             if len(self._waiting) < WAITING_MAX and self._gate.sends_open:
-                task = asyncio.create_task(self._send(), name=CLIENT)
-                self._waiting.add(task)
-                task.add_done_callback(self._waiting.discard)
+                timeout_ms = self._random.choice((1, 1, 6)) * self._ack_limit_ms
+                task = asyncio.create_task(self._send(timeout_ms), name=CLIENT)
+                answered_us = self.machine.timeline.now_us + timeout_ms * 1000 + ANSWERED_US
+                self._waiting[task] = answered_us
+                task.add_done_callback(self._waiting.pop)
 
-    async def _send(self) -> None:
+    def check_answered(self) -> None:
+        """Every send has its answer when its time is over, whatever that is."""
+        now_us = self.machine.timeline.now_us
+        if self.process.paused or now_us - self.process.resumed_us < ANSWERED_US:
+            return
+        late_us = now_us - min(self._waiting.values(), default=now_us)
+        if late_us > 0:
+            raise Violation(
+                f"a send at {self.machine.name} has no answer {late_us} µs after the last moment"
+            )
+
+    async def _send(self, timeout_ms: int) -> None:
         """One request. The answer leaves in the step of the loop in which the send ends."""
         history, random = self.history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
@@ -232,7 +248,7 @@ class Broker(Service):
             message_count=1,
             picks=None,
             ack=asked,
-            timeout_ms=random.choice((1, 1, 6)) * self._ack_limit_ms,
+            timeout_ms=timeout_ms,
         )
         placed: list[int] = []
         admitted_us = self.machine.timeline.now_us
@@ -247,6 +263,8 @@ class Broker(Service):
             return
         start, end = placed
         history.stored(self.machine, admitted_us)
+        if asked is not None and sent.level is not asked:
+            raise Violation(f"{self.machine.name} answers {sent.level} to a send for {asked}")
         by_the_group = sent.level is AckLevel.REPLICATED or asked is None
         history.acknowledged(self.machine, start, end, body, sent.copies, by_the_group=by_the_group)
 
@@ -309,7 +327,7 @@ class Broker(Service):
             if not answer.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
-        # Where reput begins anew meanwhile, what was dispatched before may be shown, but need not be.
+        # Where reput begins anew meanwhile, what was dispatched before may be shown: it need not.
         since = max(before, store.dispatched)
         if resumed is None or resumed != store.positions.resumed_dispatch():
             before = PhysicalOffset(0)

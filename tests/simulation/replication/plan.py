@@ -180,6 +180,16 @@ THEMES: Final = (
     (Fault.REFUSED, Fault.SWITCH, Fault.ISOLATE),
 )
 """Faults that make something happen together which each of them hides among many others."""
+OPERATED: Final = (
+    *(Fault.SWITCH, Fault.SWITCH, Fault.END, Fault.END_OTHER, Fault.END_NODE),
+    *(Fault.PAUSE, Fault.REMOVE, Fault.RESYNC, Fault.RESYNC),
+)
+"""What an operator does now and then, and what must then go well whatever happens beside it."""
+LYING: Final = (Fault.CLOCK, Fault.HASTY)
+"""Behind these, reads may be stale: what is judged is less from then on."""
+ROUNDS_EVERY: Final = 4
+"""Every fourth seed goes through rounds: few faults, and whole again behind each."""
+ROUNDS: Final = 6
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
 """Of the rare ones those that need others beside them to show anything."""
 REFUSED_ORDERS: Final[tuple[tuple[str, dict[str, str]], ...]] = (

@@ -86,7 +86,7 @@ class Repeats:
         match effect:
             case LeasePut():
                 self._asks(effect, now_ms)
-            case do.Grant():
+            case do.Grant() | do.LeaseCreate():
                 self._fences = 0
             case do.Fence():
                 self._fences += 1

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from services.ha.lease.value import Lease
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.machine import WATCHED_FILES, Machine
 from tests.simulation.replication.plan import (
+    LYING,
+    OPERATED,
+    RARE,
     REFUSED_ORDERS,
     SERVICES,
     SUDDEN,
     TIMES,
+    USUAL,
     WATCHED,
     Fault,
 )
@@ -21,6 +26,8 @@ from tests.simulation.replication.service import Service
 from tidemark.formats.checkpoint import Slot
 
 GRACE_US: Final = 4_000_000
+FEW: Final = (*(fault for fault in (*USUAL, *RARE) if fault not in LYING), *OPERATED)
+"""Of a round: what an operator does is as frequent as what happens."""
 SWITCH_TRIES: Final = 5
 SWITCH_AGAIN_US: Final = 200_000
 
@@ -35,12 +42,26 @@ class Strikes:
         self._history, self._network, self._lease = group.history, group.network, group.lease
         self._machines = group.machines
         self._armed: set[Fault] = set()
+        self._round = 0
+        """What was planned in an earlier one does not happen any more."""
         group.on_lease.append(self._lease_changed)
 
     def begin(self) -> None:
         """Plan the first one; each plans the next."""
         if self._plan.faults:
             self._plan_next_fault()
+
+    def strike_few(self) -> int:
+        """One to three faults, close together; in how many milliseconds the last one comes."""
+        random, at_ms = self._random, 0
+        self._round += 1
+        self._armed.clear()
+        for _ in range(random.choice((1, 2, 2, 3))):
+            self._later(at_ms, partial(self._strike, random.choice(FEW)))
+            at_ms += random.randint(0, random.choice((5, 50, 500)))
+            self.count += 1
+        self._group.is_struck = True
+        return at_ms
 
     def _plan_next_fault(self) -> None:
         gap_us = int(self._random.expovariate(1 / self._plan.gap_ms) * 1000) + 1000
@@ -68,8 +89,10 @@ class Strikes:
         return self._random.choice((20, 200, lease_ms // 2, 3 * lease_ms // 2, 3 * lease_ms))
 
     def _later(self, delay_ms: int, undo: Callable[[], None]) -> None:
+        now = self._round
+
         def run() -> None:
-            if not self._group.healed:
+            if now == self._round and not self._group.healed:
                 undo()
 
         self._timeline.after(delay_ms * 1000, run)

@@ -10,7 +10,15 @@ from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.machine import Machine
-from tests.simulation.replication.plan import SERVICES, TIMES, Fault, draw_plan, theme_of
+from tests.simulation.replication.plan import (
+    ROUNDS,
+    ROUNDS_EVERY,
+    SERVICES,
+    TIMES,
+    Fault,
+    draw_plan,
+    theme_of,
+)
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
@@ -43,8 +51,12 @@ class World:
         """say: takes the lines of a trace. faults: what happens, instead of what the seed says."""
         self.timeline = Timeline(seed)
         plan = draw_plan(self.timeline.random)
+        faults_given = bool(faults)
         faults = faults or theme_of(seed) or plan.faults
         self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
+        self._has_rounds = not faults_given and seed % ROUNDS_EVERY == ROUNDS_EVERY // 2
+        if self._has_rounds:  # an outage of the lease is a fault like the others, and ends
+            self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
         self.strikes = Strikes(self.group)
         self._late_us = LATE_US if seed % LATE_EVERY == LATE_EVERY - 1 else 0
         self.history = self.group.history
@@ -53,6 +65,8 @@ class World:
         self._left: str | None = None
         """The node of which services are not healed."""
         self._healed_us = 0
+        self._heals = 0
+        """How often all was healed."""
         self._linked_us: dict[tuple[str, str], int] = {}
         """When two nodes were last seen to be connected, or could not be."""
         self._confirmed = 0
@@ -76,9 +90,36 @@ class World:
             self.timeline.after(self._late_us, lambda: self._boot_late(last))
         else:
             group.boot(last)
-        self.strikes.begin()
         self.timeline.after(100_000, self._check_now_and_then)
-        self.timeline.run_until(group.plan.duration_ms * 1000)
+        if self._has_rounds:
+            whole = self._go_through_rounds()
+        else:
+            self.strikes.begin()
+            self.timeline.run_until(group.plan.duration_ms * 1000)
+            whole = self._become_whole()
+        if whole and self._left is None:
+            trials = Trials(self)
+            trials.calm_down()
+            if self.timeline.random.random() < QUIET_SHARE:
+                trials.run()
+
+    def _go_through_rounds(self) -> bool:
+        """Few faults at a time, which no later ones hide; whether the group is whole in the end."""
+        whole = self._become_whole()
+        for _ in range(ROUNDS):
+            if not whole:
+                break
+            Trials(self).calm_down()
+            self.history.replaced.clear()
+            self.group.healed = False
+            last_ms = self.strikes.strike_few()
+            ms = last_ms + self.timeline.random.choice((50, 500, 2_000))
+            self.timeline.run_until(self.timeline.now_us + ms * 1000)
+            whole = self._become_whole()
+        return whole
+
+    def _become_whole(self) -> bool:
+        """Heal the group. Raises Violation if it does not recover, and can."""
         self._heal()
         acked = len(self.history.acked)
         until_us, whole = self.timeline.now_us + HEAL_MS * 1000, False
@@ -90,11 +131,7 @@ class World:
         if not whole and self._must_recover():
             why = self.why_not_whole(len(self.history.acked) - acked)
             raise Violation(f"healed for {HEAL_MS} ms: {why}")
-        if whole and self._left is None:
-            trials = Trials(self)
-            trials.calm_down()
-            if self.timeline.random.random() < QUIET_SHARE:
-                trials.run()
+        return whole
 
     def _boot_late(self, machine: Machine) -> None:
         if not machine.processes:  # a fault may have been quicker
@@ -114,6 +151,7 @@ class World:
             if broker is not None:
                 broker.check_gate()
                 broker.check_leaving()
+                broker.check_answered()
             if service is not None:
                 service.check_answered()
                 service.check_probes()
@@ -188,8 +226,10 @@ class World:
         own: dict[str, object] = next((n for n in status["nodes"] if n["node"] == name), {})
         return f"{own.get('state')}: {own.get('reason')}"
 
-    def _operate(self) -> None:
+    def _operate(self, heals: int) -> None:
         """What an operator does behind it all: failover is automatic again, the lease is there."""
+        if heals != self._heals or not self.group.healed:
+            return  # of an earlier round
         group, random = self.group, self.timeline.random
         stored = group.lease.stored
         machine = random.choice([m for m in group.machines.values() if m.name != self._left])
@@ -202,14 +242,16 @@ class World:
             group.order("recreate-lease", named, machine)
         elif stored.lease.paused:
             group.order("resume", {}, machine)
-        self.timeline.after(700_000, self._operate)
+        self.timeline.after(700_000, lambda: self._operate(heals))
 
     def _heal(self) -> None:
         """Everything works again, and nothing new happens."""
         group = self.group
         group.tell("world", "heal")
         group.healed, self._healed_us = True, self.timeline.now_us
-        self.timeline.after(1_500_000, self._operate)
+        self._heals += 1
+        heals = self._heals
+        self.timeline.after(1_500_000, lambda: self._operate(heals))
         group.lease.weather = Weather()
         group.lease.unreachable.clear()
         group.lease.deaf.clear()
@@ -228,7 +270,7 @@ class World:
                 else:
                     group.start_later(machine, service, 50)
         self._confirmed = len(self.history.confirmed)
-        if self.history.epoch and not self.history.deleted:
+        if self.history.epoch and not self.history.deleted and not self._has_rounds:
             self._leave_some()
 
     def _leave_some(self) -> None:
