@@ -54,7 +54,7 @@ SAID_US: Final = 500_000
 """A broker that is to end has said so by then."""
 HEARD_MS: Final = 1_000
 """Who has said something so lately is not taken for dead."""
-ANSWERED_US: Final = 2_000_000
+ANSWERED_US: Final = 500_000
 """A broker that runs has answered so long after a send's time-out, whatever its disk does."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
@@ -98,8 +98,9 @@ class Broker(Service):
         self._health = Health(machine)
         self._gate = Gate(self._health)
         self._api: Any = SimpleNamespace(parts=None)
-        self._waiting: dict[asyncio.Task[None], int] = {}
-        """Sends without an answer, and when each must have one."""
+        self._waiting: dict[asyncio.Task[None], int | None] = {}
+        """Sends without an answer, and when each must have one; None: it may still wait for a topic
+        or a file to be made, which has limits of its own."""
         self._idle_us = machine.timeline.now_us
         """When it served an epoch last, or took no sends."""
         self._shut_us = machine.timeline.now_us
@@ -110,6 +111,8 @@ class Broker(Service):
         """When it was not about to end last, or had said that it is."""
         self._shown = 0, machine.timeline.now_us
         """End of what a slave showed, and when."""
+        self._hands_over_us: int | None = None
+        """When it was asked to end as a master that another member could replace."""
 
     @property
     def epoch(self) -> int | None:
@@ -188,25 +191,44 @@ class Broker(Service):
             raise Violation(f"{machine.name} is master, and parts of its broker wait for that")
         store, gate = self.store, self._gate
         has_role = store is None or store.follows or self.epoch is not None
+        has_role = has_role and machine.slot(Slot.ROLE) != NodeRole.HALTED
         if has_role or not gate.reads_open or self.process.paused:
             self._ruled_us = now_us
         if now_us - max(self._ruled_us, self.process.resumed_us) > SHUT_US:
             role = NodeRole(machine.slot(Slot.ROLE)).name.lower()
             raise Violation(f"reads are open at {machine.name}, whose role is {role}")
 
-    def check_leaving(self) -> None:
-        """The broker of a master that is to end says so, and another node takes over first."""
-        machine, now_us = self.machine, self.machine.timeline.now_us
-        must_say = (
-            self.stop.is_set()
-            and machine.slot(Slot.SERVING_EPOCH)
+    @property
+    def _can_hand_over(self) -> bool:
+        machine = self.machine
+        return bool(
+            machine.slot(Slot.SERVING_EPOCH)
             and machine.slot(Slot.ROLE) == NodeRole.MASTER
             and not machine.slot(Slot.FENCED)
             and machine.slot(Slot.IN_SYNC_SIZE) > 1
             and machine.boot_ms() - machine.slot(Slot.HA_HEARTBEAT_MS) < HEARD_MS
             and not machine.slot(Slot.BROKER_TROUBLE)
         )
-        if not must_say or self.process.paused:
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        super().ask_to_end()
+        if self.process.alive and not self.process.paused and self._can_hand_over:
+            self._hands_over_us = self.machine.timeline.now_us
+
+    def check_ended(self) -> None:
+        """It has ended in order: where another member could take over, it has said so before."""
+        begun_us, changed_us = self._hands_over_us, self.machine.changed_us
+        if begun_us is None:
+            return
+        said_us = max(changed_us.get(slot, 0) for slot in (Slot.BROKER_TROUBLE, Slot.FENCED))
+        if said_us < begun_us:
+            raise Violation(f"the broker of {self.machine.name} ends, and no other node is told so")
+
+    def check_leaving(self) -> None:
+        """The broker of a master that is to end says so, and another node takes over first."""
+        machine, now_us = self.machine, self.machine.timeline.now_us
+        if not (self.stop.is_set() and self._can_hand_over) or self.process.paused:
             self._free_us = now_us
         if now_us - max(self._free_us, self.process.resumed_us) > SAID_US:
             raise Violation(f"the broker of {machine.name} is to end, and no other node is told so")
@@ -221,16 +243,16 @@ class Broker(Service):
             if len(self._waiting) < WAITING_MAX and self._gate.sends_open:
                 timeout_ms = self._random.choice((1, 1, 6)) * self._ack_limit_ms
                 task = asyncio.create_task(self._send(timeout_ms), name=CLIENT)
-                answered_us = self.machine.timeline.now_us + timeout_ms * 1000 + ANSWERED_US
-                self._waiting[task] = answered_us
+                self._waiting[task] = None
                 task.add_done_callback(self._waiting.pop)
 
     def check_answered(self) -> None:
-        """Every send has its answer when its time is over, whatever that is."""
+        """Every send that has stored something has its answer when its time is over."""
         now_us = self.machine.timeline.now_us
         if self.process.paused or now_us - self.process.resumed_us < ANSWERED_US:
             return
-        late_us = now_us - min(self._waiting.values(), default=now_us)
+        waiting = [answered_us for answered_us in self._waiting.values() if answered_us is not None]
+        late_us = now_us - min(waiting, default=now_us)
         if late_us > 0:
             raise Violation(
                 f"a send at {self.machine.name} has no answer {late_us} µs after the last moment"
@@ -252,10 +274,22 @@ class Broker(Service):
         )
         placed: list[int] = []
         admitted_us = self.machine.timeline.now_us
+        members, task = self.machine.slot(Slot.IN_SYNC_SIZE), asyncio.current_task()
+        assert task is not None
+
+        def stored(start: int, end: int) -> None:
+            placed.extend((start, end))
+            self._waiting[task] = admitted_us + timeout_ms * 1000 + ANSWERED_US
+            members_now = self.machine.slot(Slot.IN_SYNC_SIZE)
+            if asked is AckLevel.REPLICATED and max(members, members_now) < 2:
+                raise Violation(
+                    f"{self.machine.name} stores what is to be replicated, and has no other member"
+                )
+
         try:
             self._gate.check_sends()
             sent = await self._api.parts.sends.send(
-                topic, request, HOST, lambda topic, sent, start, end: placed.extend((start, end))
+                topic, request, HOST, lambda topic, sent, start, end: stored(start, end)
             )
         except TidemarkError:
             if placed:

@@ -178,6 +178,9 @@ class Group:
         self.tell(f"{machine.name} {service}", "ended")
         if machine.processes[service].is_finished:
             page_rules.check_stopped(machine)
+            ended = self.services[machine.name, service]
+            if isinstance(ended, Broker):
+                ended.check_ended()
         machine.ended_us = self.timeline.now_us
         if machine.is_on:
             self.start_later(machine, service, self._restart_ms())

@@ -164,6 +164,7 @@ class History:
 
     def greets(self, machine: Machine, hello: Hello) -> None:
         """A slave describes its log, from which its master finds the divergence point."""
+        _must_not_repeat(machine)
         _must_be_durable(machine, max(0, hello.durable - ACK_LOOK_SIZE), hello.durable)
         if hello.end > machine.end or machine.durable_table[: len(hello.table)] != hello.table:
             raise Violation(
@@ -193,6 +194,7 @@ class History:
 
     def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
         """A slave says what it has."""
+        _must_not_repeat(machine)
         _must_be_durable(machine, max(0, durable - ACK_LOOK_SIZE), durable)
         if appended > machine.end:
             raise Violation(f"{machine.name} says that it has {appended}; it has {machine.end}")
@@ -273,6 +275,8 @@ class History:
         """What was begun is called finished: it is on the disk, bytes, names and marks."""
         for path in machine.unsynced():
             raise Violation(f"{machine.name} has finished what it began, and {path} is not durable")
+        if machine.is_being_emptied and machine.durable_incarnation == machine.resync_of:
+            raise Violation(f"{machine.name} is emptied, and still the member that it was")
 
     def becomes_another(self, machine: Machine, *, alone: bool) -> None:
         """A store was emptied: nobody may have it mapped."""
@@ -692,4 +696,12 @@ def _check_pair(one: Machine, other: Machine) -> None:
         raise Violation(
             f"F: {one.name} and {other.name} both have epoch {newest.epoch} from {newest.start}, "
             f"and differ below {upto}: {_parting(one.log(0, upto), other.log(0, upto), upto)}"
+        )
+
+
+def _must_not_repeat(machine: Machine) -> None:
+    """A replica that speaks of its log has finished cutting and emptying it, whatever comes."""
+    if machine.has_durable_intent:
+        raise Violation(
+            f"{machine.name} speaks of its log, and its next start would cut or empty it again"
         )

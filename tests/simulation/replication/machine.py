@@ -96,6 +96,8 @@ class Machine:
         """When one of its processes has ended last."""
         self._was = ""
         """Its incarnation."""
+        self.resync_of: str | None = None
+        """The incarnation that is given up by the resync that has begun last."""
         self._syncs_fail = self.has_failed = False
         """Has failed: a sync may have, once."""
         self.roomy_us = 0
@@ -167,6 +169,8 @@ class Machine:
 
     def touched(self, path: Path, process: Process) -> None:
         """A name was made, replaced or removed."""
+        if path == INTENT and self.is_being_emptied:
+            self.resync_of = self.incarnation
         if path == TABLE:
             self._judge.writes(self, process, "replaces the epoch table")
         if path == PROMISE:
@@ -334,6 +338,17 @@ class Machine:
     def durable_table(self) -> tuple[EpochStart, ...]:
         """The epoch table as it will be after a power cut."""
         return _entries(self._durable_file(TABLE))
+
+    @property
+    def durable_incarnation(self) -> str:
+        """As ``ha/identity`` will say after a power cut."""
+        said = _facts(self._durable_file(IDENTITY)).get("incarnation", "")
+        return said if isinstance(said, str) else ""
+
+    @property
+    def has_durable_intent(self) -> bool:
+        """Whether the next start after a power cut would repeat a cut or a resync."""
+        return bool(self._durable_file(INTENT))
 
     def _durable_file(self, path: Path) -> bytes:
         directory = self.disk._find(path.parent)

@@ -13,7 +13,7 @@ from services.ha.lease.value import Lease
 from services.ha.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.operator import STALLED, SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
-from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.violation import Violation
@@ -58,6 +58,10 @@ SLOW_US: Final = 5_000_000
 """A sync takes at least a quarter of it, which is longer than a member may lag."""
 UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
 """A node that ended is missed by then."""
+COPYING_MS: Final = 300
+"""Copying a log takes longer than nothing and less than that."""
+STOOD_MS: Final = 300, 650
+"""With the time since the last renewal, shorter than a lease."""
 APART_MS: Final = 700
 """Between the ends of two services of which each is to notice the other's."""
 
@@ -88,6 +92,7 @@ class Trials:
                     *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
                     *(self._stall_a_winner, self._stall_a_target),
                     *(self._remove_a_member, self._order_in_the_dark),
+                    *(self._pause_failover, self._stand_still),
                 )
             )()
 
@@ -215,6 +220,13 @@ class Trials:
         if not places:
             return
         offset = self._random.randrange(len(places))
+        last = [
+            at
+            for at, place in enumerate(places[:-1])
+            if places[at + 1].start // FILE_SIZE > place.end // FILE_SIZE
+        ]
+        if last and self._random.random() < 0.3:
+            offset = self._random.choice(last)  # a pass over the log goes on in the next file
         place = places[offset]
         at = self._random.randrange(place.start, place.end)
         history.damaged.add(machine.name)
@@ -261,6 +273,9 @@ class Trials:
         if not self._until(is_ordered, AGAIN_MS):
             raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
         self._until(lambda: machine.incarnation != before, AGAIN_MS)
+        if self._random.random() < 0.5:
+            self._wait(self._random.randint(1, COPYING_MS))
+            machine.processes[self._random.choice(SERVICES)].end()
         self._must_be_whole_again(f"{machine.name} was to be copied anew")
         history.damaged.clear()
         for service in SERVICES:
@@ -356,7 +371,7 @@ class Trials:
         target, service = self._any_but(master), group.ha_of(master.name)
         assert service is not None, "it would not be whole"
         process = target.processes["ha"]
-        master.arm(Slot.SENDS_HELD, process.pause)
+        master.arm(self._random.choice((Slot.SENDS_HELD, Slot.FENCED)), process.pause)
         token = group.order("switchover", {"to": target.name})
         assert token is not None
         self._until(lambda: token in service.replies, AGAIN_MS)
@@ -439,6 +454,56 @@ class Trials:
             raise Violation(f"{slave.name} does not reach the lease, and does not answer orders")
         self._world.operator_rests = False
         self._must_be_whole_again(f"{slave.name} was cut off from the lease")
+
+    def _pause_failover(self) -> None:
+        """Without automatic failover a planned switch goes well, and who holds the lease goes on
+        after a restart."""
+        group, history = self._group, self._history
+        self._world.operator_rests = True
+        self._order("pause", {})
+        self._switch_once()
+        epoch, master = history.epoch, self._master()
+        ended = master.processes[self._random.choice(("ha", "broker"))]
+        ended.end()
+        self._until(lambda: master.processes[ended.name] is not ended, AGAIN_MS)
+        self._must_be_whole_again(f"{ended.name} of {master.name} ended, and failover is paused")
+        if history.holder is None or history.holder.node != master.name:
+            raise Violation(
+                f"failover is paused, and {history.holder} took over epoch {epoch} of {master.name}"
+            )
+        self._order("resume", {})
+        self._world.operator_rests = False
+        stored = group.lease.stored
+        if stored is None or stored.lease.paused:
+            raise Violation("failover goes on by order, and the lease says that it is paused")
+
+    def _order(self, name: str, arguments: dict[str, str]) -> None:
+        """Give the master an order, which succeeds."""
+        service = self._group.ha_of(self._master().name)
+        token = self._group.order(name, arguments)
+        assert service is not None, "it would not be whole"
+        assert token is not None, "it would not be whole"
+        self._until(lambda: token in service.replies, AGAIN_MS)
+        reply = service.replies.get(token)
+        if reply is None or not reply.ok:
+            raise Violation(f"without a fault {name} is answered so: {reply}")
+
+    def _stand_still(self) -> None:
+        """A process of a master, or all, that stand still for less than a lease cost no epoch."""
+        epoch, master = self._history.epoch, self._master()
+        services = self._random.choice((*((service,) for service in SERVICES), SERVICES))
+        stopped = [master.processes[service] for service in services]
+        for process in stopped:
+            process.pause()
+        self._wait(self._random.randint(*STOOD_MS))
+        for process in stopped:
+            process.resume()
+        self._must_be_whole_again(f"{services} of {master.name} stood still")
+        if self._history.epoch != epoch:
+            raise Violation(
+                f"{services} of {master.name} stood still for less than a lease, and epoch "
+                f"{epoch} became {self._history.epoch}"
+            )
 
     def _lose_members(self) -> None:
         """Where fewer nodes are left than the minimum, nothing is stored."""
