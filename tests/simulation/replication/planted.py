@@ -38,22 +38,22 @@ SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 2),
+    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 6),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 93, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 33, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 0, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 11, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
     "candidate-goes-on-acknowledging": Planted(
-        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 0, HASTE
+        acks.candidate_goes_on_acknowledging, "is HALTED|A: |F: |and its log ends at", 3, HASTE
     ),
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
     ),
-    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 4),
+    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 5),
     "shrunk-before-it-is-confirmed": Planted(
         acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
     ),
@@ -61,13 +61,13 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 3
+        acks.no_growth_before_the_epoch_is_open, "healed for", 5
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 3
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 10
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 0
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 1
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 0
@@ -84,11 +84,11 @@ FAULTS: Final[dict[str, Planted]] = {
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        1,
+        4,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(
-        logs.table_cut_only_with_bytes, "healed for|has no connection", 6, TABLES
+        logs.table_cut_only_with_bytes, "healed for|has no connection", 1, TABLES
     ),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
@@ -100,16 +100,16 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 6
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 8
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 1, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
     ),
     "hello-before-the-promise-is-durable": Planted(
-        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 3
+        shells.HELLO_BEFORE_THE_PROMISE_IS_DURABLE, "is sure of the promise of", 0
     ),
     "grant-not-looked-at-with-byte-0": Planted(
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
@@ -118,9 +118,9 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 13, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 6, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
     ),
 }
