@@ -15,7 +15,7 @@ SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
+.PHONY: java lag-kills help setup analytics image-analytics lag lag-drill lag-scenarios run test check format lint types contracts chaos crash damage delay-drill retention simulation soak referee sim simulation-group simulation-mutants drill stall-drill bench image image-proof dashboards metrics-page k8s-secret k8s-run k8s-drill deploy-tools lint-deploy old-kustomize lock clean alert-drill
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -103,6 +103,9 @@ sim: setup ## Play one seed of a simulated group again: `make sim SEED=n`, with 
 
 simulation-group: setup ## Ten thousand simulated histories of a group, and the planted faults
 	TIDEMARK_GROUP_SEEDS=$${TIDEMARK_GROUP_SEEDS:-10000} $(BIN)/pytest -s -n 2 --timeout 7200 tests/simulation/test_replication.py tests/simulation/test_replication_planted.py
+
+simulation-mutants: setup ## COUNT=50 mistakes drawn at random by SEED=0 in what the simulation runs; prints how many it finds
+	$(BIN)/python -m tests.simulation.replication.mutants --seed $(SEED) --count $(or $(COUNT),50)
 
 drill: setup ## All fault drills but the longest on real groups of nodes, as root in network namespaces; report in build/drills
 	$(BIN)/tidemark drill --all --out build/drills

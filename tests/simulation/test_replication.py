@@ -1,9 +1,9 @@
 """Seeded histories of a group: crashes, cuts, delays, pauses, clocks; what must hold, holds.
 
-``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` a
-hundred, at 0.5 to 4 s of one core each. What a seed goes through is in
-``replication.plan``, what must hold in ``history``, ``page_rules`` and ``confirmed`` there; ``make
-sim SEED=n`` plays one again.
+``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` sixty, at
+0.5 to 7 s of one core each. What a seed goes through is in ``replication.plan``, ``trials`` and
+``outages``, what must hold in ``history``, ``page_rules`` and ``confirmed`` there; ``make sim
+SEED=n`` plays one again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import pytest
 
 from tests.simulation.replication.run import Outcome, run_seed
 
-SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "100"))
+SEEDS = int(os.environ.get("TIDEMARK_GROUP_SEEDS", "60"))
 FIRST_SEED = int(os.environ.get("TIDEMARK_GROUP_FIRST_SEED", "0"))
-CHUNK = max(25, SEEDS // 40)
+CHUNK = max(15, SEEDS // 40)
 SAME_SEEDS = (122, 7, 20)
 PLAY = (
     "from tests.simulation.replication.run import run_seed\nfor seed in {}: print(run_seed(seed))"
 )
 
 
-@pytest.mark.timeout(300 + 10 * CHUNK)
+@pytest.mark.timeout(600 + 20 * CHUNK)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_no_fault_takes_what_was_confirmed(first: int) -> None:
     outcomes = [run_seed(seed) for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS))]
@@ -43,7 +43,7 @@ def test_a_seed_is_the_same_history_every_time() -> None:
     assert run_seed(7) == run_seed(7)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_seed_is_the_same_history_whatever_strings_hash_to() -> None:
     # Seed 122 was two histories: a judge visited a set of members, and its looks at their pages
     # moved the next switch of threads.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -47,6 +48,9 @@ TOPICS: Final = ("orders", "orders", "orders", "refunds", "audit")
 QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_TOPIC, STATE_QUEUE))
 PULLED_MAX: Final = 8
 BODY_MAX: Final = 300
+LARGE_BODY_MAX: Final = 6_000
+"""More than is sent at once to a slave that catches up, less than a file holds."""
+LARGE_SHARE: Final = 0.04
 WAITING_MAX: Final = 50
 SHUT_US: Final = 2_000_000
 """A gate has followed its term by then."""
@@ -56,6 +60,12 @@ HEARD_MS: Final = 1_000
 """Who has said something so lately is not taken for dead."""
 ANSWERED_US: Final = 500_000
 """A broker that runs has answered so long after a send's time-out, whatever its disk does."""
+HELD_MS: Final = 3_000
+HELD_MAX: Final = 5
+WOKEN_US: Final = 1_000_000
+"""A pull that is held goes on so soon when there is a message, or no queue any more."""
+LATE_US: Final = 500_000
+"""Longer than a member that has ended is waited for, once it has said so."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
@@ -74,6 +84,19 @@ CONFIG: Final = BrokerConfig(
     ),
 )
 """Of the cluster only that there is one is asked for: ha knows the rest."""
+
+
+@dataclass
+class _Held:
+    """A pull that waits for the next message of a queue."""
+
+    topic: str
+    queue: int
+    offset: int
+    parts: Any
+    """Of the term in which it was asked."""
+    idle_us: int
+    """When it had nothing to go on for last."""
 
 
 class Broker(Service):
@@ -101,6 +124,8 @@ class Broker(Service):
         self._waiting: dict[asyncio.Task[None], int | None] = {}
         """Sends without an answer, and when each must have one; None: it may still wait for a topic
         or a file to be made, which has limits of its own."""
+        self._held: dict[asyncio.Task[None], _Held] = {}
+        """Pulls that wait."""
         self._idle_us = machine.timeline.now_us
         """When it served an epoch last, or took no sends."""
         self._shut_us = machine.timeline.now_us
@@ -244,7 +269,14 @@ class Broker(Service):
                 timeout_ms = self._random.choice((1, 1, 6)) * self._ack_limit_ms
                 task = asyncio.create_task(self._send(timeout_ms), name=CLIENT)
                 self._waiting[task] = None
-                task.add_done_callback(self._waiting.pop)
+                task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+        self._held.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.process.alive:
+            self.failed(error)
 
     def check_answered(self) -> None:
         """Every send that has stored something has its answer when its time is over."""
@@ -262,7 +294,8 @@ class Broker(Service):
         """One request. The answer leaves in the step of the loop in which the send ends."""
         history, random = self.history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
-        body = f"{serial} ".encode() * random.randint(1, BODY_MAX // 8)
+        size_max = LARGE_BODY_MAX if random.random() < LARGE_SHARE else BODY_MAX
+        body = f"{serial} ".encode() * random.randint(1, size_max // 8)
         asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
         pairs = properties.encode({properties.UNIQ_KEY: f"{serial:016x}"})
         request = ProduceRequest(
@@ -294,8 +327,10 @@ class Broker(Service):
         except TidemarkError:
             if placed:
                 history.stored(self.machine, admitted_us)
+                history.late_count += self.machine.timeline.now_us - admitted_us > LATE_US
             return
         start, end = placed
+        history.late_count += self.machine.timeline.now_us - admitted_us > LATE_US
         history.stored(self.machine, admitted_us)
         if asked is not None and sent.level is not asked:
             raise Violation(f"{self.machine.name} answers {sent.level} to a send for {asked}")
@@ -321,6 +356,8 @@ class Broker(Service):
                 self.history.state(self.machine, self.state, opened)
             self.history.read(self.machine, store.dispatched)
             self._pull_newest()
+            if len(self._held) < HELD_MAX and self._random.random() < 0.1:
+                self._hold()
             if epoch is None:
                 self._judge_followed(store.dispatched)
 
@@ -331,6 +368,39 @@ class Broker(Service):
         if now_us - max(since_us, self.process.resumed_us) > FOLLOWED_US:
             self.history.state(self.machine, self.state, shown)
             self._shown = dispatched, now_us
+
+    def _hold(self) -> None:
+        """A consumer waits for what comes next in a queue."""
+        (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.parts
+        _, end = parts.puller.bounds(topic, queue)
+        request = PullRequest(topic, queue, end, PULLED_MAX, None, None, HELD_MS, False)
+
+        async def wait() -> None:
+            try:
+                await parts.puller.pull(request, lambda: False)
+            except (CorruptRecord, DamagedFile) as error:
+                self._gate.judge(error)
+            except TidemarkError:
+                pass  # it is told to ask again
+
+        task = asyncio.create_task(wait(), name=CLIENT)
+        self._held[task] = _Held(topic, queue, end, parts, self.machine.timeline.now_us)
+        task.add_done_callback(self._answered)
+
+    def check_held(self) -> None:
+        """A consumer hears of what there is to see, and of the end of what it waits for."""
+        history, name, now_us = self.history, self.machine.name, self.machine.timeline.now_us
+        for held in self._held.values():
+            assert self.store is not None
+            seen = history.records.seen(held.topic, held.queue, self.store.dispatched)
+            waits = len(seen) <= held.offset and self._api.parts is held.parts
+            if waits or self.process.paused or name in {*history.damaged, *history.lost_queues}:
+                held.idle_us = now_us
+            elif now_us - max(held.idle_us, self.process.resumed_us) > WOKEN_US:
+                raise Violation(
+                    f"a consumer waits at {name} for {held.topic} {held.queue} from {held.offset} "
+                    f"on; {len(seen)} messages are there"
+                )
 
     def show(self, topic: str, queue: int, offset: int) -> None:
         """A consumer asks for messages of that queue from that offset on."""

@@ -53,6 +53,7 @@ from tests.simulation.replication.repeats import Repeats
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.steps_taken import StepsTaken
 from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
 
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 """What only a lie or a bug raises."""
@@ -317,7 +318,10 @@ class _Judged:
                 history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)
             case LeaseCreate(_, lease):
                 history.asks(ha.machine, None, lease)
-            case do.Publish():
+            case do.Publish(slots=slots):
+                for slot, value in slots:
+                    if slot is Slot.NEEDED_FROM and value:
+                        self._must_be_kept(value)
                 history.of_terms[ha.process] = terms
                 history.reigns[ha.process] = reigns
             case do.Note(event=event, sentence=sentence):
@@ -327,6 +331,17 @@ class _Judged:
             case do.Reply(body=body):
                 for name, said in body.items():
                     _check_sentence(ha.node, name, said)
+
+    def _must_be_kept(self, needed: int) -> None:
+        """Retention takes nothing that a slave which is copying has yet to copy."""
+        term = self._replica.leadership.term
+        for link in () if term is None else term.links.values():
+            slave = self._ha.history.node(link.peer.node)
+            if link.appended is not None and 0 < slave.end < needed:
+                raise Violation(
+                    f"{self._ha.node} keeps its log from {needed} on, and {slave.name} has it up "
+                    f"to {slave.end}"
+                )
 
     def _must_be_for_its_target(self, target: str) -> None:
         """Whom an operator named gets the lease."""

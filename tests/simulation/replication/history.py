@@ -55,6 +55,8 @@ class History:
         """The one history of the group."""
         self.acked: list[Acked] = []
         self.stored_count = 0
+        self.late_count = 0
+        """Sends that waited long for their level."""
         self.reads_count = 0
         self.epoch = 0
         """The largest that the lease ever had."""
@@ -201,7 +203,7 @@ class History:
 
     def counts(self, machine: Machine, member: Member, end: int) -> None:
         """A master counts what a member acknowledged: that one has it, and it is the same."""
-        other = self._node(member.node)
+        other = self.node(member.node)
         if other.is_being_emptied:
             return  # it had the log; its link ends when it is another member
         start = max(0, end - ACK_LOOK_SIZE)
@@ -228,7 +230,7 @@ class History:
         if before is None:
             self._must_be_promised_by_all(machine, wanted)
         elif switches and wanted.holder is None and wanted.handover_to:
-            target = self._node(wanted.handover_to)
+            target = self.node(wanted.handover_to)
             # Another disk since it acknowledged the end is another member, and cannot take over.
             is_member = Member(target.name, target.incarnation) in wanted.in_sync
             is_member = is_member and not self.damaged & {machine.name, target.name}
@@ -540,7 +542,7 @@ class History:
             raise Violation(f"the in-sync set shrinks to {len(lease.in_sync)}, below the minimum")
         if before is not None and lease.epoch == before.lease.epoch:
             for member in {*lease.in_sync} - {*before.lease.in_sync}:
-                joined = self._node(member.node)
+                joined = self.node(member.node)
                 known = [entry.epoch for entry in joined.table]
                 if joined.is_being_emptied or joined.incarnation != member.incarnation:
                     continue  # it had the epoch; what was acknowledged waits for that volume
@@ -605,7 +607,7 @@ class History:
             raise Violation(f"E: {holder.node} {how} in epoch {epoch}, which it never acquired")
         if self._acted.setdefault(epoch, holder) != holder:
             raise Violation(f"E: {holder.node} {how} in epoch {epoch}, in which another one acted")
-        promised = self._node(holder.node).durably_promised
+        promised = self.node(holder.node).durably_promised
         if promised != epoch:
             raise Violation(
                 f"{holder.node} {how} in epoch {epoch}; the promise on its disk is {promised}"
@@ -655,7 +657,8 @@ class History:
         """All nodes but that one."""
         return [node for node in self._nodes() if node is not machine]
 
-    def _node(self, name: str) -> Machine:
+    def node(self, name: str) -> Machine:
+        """The node of that name."""
         return next(node for node in self._nodes() if node.name == name)
 
     def _note_holder(self, epoch: int, holder: Holder) -> None:

@@ -7,6 +7,7 @@ breaks the test and not the proof.
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,13 @@ def changed(module: ModuleType, *changes: tuple[str, str]) -> Iterator[None]:
     for old, new in changes:
         assert source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
         source = source.replace(old, new)
+    with exchanged(module, source):
+        yield
+
+
+@contextmanager
+def exchanged(module: ModuleType, source: str | ast.Module) -> Iterator[None]:
+    """The module's functions run the code of another source, which has the same functions."""
     assert module.__file__ is not None
     functions = dict(_functions(module))
     before = {name: function.__code__ for name, function in functions.items()}

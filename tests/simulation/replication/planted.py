@@ -38,12 +38,12 @@ SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 6),
+    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 10),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 33, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 71, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 11, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 20, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
@@ -53,7 +53,7 @@ FAULTS: Final[dict[str, Planted]] = {
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
     ),
-    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 5),
+    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 0),
     "shrunk-before-it-is-confirmed": Planted(
         acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
     ),
@@ -61,10 +61,10 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 5
+        acks.no_growth_before_the_epoch_is_open, "healed for", 14
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 10
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
         logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 1
@@ -79,7 +79,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: ", 6, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 20
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 25
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -88,7 +88,7 @@ FAULTS: Final[dict[str, Planted]] = {
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(
-        logs.table_cut_only_with_bytes, "healed for|has no connection", 1, TABLES
+        logs.table_cut_only_with_bytes, "healed for|has no connection", 11, TABLES
     ),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
@@ -100,10 +100,10 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 8
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 1, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -121,6 +121,6 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 13, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 3, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 28, REPLACED
     ),
 }

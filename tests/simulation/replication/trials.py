@@ -6,30 +6,32 @@ else happens, so a switch that is slow, an alarm that stays or a bit that is not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from services.ha.lease.value import Lease
-from services.ha.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
-from services.ha.operator import STALLED, SWITCH_PAUSE_MS
+from services.ha.operator import SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
-from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machine
 from tests.simulation.replication.operating import Operating
+from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.trying import (
+    AGAIN_MS,
+    QUIET_MS,
+    SETTLE_MS,
+    UNHEARD_MS,
+    Trying,
+)
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import BrokerState, Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-LOOK_MS: Final = 20
-"""Between two looks at whether what is waited for is so."""
-SETTLE_MS: Final = 4 * TIMES.lease_ms
-"""What was ordered before the healing is over by then."""
-QUIET_MS: Final = TIMES.lease_ms
 QUIET_LOOKS: Final = 2
 """How often that long."""
-HANDED_OVER: Final = "handed-over"
 TAKEN_US: Final = (TIMES.renew_ms + 50 + 50) * 1000
 """Whoever gets the lease finds it so at its next look, if the frame that says so is lost with its
 link, and takes it after three requests."""
@@ -41,77 +43,55 @@ END_MS: Final = 5_000
 """A node that ends in order has ended by then."""
 FOUND_MS: Final = 10_000
 """A pass over the log begins every two seconds, and this is the longest that one takes."""
-FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_ms
-"""The longest that stalls are remembered, and the time in which nobody can take over."""
 MET_MS: Final = 1_000
 """Where a reader has met it, ha looks by then."""
+SHUT_MS: Final = 1_000
+"""A broker whose node is halted serves nobody by then."""
 NOTICED_MS: Final = 600
 """A broker looks that often at which start of reput the queue files are of, three times over."""
 FOLLOWED_MS: Final = 2_500
 """A broker that runs serves with what was new before."""
-CALM_MS: Final = SETTLE_MS
-AGAIN_MS: Final = 10 * TIMES.lease_ms
-"""What was taken from a group is there again by then."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
 """A switch that failed is tried again after that pause."""
 SLOW_US: Final = 5_000_000
 """A sync takes at least a quarter of it, which is longer than a member may lag."""
-UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
-"""A node that ended is missed by then."""
 COPYING_MS: Final = 300
 """Copying a log takes longer than nothing and less than that."""
+EMPTYING_US: Final = 30_000
+"""Emptying a store takes about as long."""
 STOOD_MS: Final = 300, 650
 """With the time since the last renewal, shorter than a lease."""
 APART_MS: Final = 700
 """Between the ends of two services of which each is to notice the other's."""
 
 
-class Trials:
+class Trials(Trying):
     """Of one world."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._group, self._history = world, world.group, world.history
-        self._timeline, self._random = world.timeline, world.timeline.random
+        super().__init__(world)
+        operating = Operating(world, wait=self._wait, until=self._until)
+        self._trials = (
+            *(self._switch_once, self._end_a_node, self._flip_a_bit, self._lose_queues),
+            *(operating.run, self._lose_lease),
+            *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
+            *(self._stall_a_winner, self._lose_a_winner, self._stall_a_target),
+            *(self._remove_a_member, self._order_in_the_dark),
+            *(self._pause_failover, self._stand_still),
+            *Outages(world).trials,
+        )
 
-    def run(self) -> None:
-        """Nothing happens for a while; then a switch, and one of the others. Raises Violation."""
+    def run(self, count: int) -> None:
+        """Nothing happens for a while; then so many trials. Raises Violation."""
         self._wait(SETTLE_MS)
-        self._must_be_forgotten()
+        self.must_be_forgotten()
         self._stay_whole()
-        self._switch_once()
-        self._random.choice((self._end_a_node, self._flip_a_bit, self._lose_queues))()
-        self._wait(SETTLE_MS)
-        if any([self._alarms(name) for name in self._group.machines]):
-            return
-        Operating(self._world, wait=self._wait, until=self._until).run()
-        self._lose_lease()
-        self._wait(SETTLE_MS)
-        if not any([self._alarms(name) for name in self._group.machines]):
-            self._random.choice(
-                (
-                    *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
-                    *(self._stall_a_winner, self._stall_a_target),
-                    *(self._remove_a_member, self._order_in_the_dark),
-                    *(self._pause_failover, self._stand_still),
-                )
-            )()
-
-    def _must_be_forgotten(self) -> None:
-        """What stood still is a bad master for a while, and no longer."""
-
-        def is_forgotten() -> bool:
-            return not any([self._alarms(name) for name in self._group.machines])
-
-        if not self._until(is_forgotten, FORGOTTEN_MS):
-            said = {name: sorted(self._alarms(name)) for name in self._group.machines}
-            raise Violation(f"nothing stood still for {FORGOTTEN_MS} ms, and these say so: {said}")
-        self._must_be_whole_again("what stood still is forgotten")
-
-    def calm_down(self) -> None:
-        """What an alarm says is over soon."""
-        if not self._until(lambda: not any(map(self._all_said, self._group.machines)), CALM_MS):
-            alarms = {name: self._all_said(name) for name in self._group.machines}
-            raise Violation(f"all is whole for {CALM_MS} ms, and these alarms stay: {alarms}")
+        for trial in self._random.sample(self._trials, count):
+            self._group.tell("world", f"trial {trial.__name__}")
+            self._history.replaced.clear()
+            trial()
+            self._wait(SETTLE_MS)
+            self.must_be_forgotten()
 
     def _stay_whole(self) -> None:
         """Nobody takes the lease anew, the set stays as it is, no alarm stands."""
@@ -207,13 +187,23 @@ class Trials:
         ending.ask_to_end()
 
     def _flip_a_bit(self) -> None:
+        """Once, or again when the node was copied anew."""
+        if not self._may_lose_one:
+            return  # the others take no sends, by order
+        machine = self._any_machine()
+        self._damage(machine)
+        if self._random.random() < 0.4:
+            self._damage(machine)
+            return
+        for service in SERVICES:
+            machine.processes[service].end()
+        self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
+
+    def _damage(self, machine: Machine) -> None:
         """A bit of an acknowledged record changes on one disk: that node says so and serves no such
         bytes, the others go on, and copied anew it is a member again (P6)."""
         group, history = self._group, self._history
-        if len(group.machines) - 1 < group.plan.min_in_sync:
-            return  # the others take no sends, by order
         assert history.holder is not None, "it would not be whole"
-        machine = self._any_machine()
         leads = machine.name == history.holder.node
         topic, queue = self._random.choice(list(history.records.queues))
         places = history.records.seen(topic, queue, self._world.shown(machine.name) or 0)
@@ -234,7 +224,12 @@ class Trials:
         machine.flip(at, self._random.randrange(8))
         acked, found_ms = len(history.acked), FOUND_MS
         broker, reader = group.broker_of(machine.name), None
-        if (leads or self._random.random() < 0.5) and broker is not None:
+        if leads and len(group.machines) > 2 and self._random.random() < 0.3:
+            # Nobody reads it there but a slave that is copied anew.
+            slave = self._any_but(machine)
+            history.replaced.add(slave.name)
+            group.order("resync", {"group": "g0"}, slave)
+        elif (leads or self._random.random() < 0.5) and broker is not None:
             reader, found_ms = broker, FOUND_MS if leads else MET_MS
             if leads and self._random.random() < 0.5:  # a slave's log is compared with its own
                 self._any_machine().processes["ha"].end()
@@ -253,11 +248,15 @@ class Trials:
                 f"a bit of byte {at} of {machine.name} flipped {found_ms} ms ago, and it is "
                 f"{self._world.state_of(machine.name)} with the alarms {self._said(machine)}"
             )
+        if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):
+            raise Violation(f"{machine.name} is damaged, and its consumers are served")
         self._until(lambda: len(history.acked) > acked, AGAIN_MS)
         if len(history.acked) == acked:
             raise Violation(f"nothing is acknowledged since {machine.name} is damaged")
         before = machine.incarnation
         history.replaced.add(machine.name)
+        if self._random.random() < 0.3:  # the power goes while its store is being emptied
+            machine.arm_file(INTENT.name, lambda: self._lose_power_soon(machine))
         ha, token = group.ha_of(machine.name), None
 
         def is_ordered() -> bool:
@@ -272,24 +271,25 @@ class Trials:
 
         if not self._until(is_ordered, AGAIN_MS):
             raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
-        self._until(lambda: machine.incarnation != before, AGAIN_MS)
-        if self._random.random() < 0.5:
+        self._until(lambda: machine.incarnation != before or not machine.is_on, AGAIN_MS)
+        if machine.is_on and self._random.random() < 0.6:
             self._wait(self._random.randint(1, COPYING_MS))
-            machine.processes[self._random.choice(SERVICES)].end()
+            machine.processes[self._random.choice(("ha", "ha", *SERVICES))].end()
         self._must_be_whole_again(f"{machine.name} was to be copied anew")
         history.damaged.clear()
-        for service in SERVICES:
-            machine.processes[service].end()
-        self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
+
+    def _lose_power_soon(self, machine: Machine) -> None:
+        def lose() -> None:
+            self._group.network.off.add(machine.name)
+            machine.power_off()
+            self._timeline.after(EMPTYING_US, lambda: self._group.boot(machine))
+
+        self._timeline.after(self._random.randint(0, EMPTYING_US), lose)
 
     def _is_found(self, machine: Machine) -> bool:
         """It is halted, and says that its log is damaged, or that an epoch begins at no record."""
         said = self._said(machine).keys() & {DAMAGE, "halted-replica"}
         return bool(said) and self._world.state_of(machine.name).startswith("halted")
-
-    def _said(self, machine: Machine) -> dict[str, str]:
-        service = self._group.ha_of(machine.name)
-        return {} if service is None or service.replica is None else service.replica.own.alarms
 
     def _lose_queues(self) -> None:
         """Queues are derived (P4): removed, they are made again from the log."""
@@ -363,6 +363,7 @@ class Trials:
         if len(history.acked) == acked and history.stored_count > stored:
             raise Violation(f"{slave.name} has left the set, and no sender is answered")
         slave.disk_us = usual
+        self._wait(SLOW_US // 1000)  # what was begun ends
         self._must_be_whole_again(f"the disk of {slave.name} was slow")
 
     def _stall_a_target(self) -> None:
@@ -371,7 +372,10 @@ class Trials:
         target, service = self._any_but(master), group.ha_of(master.name)
         assert service is not None, "it would not be whole"
         process = target.processes["ha"]
-        master.arm(self._random.choice((Slot.SENDS_HELD, Slot.FENCED)), process.pause)
+        strike = process.pause
+        if self._random.random() < 0.3:
+            strike = partial(group.network.break_links, master.name, target.name)
+        master.arm(self._random.choice((Slot.SENDS_HELD, Slot.FENCED)), strike)
         token = group.order("switchover", {"to": target.name})
         assert token is not None
         self._until(lambda: token in service.replies, AGAIN_MS)
@@ -407,6 +411,26 @@ class Trials:
             self._must_move_from(winner, AGAIN_MS, f"its {service} stands still")
         process.resume()
         self._must_be_whole_again(f"the {service} of {winner.name} stood still")
+
+    def _lose_a_winner(self) -> None:
+        """Who takes the lease, writes its epoch into its table and dies leaves nothing behind: the
+        next epoch begins at the same byte."""
+        group, master = self._group, self._master()
+        winner = self._any_but(master)
+        services = self._random.choice((("ha", "broker"), ("ha",), SERVICES))
+        winner.arm_file(TABLE.name, lambda: self._lose_soon(winner, services))
+        group.order("switchover", {"to": winner.name})
+        is_lost = self._until(lambda: (winner.name, "ha") in group.gone, SWITCH_MS)
+        winner.calm()
+        if is_lost and self._may_lose_one:
+            self._must_move_from(winner, AGAIN_MS, "it is gone")
+        self._bring_back()
+        self._must_be_whole_again(f"{winner.name} was gone")
+
+    def _lose_soon(self, machine: Machine, services: Iterable[str]) -> None:
+        """As a process dies: between two of its steps."""
+        process = machine.processes["ha"]
+        process.strike_after(self._random.randint(1, 20), lambda: self._lose(machine, services))
 
     def _remove_a_member(self) -> None:
         """A silent member is taken out by order, and is in the set again once it runs."""
@@ -477,17 +501,6 @@ class Trials:
         if stored is None or stored.lease.paused:
             raise Violation("failover goes on by order, and the lease says that it is paused")
 
-    def _order(self, name: str, arguments: dict[str, str]) -> None:
-        """Give the master an order, which succeeds."""
-        service = self._group.ha_of(self._master().name)
-        token = self._group.order(name, arguments)
-        assert service is not None, "it would not be whole"
-        assert token is not None, "it would not be whole"
-        self._until(lambda: token in service.replies, AGAIN_MS)
-        reply = service.replies.get(token)
-        if reply is None or not reply.ok:
-            raise Violation(f"without a fault {name} is answered so: {reply}")
-
     def _stand_still(self) -> None:
         """A process of a master, or all, that stand still for less than a lease cost no epoch."""
         epoch, master = self._history.epoch, self._master()
@@ -528,73 +541,3 @@ class Trials:
         for name in lost:
             group.start_later(group.machines[name], "ha", 50)
         self._must_be_whole_again(f"ha of {lost} was gone")
-
-    def _master(self) -> Machine:
-        holder = self._history.holder
-        assert holder is not None, "it would not be whole"
-        return self._group.machines[holder.node]
-
-    def _must_move_from(self, machine: Machine, within_ms: int, why: str) -> None:
-        """Another node takes the lease, and senders are answered."""
-        acked = len(self._history.acked)
-
-        def is_moved() -> bool:
-            holder = self._history.holder
-            is_other = holder is not None and holder.node != machine.name
-            return is_other and len(self._history.acked) > acked
-
-        if not self._until(is_moved, within_ms):
-            raise Violation(
-                f"{machine.name} is the master for {within_ms} ms, and {why}: "
-                f"{self._world.why_not_whole(len(self._history.acked) - acked)}"
-            )
-
-    def _must_be_whole_again(self, since: str) -> None:
-        """All are in the set, sends are acknowledged, and no alarm stands."""
-        acked = len(self._history.acked)
-        self._world.expect_all_confirmed()
-        whole = self._until(
-            lambda: len(self._history.acked) > acked and self._world.is_whole(), AGAIN_MS
-        )
-        if not whole:
-            raise Violation(f"{since}, and {self._world.why_not_whole(0)}")
-        self.calm_down()
-
-    def _all_said(self, name: str) -> dict[str, str]:
-        alarms = self._said(self._group.machines[name])
-        return {} if STALLED in alarms else alarms
-
-    def _alarms(self, name: str) -> set[str]:
-        """Of a node that had no fault for a while."""
-        service = self._group.ha_of(name)
-        assert service is not None, "it would not be whole"
-        assert service.replica is not None, "it would not be whole"
-        alarms = set(service.replica.own.alarms)
-        # What stood still lately is a bad master for a while, and the alarms say so.
-        if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
-            raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
-        shown = {reason.code for reason in service.health.reasons}
-        if shown != alarms:
-            raise Violation(
-                f"the probes of {name} say {sorted(shown)}, its alarms {sorted(alarms)}"
-            )
-        return alarms
-
-    def _any_machine(self) -> Machine:
-        return self._random.choice(list(self._group.machines.values()))
-
-    def _any_but(self, machine: Machine) -> Machine:
-        others = [other for other in self._group.machines.values() if other is not machine]
-        return self._random.choice(others)
-
-    def _wait(self, ms: int) -> None:
-        self._timeline.run_until(self._timeline.now_us + ms * 1000)
-
-    def _until(self, is_so: Callable[[], bool], ms: int) -> bool:
-        """Look again and again for so long; whether it came to be so."""
-        until_us = self._timeline.now_us + ms * 1000
-        while not is_so():
-            if self._timeline.now_us >= until_us:
-                return False
-            self._wait(LOOK_MS)
-        return True

@@ -1,0 +1,241 @@
+"""Mistakes drawn at random in what the simulation runs, and how many of them it finds.
+
+``make simulation-mutants SEED=n COUNT=50`` draws places of ``services.ha`` and
+``services.broker.replication`` that histories without a mistake reach. Each mistake drops a
+statement, turns a condition round, or forgets a part of one; then histories are played until one
+fails. One that changes nothing, as where another rule guards the same, is among those not found:
+each is printed with its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import inspect
+import itertools
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from tests.simulation.replication.mutation import exchanged
+from tests.simulation.replication.run import SeedFailed, run_seed
+
+PACKAGES: Final = ("services.ha", "services.broker.replication")
+REACHED_SEEDS: Final = 6
+TIMEOUT_S: Final = 3_600
+"""A history that does not end in that time is one that fails."""
+SAYING: Final = {"debug", "info", "warning", "error", "exception", "tell", "inc", "observe"}
+"""Calls that change nothing but a line or a count."""
+
+
+class Mistake(NamedTuple):
+    """One change of one statement."""
+
+    statement: int
+    """Its number among the module's."""
+    kind: str
+    part: int
+    """Of a condition: which part is forgotten."""
+
+
+class Change(ast.NodeTransformer):
+    """A module with marks before its statements, or with one mistake; statements are numbered."""
+
+    def __init__(self, mistake: Mistake | None = None) -> None:
+        self.mistakes: list[Mistake] = []
+        self.lines: list[int] = []
+        """Of each statement."""
+        self._mistake, self._depth = mistake, 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Only what functions do is changed: an object that lacks an attribute is found at once."""
+        if node.name == "__init__":
+            return node
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """The same."""
+        self._depth += 1
+        self.generic_visit(node)
+        self._depth -= 1
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Change every list of statements below."""
+        super().generic_visit(node)
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if self._depth and isinstance(statements, list):
+                setattr(node, field, [new for old in statements for new in self._changed(old)])
+        return node
+
+    def _changed(self, statement: ast.stmt) -> list[ast.stmt]:
+        number = len(self.lines)
+        self.lines.append(statement.lineno)
+        found = [Mistake(number, *each) for each in _kinds(statement)]
+        self.mistakes += found
+        if self._mistake is None:
+            mark = ast.parse(f"_reached.add({number})").body[0]
+            is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            is_scope = isinstance(statement, ast.Nonlocal | ast.Global)
+            return [statement] if is_text or is_scope else [mark, statement]
+        return [_with(statement, self._mistake)] if self._mistake in found else [statement]
+
+
+def _kinds(statement: ast.stmt) -> Iterator[tuple[str, int]]:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))):
+            if name not in SAYING and not _only_notes(statement):
+                yield "dropped", 0
+        case ast.Expr(value=ast.Await()) | ast.Raise() | ast.Delete() | ast.AugAssign():
+            yield "dropped", 0
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield "dropped", 0
+    condition = _condition(statement)
+    if condition is not None:
+        yield "turned", 0
+        if isinstance(condition, ast.BoolOp):
+            yield from (("forgotten", part) for part in range(len(condition.values)))
+
+
+def _only_notes(statement: ast.stmt) -> bool:
+    """Whether it writes a line of the log."""
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(
+        isinstance(call, ast.Name | ast.Attribute) and _name(call) == "Note" for call in calls
+    )
+
+
+def _name(call: ast.Name | ast.Attribute) -> str:
+    return call.id if isinstance(call, ast.Name) else call.attr
+
+
+def _condition(statement: ast.stmt) -> ast.expr | None:
+    match statement:
+        case ast.If(test=test) | ast.While(test=test) if not isinstance(test, ast.Constant):
+            return test
+        case ast.Return(value=ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) as value):
+            return value
+    return None
+
+
+def _with(statement: ast.stmt, mistake: Mistake) -> ast.stmt:
+    condition, changed = _condition(statement), ast.expr()
+    match mistake.kind:
+        case "dropped":
+            return ast.Pass()
+        case "turned":
+            assert condition is not None
+            changed = ast.UnaryOp(ast.Not(), condition)
+        case _:
+            assert isinstance(condition, ast.BoolOp)
+            rest = [*condition.values[: mistake.part], *condition.values[mistake.part + 1 :]]
+            changed = rest[0] if len(rest) == 1 else ast.BoolOp(condition.op, rest)
+    if isinstance(statement, ast.Return):
+        statement.value = changed
+    elif isinstance(statement, ast.If | ast.While):
+        statement.test = changed
+    return statement
+
+
+def _tree(module: ModuleType, change: Change) -> ast.Module:
+    tree = change.visit(ast.parse(inspect.getsource(module)))
+    assert isinstance(tree, ast.Module)
+    return ast.fix_missing_locations(tree)
+
+
+def _reached() -> list[tuple[str, Mistake]]:
+    """The mistakes at places that histories come by."""
+    modules = {name: sys.modules[name] for name in sorted(sys.modules) if name.startswith(PACKAGES)}
+    changes = {name: Change() for name in modules}
+    with contextlib.ExitStack() as stack:
+        for name, module in modules.items():
+            vars(module)["_reached"] = set[int]()
+            stack.enter_context(exchanged(module, _tree(module, changes[name])))
+        for seed in range(REACHED_SEEDS):
+            run_seed(seed)
+    return [
+        (name, mistake)
+        for name, change in changes.items()
+        for mistake in change.mistakes
+        if mistake.statement in vars(modules[name])["_reached"]
+    ]
+
+
+def _play(name: str, mistake: Mistake, tries: int) -> str:
+    """The seed that fails, and how; empty: none of so many does."""
+    module = sys.modules[name]
+    with exchanged(module, _tree(module, Change(mistake))):
+        for seed in range(tries):
+            try:
+                run_seed(seed)
+            except SeedFailed as error:
+                return str(error).splitlines()[0]
+    return ""
+
+
+def _can_be_planted(name: str, mistake: Mistake) -> bool:
+    """Whether the changed function still uses the names around it that it was made with."""
+    module = sys.modules[name]
+    try:
+        with exchanged(module, _tree(module, Change(mistake))):
+            return True
+    except AssertionError:
+        return False
+
+
+def _find(place: tuple[str, Mistake], tries: int) -> tuple[bool, str]:
+    """Whether a process of its own finds it, and the line that says so. Raises RuntimeError if that
+    process fails itself."""
+    (name, mistake), change = place, Change()
+    _tree(sys.modules[name], change)
+    said = f"{name} line {change.lines[mistake.statement]} {mistake.kind} {mistake.part}"
+    arguments = [name, str(mistake.statement), mistake.kind, str(mistake.part)]
+    command = [sys.executable, "-m", __spec__.name, "--tries", str(tries), "--play", *arguments]
+    try:
+        played = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return True, f"{said}: found: no end in {TIMEOUT_S} s"
+    if played.returncode:
+        raise RuntimeError(f"{said}: {played.stderr}")
+    found = played.stdout.strip()
+    return bool(found), f"{said}: {f'found: {found}' if found else f'not found by {tries} seeds'}"
+
+
+def main() -> None:
+    """Draw, play, count."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--tries", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--play", nargs=4)
+    options = parser.parse_args()
+    if options.play:
+        name, statement, kind, part = options.play
+        print(_play(name, Mistake(int(statement), kind, int(part)), options.tries))
+        return
+    places = _reached()
+    shuffled = random.Random(options.seed).sample(places, len(places))
+    can_be = (place for place in shuffled if _can_be_planted(*place))
+    drawn = list(itertools.islice(can_be, options.count))
+    print(f"seed {options.seed}: {options.count} of {len(places)} mistakes", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        played = pool.map(lambda place: _find(place, options.tries), drawn)
+        count = 0
+        for is_found, line in played:
+            count += is_found
+            print(line, flush=True)
+    print(f"{count} of {options.count} are found")
+
+
+if __name__ == "__main__":
+    main()
