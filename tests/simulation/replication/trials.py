@@ -59,8 +59,8 @@ COPYING_MS: Final = 300
 """Copying a log takes longer than nothing and less than that."""
 EMPTYING_US: Final = 30_000
 """Emptying a store takes about as long."""
-STOOD_MS: Final = 300, 650
-"""With the time since the last renewal, shorter than a lease."""
+STOOD_MS: Final = 300, 500
+"""With the time since the last renewal and two requests, shorter than a lease."""
 APART_MS: Final = 700
 """Between the ends of two services of which each is to notice the other's."""
 
