@@ -21,6 +21,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.sent import Sent
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
 from shared.files.store_dir import Role
@@ -63,9 +64,7 @@ ANSWERED_US: Final = 500_000
 HELD_MS: Final = 3_000
 HELD_MAX: Final = 5
 WOKEN_US: Final = 1_000_000
-"""A pull that is held goes on so soon when there is a message, or no queue any more."""
-LATE_US: Final = 500_000
-"""Longer than a member that has ended is waited for, once it has said so."""
+"""A held pull is answered within that time of a new message, or of the end of its term."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
 _NAMES: Final = ("n0", "n1")
@@ -248,7 +247,7 @@ class Broker(Service):
             return
         said_us = max(changed_us.get(slot, 0) for slot in (Slot.BROKER_TROUBLE, Slot.FENCED))
         if said_us < begun_us:
-            raise Violation(f"the broker of {self.machine.name} ends, and no other node is told so")
+            raise Violation(f"the broker of {self.machine.name} ends without reporting it to ha")
 
     def check_leaving(self) -> None:
         """The broker of a master that is to end says so, and another node takes over first."""
@@ -310,7 +309,7 @@ class Broker(Service):
         members, task = self.machine.slot(Slot.IN_SYNC_SIZE), asyncio.current_task()
         assert task is not None
 
-        def stored(start: int, end: int) -> None:
+        def stored(topic: str, sent: Sent, start: int, end: int) -> None:
             placed.extend((start, end))
             self._waiting[task] = admitted_us + timeout_ms * 1000 + ANSWERED_US
             members_now = self.machine.slot(Slot.IN_SYNC_SIZE)
@@ -321,16 +320,12 @@ class Broker(Service):
 
         try:
             self._gate.check_sends()
-            sent = await self._api.parts.sends.send(
-                topic, request, HOST, lambda topic, sent, start, end: stored(start, end)
-            )
+            sent = await self._api.parts.sends.send(topic, request, HOST, stored)
         except TidemarkError:
             if placed:
                 history.stored(self.machine, admitted_us)
-                history.late_count += self.machine.timeline.now_us - admitted_us > LATE_US
             return
         start, end = placed
-        history.late_count += self.machine.timeline.now_us - admitted_us > LATE_US
         history.stored(self.machine, admitted_us)
         if asked is not None and sent.level is not asked:
             raise Violation(f"{self.machine.name} answers {sent.level} to a send for {asked}")
@@ -381,14 +376,14 @@ class Broker(Service):
             except (CorruptRecord, DamagedFile) as error:
                 self._gate.judge(error)
             except TidemarkError:
-                pass  # it is told to ask again
+                return  # an error is an answer, too: the consumer asks again
 
         task = asyncio.create_task(wait(), name=CLIENT)
         self._held[task] = _Held(topic, queue, end, parts, self.machine.timeline.now_us)
         task.add_done_callback(self._answered)
 
     def check_held(self) -> None:
-        """A consumer hears of what there is to see, and of the end of what it waits for."""
+        """A held pull is answered when there is a message, or when its term has ended."""
         history, name, now_us = self.history, self.machine.name, self.machine.timeline.now_us
         for held in self._held.values():
             assert self.store is not None

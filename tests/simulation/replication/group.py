@@ -100,6 +100,12 @@ class Group:
         for service in SERVICES:
             self.start_later(machine, service, self.random.choice((5, 50, 50, 500)))
 
+    def cut_power(self, machine: Machine) -> None:
+        """All its processes are gone, and what was not on disk."""
+        self.network.off.add(machine.name)
+        machine.power_off()
+        self.history.check_members(f"when the power of {machine.name} was cut")
+
     def start_later(self, machine: Machine, service: str, delay_ms: int) -> None:
         """Start a service of this boot, unless it runs by then."""
         boot = machine.boot

@@ -33,6 +33,8 @@ CLOCK_SLACK_MS: Final = 1
 CLOCK_DRIFT_MAX: Final = 0.05
 ANSWER_MAX_US: Final = 5_000
 """Between the loads that allow an answer and the answer, unless the process is stopped."""
+LATE_US: Final = 500_000
+"""Senders wait less for a member that ends in order."""
 SILENT_MS_MAX: Final = 1_700
 """A broker counts as silent by then, and no write of the lease that began before is repeated."""
 
@@ -56,7 +58,7 @@ class History:
         self.acked: list[Acked] = []
         self.stored_count = 0
         self.late_count = 0
-        """Sends that waited long for their level."""
+        """Stored sends that were answered later than ``LATE_US``."""
         self.reads_count = 0
         self.epoch = 0
         """The largest that the lease ever had."""
@@ -385,6 +387,7 @@ class History:
     def stored(self, node: Machine, admitted_us: int) -> None:
         """A send was stored that came at admitted_us: what the page said since then allowed it."""
         self.stored_count += 1
+        self.late_count += self._now_us() - admitted_us > LATE_US
         broker = node.processes.get("broker")
         held, fenced = node.slot(Slot.SENDS_HELD), node.slot(Slot.FENCED)
         few = node.slot(Slot.IN_SYNC_SIZE) < node.slot(Slot.MIN_IN_SYNC)

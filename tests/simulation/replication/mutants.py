@@ -52,29 +52,19 @@ class Change(ast.NodeTransformer):
         """Of each statement."""
         self._mistake, self._depth = mistake, 0
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Only what functions do is changed: an object that lacks an attribute is found at once."""
-        if node.name == "__init__":
-            return node
-        self._depth += 1
-        self.generic_visit(node)
-        self._depth -= 1
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        """The same."""
-        self._depth += 1
-        self.generic_visit(node)
-        self._depth -= 1
-        return node
-
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Change every list of statements below."""
+        """Change every list of statements within functions. Not in constructors: an object without
+        an attribute fails at once."""
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if getattr(node, "name", "") == "__init__":
+            return node
+        self._depth += is_function
         super().generic_visit(node)
         for field in ("body", "orelse", "finalbody"):
             statements = getattr(node, field, None)
             if self._depth and isinstance(statements, list):
                 setattr(node, field, [new for old in statements for new in self._changed(old)])
+        self._depth -= is_function
         return node
 
     def _changed(self, statement: ast.stmt) -> list[ast.stmt]:
@@ -108,14 +98,8 @@ def _kinds(statement: ast.stmt) -> Iterator[tuple[str, int]]:
 
 def _only_notes(statement: ast.stmt) -> bool:
     """Whether it writes a line of the log."""
-    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    return any(
-        isinstance(call, ast.Name | ast.Attribute) and _name(call) == "Note" for call in calls
-    )
-
-
-def _name(call: ast.Name | ast.Attribute) -> str:
-    return call.id if isinstance(call, ast.Name) else call.attr
+    calls = (node.func for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(ast.unparse(call).rpartition(".")[2] == "Note" for call in calls)
 
 
 def _condition(statement: ast.stmt) -> ast.expr | None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 OUTAGE_MS: Final = 100, 3_500
 """Shorter than everything that is waited for, or longer."""
-APART_MS: Final = 100, 1_200
-"""Two nodes without a connection for much longer are a mistake (``World``)."""
+CUT_MS: Final = 100, 1_200
+"""Shorter than ``World`` lets two running nodes be without a connection."""
 KILLS: Final = 3
 GONE_MS: Final = 100, 1_500
 """A broker is missed within that, or is back before."""
@@ -33,9 +33,9 @@ FLAPPING_MS: Final = 6 * TIMES.lease_ms
 MOVED_MS: Final = 3_000
 """A planned switch has ended by then, whatever became of it."""
 TOLD_MS: Final = 300
-"""A node looks at its services several times within that."""
+"""ha samples the heartbeats of its services several times within that."""
 ILL_MS: Final = 2_500
-"""A node that cannot lead has said so by then."""
+"""A node that cannot lead has reported it by then."""
 
 
 class Outages(Trying):
@@ -51,7 +51,7 @@ class Outages(Trying):
         )
 
     def _fill_a_slaves_disk(self) -> None:
-        """It leaves the set, and nobody takes over for that."""
+        """The slave leaves the in-sync set, and the master keeps its epoch."""
         epoch, slave = self._history.epoch, self._any_but(self._master())
         slave.is_full = True
         begins_anew = self._random.random() < 0.5
@@ -73,7 +73,7 @@ class Outages(Trying):
         elif self._random.random() < 0.5:
             group.lease.deaf.add(slave.name)
         else:
-            away_ms = self._random.randint(*APART_MS)
+            away_ms = self._random.randint(*CUT_MS)
             for other in group.machines:
                 if other != slave.name:
                     group.network.cut(other, slave.name)
@@ -173,7 +173,8 @@ class Outages(Trying):
         self._must_be_whole_again(f"{master.name} was killed, and {sick.name} was sick")
 
     def _switch_to_a_sick_node(self) -> None:
-        """Who has no reput or broker is refused as the next master, and who stops takes another."""
+        """A node without broker or reput is refused as the target of a switchover; a master that
+        stops hands over to another node."""
         group, history, master = self._group, self._history, self._master()
         sick, service = self._any_but(master), group.ha_of(master.name)
         assert service is not None, "it would not be whole"
@@ -186,7 +187,7 @@ class Outages(Trying):
         assert token is not None, "it would not be whole"
         self._until(lambda: token in service.replies, AGAIN_MS)
         reply, holder = service.replies.get(token), history.holder
-        who = "nobody" if holder is None else holder.node
+        who = None if holder is None else holder.node
         if is_stopping and (reply is None or not reply.ok or who in (master.name, sick.name)):
             raise Violation(f"{master.name} stops, {sick.name} has no {what}: {who} has the lease")
         if not is_stopping and (reply is None or reply.ok or history.epoch != epoch):
@@ -208,7 +209,8 @@ class Outages(Trying):
         self._must_be_whole_again(f"the broker of {master.name} had ended in order")
 
     def _estimate_a_loss(self) -> None:
-        """A node that is left tells what the others said last, and who is silent."""
+        """The last node that runs estimates the loss from what the others reported last, and names
+        the silent ones."""
         group, history, master = self._group, self._history, self._master()
         slave = self._any_but(master)
         others = [each for each in group.machines.values() if each is not slave]
@@ -234,16 +236,16 @@ class Outages(Trying):
             silent = "" if reply is None else str(reply.body.get("loss_reason"))
             if said != so or any(other.name not in silent for other in others):
                 raise Violation(
-                    f"{slave.name} is left, with {slave.end} bytes of {confirmed}, and tells: "
-                    f"{reply}"
+                    f"{slave.name} is left, with {slave.end} bytes of {confirmed}, and "
+                    f"answers {reply}"
                 )
         history.producers_rest = False
         self._bring_back()
         self._must_be_whole_again(f"{slave.name} was alone")
 
     def _stand_alone(self) -> None:
-        """Without the others a master goes on where one member is enough, and comes back by itself:
-        it leaves the lease to nobody where nobody could take it."""
+        """A master without slaves goes on if one member is enough. It recovers by itself and does
+        not release the lease while no other node can take it."""
         group, history, master = self._group, self._history, self._master()
         slaves = [each for each in group.machines.values() if each is not master]
         for slave in slaves:
@@ -277,8 +279,7 @@ class Outages(Trying):
         confirmed = len(history.confirmed)
         for machine in machines:
             if how == "power":
-                group.network.off.add(machine.name)
-                machine.power_off()
+                group.cut_power(machine)
             elif how == "kill":
                 self._lose(machine, SERVICES)
             else:

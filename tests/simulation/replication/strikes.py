@@ -297,9 +297,7 @@ class Strikes:
     def _power_cut(self, machine: Machine, *, then: Callable[[], None] | None = None) -> None:
         if not machine.is_on:
             return
-        self._network.off.add(machine.name)
-        machine.power_off()
-        self._history.check_members(f"when the power of {machine.name} was cut")
+        self._group.cut_power(machine)
         if then is not None:
             then()
         self._later(self._while_ms(), lambda: None if machine.is_on else self._group.boot(machine))

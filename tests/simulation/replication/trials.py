@@ -46,7 +46,7 @@ FOUND_MS: Final = 10_000
 MET_MS: Final = 1_000
 """Where a reader has met it, ha looks by then."""
 SHUT_MS: Final = 1_000
-"""A broker whose node is halted serves nobody by then."""
+"""The broker of a halted node serves no consumer by then."""
 NOTICED_MS: Final = 600
 """A broker looks that often at which start of reput the queue files are of, three times over."""
 FOLLOWED_MS: Final = 2_500
@@ -89,6 +89,7 @@ class Trials(Trying):
         for trial in self._random.sample(self._trials, count):
             self._group.tell("world", f"trial {trial.__name__}")
             self._history.replaced.clear()
+            self._world.strikes.count += 1
             trial()
             self._wait(SETTLE_MS)
             self.must_be_forgotten()
@@ -225,7 +226,7 @@ class Trials(Trying):
         acked, found_ms = len(history.acked), FOUND_MS
         broker, reader = group.broker_of(machine.name), None
         if leads and len(group.machines) > 2 and self._random.random() < 0.3:
-            # Nobody reads it there but a slave that is copied anew.
+            # Only a slave that is copied anew reads it there.
             slave = self._any_but(machine)
             history.replaced.add(slave.name)
             group.order("resync", {"group": "g0"}, slave)
@@ -280,8 +281,7 @@ class Trials(Trying):
 
     def _lose_power_soon(self, machine: Machine) -> None:
         def lose() -> None:
-            self._group.network.off.add(machine.name)
-            machine.power_off()
+            self._group.cut_power(machine)
             self._timeline.after(EMPTYING_US, lambda: self._group.boot(machine))
 
         self._timeline.after(self._random.randint(0, EMPTYING_US), lose)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 LOOK_MS: Final = 20
-"""Between two looks at whether what is waited for is so."""
+"""Interval at which a condition is checked."""
 QUIET_MS: Final = TIMES.lease_ms
 UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
 """A node that ended is missed by then."""

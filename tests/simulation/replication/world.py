@@ -61,9 +61,8 @@ class World:
         self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
         self._is_tried = not faults_given and seed % TRIED_EVERY == 0
         self._has_rounds = not faults_given and seed % ROUNDS_EVERY == ROUNDS_EVERY // 2
-        if (
-            self._has_rounds or self._is_tried
-        ):  # an outage of the lease is a fault like the others, and ends
+        self._begins_whole = self._has_rounds or self._is_tried
+        if self._begins_whole:  # an outage of the lease is a fault like the others, and ends
             self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
         self.strikes = Strikes(self.group)
         self._late_us = LATE_US if seed % LATE_EVERY == LATE_EVERY - 1 else 0
@@ -281,12 +280,7 @@ class World:
                 else:
                     group.start_later(machine, service, 50)
         self._confirmed = len(self.history.confirmed)
-        if (
-            self.history.epoch
-            and not self.history.deleted
-            and not self._has_rounds
-            and not self._is_tried
-        ):
+        if self.history.epoch and not self.history.deleted and not self._begins_whole:
             self._leave_some()
 
     def _leave_some(self) -> None:
