@@ -123,7 +123,7 @@ java:
 	@[ -x "$${JAVA_HOME:+$$JAVA_HOME/bin/java}" ] || command -v java > /dev/null || { echo "Lag analytics needs Java 17: apt-get install openjdk-17-jre-headless, or set JAVA_HOME."; exit 1; }
 
 lag: java analytics ## Five groups that lag for five reasons, on a small cluster, and the report that says so; needs Java 17; MINUTES=4
-	$(BIN)/python -m tidemark.testing.lag --minutes $(or $(MINUTES),4)
+	$(BIN)/python -m drills.lag --minutes $(or $(MINUTES),4)
 
 lag-drill: analytics ## The same through a real Prometheus, every number held against the brokers; MINUTES=10
 	TIDEMARK_LAG_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -s -n0 --timeout 3600 tests/analytics/test_end_to_end.py
@@ -200,10 +200,10 @@ $(SECRET):
 OVERLAY ?= ha
 
 k8s-run: setup k8s-secret ## As root: run the pods of deploy/k8s/overlays/OVERLAY here, in namespaces, until Ctrl-C
-	$(BIN)/python -m tidemark.testing.pods run --overlay deploy/k8s/overlays/$(OVERLAY)
+	$(BIN)/python -m drills.pods run --overlay deploy/k8s/overlays/$(OVERLAY)
 
 k8s-drill: setup k8s-secret ## As root: break those pods under load, and judge; report in build/k8s
-	$(BIN)/python -m tidemark.testing.pods drill --overlay deploy/k8s/overlays/$(OVERLAY)
+	$(BIN)/python -m drills.pods drill --overlay deploy/k8s/overlays/$(OVERLAY)
 
 dashboards: setup ## Write the Grafana dashboards again from deploy/grafana/boards
 	$(BIN)/python -m deploy.grafana

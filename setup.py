@@ -3,8 +3,8 @@
 - The compiled twins of tidemark.formats are built where there is a C compiler, else left out. A
   failed build is no failed install: the pure Python originals run then, and
   ``tidemark.formats.twins`` says so.
-- A wheel has ``services``, ``shared`` and ``analytics`` below ``tidemark``: a user's project with a
-  ``services/`` of its own would otherwise hide them (docs/decisions/0034).
+- A wheel has ``services``, ``shared``, ``analytics`` and ``drills`` below ``tidemark``: a user's
+  project with a ``services/`` of its own would otherwise hide them (docs/decisions/0034).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
-INNER = ("services", "shared", "analytics")
+INNER = ("services", "shared", "analytics", "drills")
 """Packages at the top of the repository that a wheel has below ``tidemark``."""
 
 SOURCES = sorted(Path("tidemark/formats/speedups").glob("*.pyx"))

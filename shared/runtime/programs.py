@@ -10,8 +10,11 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-SERVICES: Final = __name__.removesuffix("shared.runtime.programs") + "services"
+_ABOVE: Final = __name__.removesuffix("shared.runtime.programs")
+SERVICES: Final = _ABOVE + "services"
 """Package of the services."""
+DRILLS: Final = _ABOVE + "drills"
+"""Package of the fault drills."""
 
 
 def python_module(module: str) -> list[str]:

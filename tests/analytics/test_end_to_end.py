@@ -29,16 +29,16 @@ from analytics.kernel.rules import Rules
 from analytics.schema import Status
 from analytics.tables import TableRoot
 from deploy.prometheus.generated import ROOT
+from drills.lag import plan
+from drills.lag.judging import judge, newest, others
+from drills.lag.load import Load
+from drills.lag.pipeline import Pipeline, Source
+from drills.lag.plan import PLANTED, Planted, Times
+from drills.lag.processes import StageCluster, Target
 from tests.support.lag_observer import Observer, Range
 from tests.support.node import wait_until
 from tests.support.prometheus import Prometheus
 from tests.support.spark import spark
-from tidemark.testing.lag import plan
-from tidemark.testing.lag.judging import judge, newest, others
-from tidemark.testing.lag.load import Load
-from tidemark.testing.lag.pipeline import Pipeline, Source
-from tidemark.testing.lag.plan import PLANTED, Planted, Times
-from tidemark.testing.lag.processes import StageCluster, Target
 
 __all__ = ["spark"]
 MINUTES: Final = float(os.environ.get("TIDEMARK_LAG_MINUTES", "0"))

@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from deploy.lint.rendering import rendered
+from drills.pods.policies import End, is_allowed
 from tests.support.analytics_names import drivers, executor, runs, unknown
 from tests.support.manifests import documents, of_kind, overlays
-from tidemark.testing.pods.policies import End, is_allowed
 
 OVERLAYS: Final = ("analytics", "analytics-operator")
 SPACE: Final = "tidemark-analytics"

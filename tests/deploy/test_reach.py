@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
+from drills.pods.objects import Objects, revision_of
+from drills.pods.plans import PodPlan, plan_pod
+from drills.pods.policies import EGRESS, INGRESS, End, is_allowed, is_isolated
+from drills.pods.rbac import Account, Attempt
+from drills.pods.rbac import is_allowed as may
 from tests.support.manifests import overlays
-from tidemark.testing.pods.objects import Objects, revision_of
-from tidemark.testing.pods.plans import PodPlan, plan_pod
-from tidemark.testing.pods.policies import EGRESS, INGRESS, End, is_allowed, is_isolated
-from tidemark.testing.pods.rbac import Account, Attempt
-from tidemark.testing.pods.rbac import is_allowed as may
 
 pytestmark = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl is not installed (1.21 or newer)"

@@ -25,7 +25,7 @@ SEED = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
 
 def drills(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tidemark.testing.drills", *arguments],
+        [sys.executable, "-m", "drills", *arguments],
         cwd=PROJECT,
         capture_output=True,
         text=True,

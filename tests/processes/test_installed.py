@@ -16,11 +16,11 @@ from tests.support.node import wait_until
 from tidemark.testing.node import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-SHADOWS = ("services", "shared", "analytics")
+SHADOWS = ("services", "shared", "analytics", "drills")
 """Packages at the top of the repository: names that a user's project may have as well."""
 BOOBY_TRAP = "raise SystemExit('the json.py of the current folder was executed')"
 TEST = """
-import services, shared, analytics  # the project's own
+import services, shared, analytics, drills  # the project's own
 import tidemark
 
 pytest_plugins = ["tidemark.testing.fixtures"]
@@ -34,7 +34,7 @@ async def first_body(url):
 
 
 async def test_the_store_in_this_process(tidemark_store):
-    assert services.MINE and shared.MINE and analytics.MINE
+    assert services.MINE and shared.MINE and analytics.MINE and drills.MINE
     assert await first_body(tidemark_store.url) == b"hello"
 
 
@@ -102,6 +102,13 @@ def test_a_project_with_packages_of_the_same_names_uses_the_fixtures(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+
+
+def test_the_drills_of_the_wheel_are_found(environment: Path, project: Path) -> None:
+    command = [str(environment / "bin" / "tidemark"), "drill", "--list"]
+    done = subprocess.run(command, cwd=project, env=variables(), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert " kill-master " in done.stdout
 
 
 @pytest.fixture

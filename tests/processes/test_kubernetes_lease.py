@@ -24,7 +24,7 @@ class Api:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidemark.testing.lease_api", "--seed", "7"],
+            [sys.executable, "-m", "drills.lease_api", "--seed", "7"],
             stdout=subprocess.PIPE,
             text=True,
         )

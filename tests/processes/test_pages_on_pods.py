@@ -15,11 +15,11 @@ from typing import Final
 import pytest
 
 from deploy.lint.rendering import copied
+from drills.pods.cluster import Cluster
+from drills.pods.group import PodGroup
+from drills.pods.kustomize import render
+from drills.pods.starting import new_network, what_is_missing
 from tests.support.page_commands import commands
-from tidemark.testing.pods.cluster import Cluster
-from tidemark.testing.pods.group import PodGroup
-from tidemark.testing.pods.kustomize import render
-from tidemark.testing.pods.starting import new_network, what_is_missing
 
 pytestmark = [pytest.mark.xdist_group("pods"), pytest.mark.timeout(600)]
 
@@ -33,8 +33,8 @@ ELSEWHERE: Final = {
     "label namespace": "for clients outside of the namespace",
     "get podmonitors": "needs the Prometheus operator",
     "diff -k": "asks an API server for differences",
-    "patch statefulset": "tidemark.testing.pods drills the partition",
-    "rollout undo": "tidemark.testing.pods drills the way back",
+    "patch statefulset": "drills.pods drills the partition",
+    "rollout undo": "drills.pods drills the way back",
     "delete pod tidemark-g0-1": "with rollout undo",
     "delete statefulset": "throws the nodes away",
     "delete -k": "throws everything away",

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import pytest
 
 from deploy.lint.rendering import copied
+from drills.pods.starting import what_is_missing
 from tests.support.node import PROJECT
-from tidemark.testing.pods.starting import what_is_missing
 
 pytestmark = [pytest.mark.xdist_group("pods"), pytest.mark.timeout(900)]
 
@@ -47,7 +47,7 @@ def overlay() -> Iterator[Path]:
 
 def pods(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tidemark.testing.pods", *arguments],
+        [sys.executable, "-m", "drills.pods", *arguments],
         cwd=PROJECT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -202,7 +202,7 @@ def test_who_is_not_root_is_told_what_to_do() -> None:
         return
     # In a child: this process does not come back from being somebody else.
     program = (
-        "import os; from tidemark.testing.pods.starting import what_is_missing;"
+        "import os; from drills.pods.starting import what_is_missing;"
         "os.seteuid(65534); print(what_is_missing())"
     )
     done = subprocess.run(

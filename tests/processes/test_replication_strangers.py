@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from drills.hostile_peer import HostilePeer
 from services.ha.frames import FrameType
 from services.ha.handshake import Identity, Refused
 from services.ha.lease.value import Holder
@@ -16,7 +17,6 @@ from tests.processes.test_replication import REPLICATED, make_topic, send_acked
 from tests.support.cluster import Cluster
 from tests.support.node import SMALL_STORE, wait_until
 from tidemark.formats.checkpoint import Slot
-from tidemark.testing.hostile_peer import HostilePeer
 
 EPOCH_STEP: Final = 5
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tidemark.testing.lag.processes import ask
+from drills.lag.processes import ask
 
 
 class Queue(NamedTuple):

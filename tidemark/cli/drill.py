@@ -1,13 +1,14 @@
 """``tidemark drill``: fault drills on a group of real processes, made for them on this machine.
 
-The drills themselves are ``tidemark.testing.drills``, which stands above the commands: this one
-becomes that program.
+The drills are the package ``drills``, which stands above the commands in the import order: this
+command replaces itself with that program.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ from tidemark.cli.output import expected_errors
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("drills"),
+    default=Path("drill-report"),
     show_default=True,
     help="Directory of the stores, the logs and the report; what is in it is replaced.",
 )
@@ -41,8 +42,13 @@ def drill(
     """
     if not names and not listing and not everything:
         raise click.UsageError("Name a drill, or use --list or --all.")
+    if find_spec(programs.DRILLS) is None:
+        raise click.ClickException(
+            f"This installation has no package {programs.DRILLS}: images leave the drills out. "
+            "Run them from a checkout, or install the wheel."
+        )
     arguments = [*(("--list",) if listing else ()), *(("--all",) if everything else ())]
     if seed is not None:
         arguments += ["--seed", str(seed)]
-    command = [*programs.python_module("tidemark.testing.drills"), *arguments, "--out", str(out)]
+    command = [*programs.python_module(programs.DRILLS), *arguments, "--out", str(out)]
     os.execv(sys.executable, [*command, *names])

@@ -272,3 +272,12 @@ def test_every_command_explains_itself() -> None:
                 walk(child, [*path, name])
 
     walk(cli, [])
+
+
+def test_a_drill_without_the_package_of_drills_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shared.runtime.programs.DRILLS", "drills_that_are_not_installed")
+    done = CliRunner().invoke(cli, ["drill", "--list"])
+    assert done.exit_code == 1
+    assert "no package drills_that_are_not_installed" in done.output

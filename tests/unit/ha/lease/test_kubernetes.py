@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from drills.lease_api import Faults, LeaseApi
 from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
 from services.ha.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.interface import Outcome, carry_out
@@ -20,7 +21,6 @@ from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import LOCAL
 from tidemark.offsets import Epoch
-from tidemark.testing.lease_api import Faults, LeaseApi
 
 NAME = "tidemark-g0"
 NAMESPACE = "shop"

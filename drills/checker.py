@@ -1,0 +1,191 @@
+"""Judge a workload by the final master's log: nothing acked is lost, nothing seen is gone. Pure.
+
+The criteria by letter:
+A: each success is in the log, at the place that it was told.
+B: no two successes have the same place.
+C: no consumer saw a message that is not at that place in the final log.
+D: a success lies in the log where the node that gave it was master.
+E: the logs of all replicas are equal up to the confirm offset (``log_reading`` compares bytes).
+Queue offsets are dense, epochs rise strictly. What was acked at ``replicated`` is owed; what was
+acked below that may go with its only copy, and is counted apart.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from drills.ledger import OWED_LEVEL, Ledger, Place
+
+SHOWN_MAX: Final = 8
+
+
+class Stored(NamedTuple):
+    """A message of the workload in the final log."""
+
+    place: Place
+    physical_offset: int
+    key: str
+
+
+class Reign(NamedTuple):
+    """An epoch, and where its opening record begins."""
+
+    epoch: int
+    start: int
+
+
+@dataclass(slots=True)
+class FinalLog:
+    """What the checker needs of the log of the final master."""
+
+    messages: list[Stored] = field(default_factory=list)
+    """In physical order."""
+    reigns: list[Reign] = field(default_factory=list)
+    """In physical order, from the epoch records."""
+    first_offset: int = 0
+    """Physical offset of the oldest byte: what was before it expired."""
+    end: int = 0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a comparison found."""
+
+    violations: list[str] = field(default_factory=list)
+    """Sentences, each beginning with its criterion's letter; empty: all kept."""
+    lost: int = 0
+    """Acked at ``replicated`` and not in the log."""
+    lost_below: int = 0
+    """Acked at a lower level and not in the log: permitted, where the only copy went."""
+    acked: int = 0
+    unknown_stored: int = 0
+    """Never acked, and in the log."""
+    unknown_absent: int = 0
+    duplicates: int = 0
+    """Second and later copies of one message."""
+    out_of_order: int = 0
+    """Messages of one producer that stand before an earlier acked one of it, in one queue."""
+
+    def shown(self) -> str:
+        """The first violations, one per line."""
+        more = len(self.violations) - SHOWN_MAX
+        lines = self.violations[:SHOWN_MAX] + ([f"... and {more} more"] if more > 0 else [])
+        return "\n".join(lines)
+
+
+def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = None) -> Verdict:
+    """Compare what was told and seen with what is there.
+
+    masters: which node held each epoch, as far as it is known; for D.
+    """
+    verdict = Verdict(acked=len(ledger.told))
+    verdict.violations += [f"B: {sentence}" for sentence in ledger.told_twice]
+    verdict.violations += [f"C: {sentence}" for sentence in ledger.seen_wrong]
+    at_place = {stored.place: stored for stored in log.messages}
+    _look_for_acked(ledger, log, at_place, verdict)
+    _look_for_seen(ledger, log, at_place, verdict)
+    if masters:
+        _look_at_epochs(ledger, log.reigns, masters, verdict)
+    verdict.violations += _gaps(log.messages)
+    verdict.violations += [
+        f"epochs: {later} stands behind {earlier}"
+        for earlier, later in zip(log.reigns, log.reigns[1:], strict=False)
+        if later.epoch <= earlier.epoch
+    ]
+    _count(ledger, log.messages, verdict)
+    return verdict
+
+
+def _look_for_acked(
+    ledger: Ledger, log: FinalLog, at_place: Mapping[Place, Stored], verdict: Verdict
+) -> None:
+    owners: dict[Place, str] = {}
+    for key, told in ledger.told.items():
+        other = owners.setdefault(told.place, key)
+        if other != key:
+            verdict.violations.append(f"B: {other} and {key} were both acked at {told.place}")
+        if told.physical_offset < log.first_offset:
+            continue  # expired
+        stored = at_place.get(told.place)
+        if stored is not None and (stored.key, stored.physical_offset) == (
+            key,
+            told.physical_offset,
+        ):
+            continue
+        if told.level == OWED_LEVEL:
+            verdict.lost += 1
+            verdict.violations.append(f"A: {key} was acked {told}, the log has {stored} there")
+        else:
+            verdict.lost_below += 1
+
+
+def _look_for_seen(
+    ledger: Ledger, log: FinalLog, at_place: Mapping[Place, Stored], verdict: Verdict
+) -> None:
+    oldest: dict[int, int] = {}
+    for stored in log.messages:
+        oldest.setdefault(stored.place.queue, stored.place.queue_offset)
+    for consumer, places in ledger.seen.items():
+        for place, key in places.items():
+            there = at_place.get(place)
+            if there is not None and there.key == key:
+                continue
+            if log.first_offset and place.queue_offset < oldest.get(place.queue, 1 << 62):
+                continue  # expired
+            verdict.violations.append(
+                f"C: consumer {consumer} saw {key} at {place}, the log has {there} there"
+            )
+
+
+def _look_at_epochs(
+    ledger: Ledger, reigns: Sequence[Reign], masters: Mapping[int, str], verdict: Verdict
+) -> None:
+    starts = [reign.start for reign in reigns]
+    for key, told in ledger.told.items():
+        number = bisect_right(starts, told.physical_offset) - 1
+        if number < 0 or told.level != OWED_LEVEL:
+            continue
+        master = masters.get(reigns[number].epoch)
+        if master is not None and told.node and told.node != master and not told.repeated:
+            verdict.violations.append(
+                f"D: {key} was acked by {told.node} at physical offset {told.physical_offset}, "
+                f"where {master} was master in epoch {reigns[number].epoch}"
+            )
+
+
+def _gaps(messages: Iterable[Stored]) -> list[str]:
+    """Places of one queue in physical order are consecutive: dense, and none used twice."""
+    found: list[str] = []
+    expected: dict[int, int] = {}
+    for stored in messages:
+        queue, offset = stored.place
+        if offset != expected.setdefault(queue, offset):
+            found.append(f"dense: {stored} follows offset {expected[queue] - 1} of its queue")
+        expected[queue] = offset + 1
+    return found
+
+
+def _count(ledger: Ledger, messages: Iterable[Stored], verdict: Verdict) -> None:
+    found: set[str] = set()
+    newest: dict[tuple[str, int], int] = {}
+    for stored in messages:
+        if stored.key in found:
+            verdict.duplicates += 1
+            continue
+        found.add(stored.key)
+        if stored.key not in ledger.sent:
+            verdict.violations.append(f"A: {stored.key} is at {stored.place} and was never sent")
+        if stored.key in ledger.told:
+            producer, _, number = stored.key.partition(".")
+            stream = producer, stored.place.queue
+            if int(number) < newest.get(stream, -1):
+                verdict.out_of_order += 1
+            newest[stream] = max(newest.get(stream, -1), int(number))
+    for key in ledger.sent.keys() - ledger.told.keys():
+        if key in found:
+            verdict.unknown_stored += 1
+        else:
+            verdict.unknown_absent += 1

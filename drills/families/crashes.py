@@ -1,0 +1,240 @@
+"""Drills in which processes die: of the master, of slaves, of everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Final
+
+from drills.comparing import compare_queues
+from drills.namespaces import CLIENTS, cut_apart
+from drills.stage import Needs, Stage, drill
+
+BACK_IN_PLACE_S: Final = 3.0
+NODE_LOST_S: Final = 6.0
+TWO: Final = Needs(nodes=2)
+TWO_APART: Final = Needs(nodes=2, cuts=True)
+THREE: Final = Needs(nodes=3)
+FAILOVERS: Final = 50
+
+
+@drill(
+    "1",
+    "kill-master",
+    "the master's broker, then all of its processes, are killed and come back",
+    needs=TWO,
+    restored_within_s=BACK_IN_PLACE_S,
+    short=True,
+)
+async def kill_master(stage: Stage) -> None:
+    """The same replica goes on, in the next epoch, without waiting for the lease."""
+    gaps = []
+    for services in (("broker",), ()):
+        master, epoch = await stage.master(), stage.epoch
+        await stage.load.acked(50)
+        at = stage.mark()
+        stage.group.kill(master, *services, again=True)
+        await stage.acked_again(20)
+        gaps.append(stage.gap_since(at))
+        now = await stage.master()
+        stage.check(stage.epoch > epoch, f"the epoch is still {epoch}")
+        what = " and ".join(services) or "all processes"
+        stage.note(
+            f"{what} of {master} killed: {now} is master in epoch {stage.epoch}, "
+            f"{gaps[-1]:.2f} s without an ack"
+        )
+        await stage.in_sync()
+        await stage.load.acked(50)
+
+
+@drill(
+    "1a",
+    "kill-ha-or-reput",
+    "ha, then reput, of the master are killed and come back",
+    needs=TWO,
+    restored_within_s=BACK_IN_PLACE_S,
+)
+async def kill_ha_or_reput(stage: Stage) -> None:
+    """A broker whose ha is gone goes on until its deadline; dispatch resumes."""
+    for service in ("ha", "reput"):
+        master = await stage.master()
+        await stage.load.acked(50)
+        stage.mark()
+        stage.group.kill(master, service, again=True)
+        await stage.acked_again(20)
+        stage.note(f"{service} of {master} killed: {await stage.master()} is master")
+        await stage.in_sync()
+        await stage.load.acked(50)
+
+
+@drill(
+    "2",
+    "delete-master-pod",
+    "all processes of the master get SIGTERM and come back later",
+    needs=TWO,
+    restored_within_s=NODE_LOST_S,
+)
+async def delete_master_pod(stage: Stage) -> None:
+    """Takeover, or restart in place, whatever comes first."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.mark()
+    await stage.group.stop(master)
+    await asyncio.sleep(1.0)
+    stage.group.start(master)
+    await stage.acked_again(20)
+
+
+@drill(
+    "3",
+    "lose-master-node",
+    "the master's node is switched off: dead processes, and a network that answers nothing",
+    needs=TWO_APART,
+    restored_within_s=NODE_LOST_S,
+    short=True,
+)
+async def lose_master_node(stage: Stage) -> None:
+    """A successor within the lease and three seconds; the old one comes back as a slave."""
+    master = await stage.master()
+    await stage.load.acked(100)
+    stage.mark()
+    cut_apart(stage.group.network, master, stage.slaves(master))
+    stage.group.network.cut(master, CLIENTS)
+    stage.group.kill(master)
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    await stage.load.acked(100)
+
+
+@drill(
+    "17",
+    "lose-one-of-three",
+    "one slave of three nodes is killed, and returns",
+    needs=THREE,
+    restored_within_s=5.0,
+)
+async def lose_one_of_three(stage: Stage) -> None:
+    """A stall until it has left the set, then two copies; it enters again by itself."""
+    master = await stage.master()
+    gone, left = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.mark()
+    stage.group.kill(gone)
+    took = await stage.in_sync(master, left, timeout_s=15)
+    await stage.acked_again(5)
+    stage.note(f"{gone} left the set after {took:.1f} s")
+    await stage.load.acked(50)
+    stage.restored_by = stage.ledger.requests[-1].ended_at
+    stage.group.start(gone)
+    stage.note(f"{gone} is in sync again after {await stage.in_sync():.1f} s")
+
+
+@drill(
+    "18",
+    "lose-two-of-three",
+    "both slaves of three nodes are killed; sends fail until one is back",
+    needs=THREE,
+)
+async def lose_two_of_three(stage: Stage) -> None:
+    """Fewer than min_in_sync acknowledge nothing, and the master stays."""
+    master, epoch = await stage.master(), stage.epoch
+    first, second = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.group.kill(first)
+    stage.group.kill(second)
+    await stage.pass_time(1.5)
+    cut_at = stage.mark()
+    await stage.pass_time(5.0)
+    late = stage.ledger.acked_by(master, cut_at)
+    stage.check(not late, f"{len(late)} sends were acknowledged by one of three")
+    stage.check(await stage.master() == master, f"{master} is not master any more")
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.group.start(first)
+    took = await stage.restored(20)
+    stage.note(f"with {first} back sends succeed after {took:.1f} s")
+    stage.check(took <= 15, "more than 15 s")
+
+
+@drill(
+    "26",
+    "double-failover",
+    "two failovers with nothing written in between; both former masters come back",
+    needs=THREE,
+    restored_within_s=None,
+)
+async def double_failover(stage: Stage) -> None:
+    """Three epochs that can be told apart, although the middle one wrote nothing of its own."""
+    stage.load.pause()
+    await stage.load.quiet()
+    first, epoch = await stage.master(), stage.epoch
+    stage.group.kill(first)
+    second = await stage.successor(first, 20)
+    stage.group.kill(second)
+    stage.group.start(first)
+    third = await stage.successor(second, 30)
+    stage.check(stage.epoch >= epoch + 2, f"epochs {epoch} … {stage.epoch}")
+    stage.note(f"masters {first}, {second}, {third}; epochs {epoch} to {stage.epoch}")
+    stage.load.resume()
+    stage.group.start(second)
+    await stage.in_sync()
+    await stage.load.acked(100)
+
+
+@drill(
+    "39",
+    "all-off",
+    "all nodes are killed at once and start in a random order",
+    needs=THREE,
+    restored_within_s=15.0,
+)
+async def all_off(stage: Stage) -> None:
+    """The first that may be elected leads; nothing acknowledged is missing."""
+    await stage.load.acked(100)
+    stage.mark()
+    for name in stage.group.names:
+        stage.group.kill(name)
+    order = list(stage.group.names)
+    stage.random.shuffle(order)
+    for name in order:
+        stage.group.start(name)
+        await asyncio.sleep(stage.random.random())
+    await stage.acked_again(40)
+    stage.note(f"started {', '.join(order)}: {await stage.master()} leads in epoch {stage.epoch}")
+
+
+@drill(
+    "51",
+    "fifty-failovers",
+    f"{FAILOVERS} failovers in a row under load",
+    needs=TWO,
+    restored_within_s=NODE_LOST_S,
+)
+async def fifty_failovers(stage: Stage) -> None:
+    """Nothing acked is lost, nothing seen is gone, queues and logs are equal, epochs rise."""
+    epochs = [stage.epoch]
+    gaps = []
+    for number in range(FAILOVERS):
+        master = await stage.master()
+        await stage.load.acked(40)
+        at = stage.mark()
+        stage.group.kill(master)
+        if number % 2:
+            await stage.successor(master, 20)
+        await stage.acked_again(20)
+        gaps.append(stage.gap_since(at))
+        stage.group.start(master)
+        epochs.append(stage.epoch)
+        await stage.in_sync()
+    rising = all(later > earlier for earlier, later in pairwise(epochs))
+    stage.check(rising, f"epochs do not rise: {epochs}")
+    gaps.sort()
+    stage.notes.clear()
+    stage.note(
+        f"{FAILOVERS} failovers, epochs {epochs[0]} to {epochs[-1]}; without an ack for "
+        f"{gaps[len(gaps) // 2]:.2f} s (median), {gaps[-1]:.2f} s (worst)"
+    )
+    stage.load.pause()
+    await stage.load.quiet()
+    differing = await compare_queues(stage)
+    stage.load.resume()
+    stage.check(not differing, "; ".join(differing))

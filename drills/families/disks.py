@@ -1,0 +1,219 @@
+"""Drills about disks: slow ones, full ones, torn and flipped bytes, what does not belong there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+from drills.faults import Fault
+from drills.positions import slot
+from drills.small_disks import fill
+from drills.stage import Needs, Stage, drill
+from drills.tails import grow_tail, make_topic
+from tidemark.formats.checkpoint import Slot
+
+MIB: Final = 1 << 20
+THREE: Final = Needs(nodes=3)
+SMALL: Final = Needs(nodes=2, disk_size=96 * MIB)
+SLOW_SYNC_MS: Final = 5000
+STATES_OF_TROUBLE: Final = ("halted", "HALTED")
+NAMED_S: Final = 20.0
+
+
+@drill(
+    "19",
+    "slow-disk",
+    "every fdatasync of one slave takes five seconds",
+    needs=THREE,
+    restored_within_s=5.0,
+)
+async def slow_disk(stage: Stage) -> None:
+    """It leaves the set after the lag limit, and comes back when its disk does."""
+    master = await stage.master()
+    slow, other = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.mark()
+    stage.group.nodes[slow].faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
+    took = await stage.in_sync(master, other, timeout_s=20)
+    await stage.acked_again(10)
+    stage.restored_by = time.monotonic()
+    stage.note(f"{slow} left the set after {took:.1f} s")
+    stage.group.nodes[slow].faults.clear()
+    stage.note(f"and was back {await stage.in_sync(timeout_s=60):.1f} s after its disk")
+
+
+@drill(
+    "20",
+    "master-disk-full",
+    "the master's disk is full",
+    needs=SMALL,
+    restored_within_s=10.0,
+)
+async def master_disk_full(stage: Stage) -> None:
+    """Sends fail with an error, then a member with space is master; no record is there in part."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.mark()
+    ballast = fill(stage.group.nodes[master].store_dir)
+    try:
+        await stage.successor(master, 60)
+        await stage.acked_again(30)
+        await stage.load.acked(50)
+        stage.note(
+            f"errors meanwhile: {dict(stage.ledger.codes(stage.fault_at, time.monotonic()))}"
+        )
+    finally:
+        ballast.unlink()
+
+
+@drill(
+    "21",
+    "slave-disk-full",
+    "the only slave's disk is full",
+    needs=SMALL,
+    restored_within_s=10.0,
+)
+async def slave_disk_full(stage: Stage) -> None:
+    """It drops out of the set and comes back with its space; nothing is damaged."""
+    await make_topic(stage)
+    master = await stage.master()
+    (slave,) = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.mark()
+    ballast = fill(stage.group.nodes[slave].store_dir)
+    try:
+        # The file in use takes what it has room for; the next ones cannot be made.
+        await grow_tail(stage, master, 16 * MIB)
+        took = await stage.in_sync(master, timeout_s=30)
+        await stage.acked_again(10)
+        stage.note(f"{slave} left the set after {took:.1f} s")
+    finally:
+        ballast.unlink()
+    stage.note(f"and was back after {await stage.in_sync(timeout_s=60):.1f} s")
+
+
+@drill(
+    "22",
+    "torn-tail",
+    "the end of a slave's log is torn: above, then below what it knows to be confirmed",
+    needs=Needs(nodes=3, fresh=True),
+    restored_within_s=None,
+)
+async def torn_tail(stage: Stage) -> None:
+    """Above, recovery cuts it; below, the replica halts and is never elected."""
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    await stage.load.acked(100)
+    stage.group.kill(slave)
+    node = stage.group.nodes[slave]
+    end = slot(node.store_dir, Slot.WRITTEN)
+    _write(node.store_dir, end, b"\x00\x00\x01\x00half of a record that was never finished")
+    stage.group.start(slave)
+    stage.note(
+        f"half a record behind the end: back after {await stage.in_sync(timeout_s=60):.1f} s"
+    )
+    await stage.load.acked(100)
+    stage.group.kill(slave)
+    end = slot(node.store_dir, Slot.WRITTEN)
+    _write(node.store_dir, end - 300, bytes(300))
+    stage.group.start(slave)
+    await stage.in_sync(master, other, timeout_s=20)
+    named = await _named(stage, slave)
+    stage.note(f"300 bytes below the end are zero: {named}")
+    stage.group.kill(master)
+    # Alone it may not acknowledge (min_in_sync 2), so it opens when the third one is back.
+    await stage.state(other, "promoting", "master", timeout_s=20)
+    stage.group.start(master)
+    leader = await stage.master()
+    stage.check(leader != slave, f"{slave} leads with a damaged log")
+
+
+@drill(
+    "23",
+    "bit-flip",
+    "one bit of the confirmed log of a slave is flipped",
+    needs=Needs(nodes=3, fresh=True),
+    restored_within_s=None,
+)
+async def bit_flip(stage: Stage) -> None:
+    """Found by a checksum when it returns: it is resynced or halts, and never leads."""
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    await stage.load.acked(200)
+    stage.group.kill(slave)
+    node = stage.group.nodes[slave]
+    end = slot(node.store_dir, Slot.CONFIRM)
+    at = end - 2000
+    _write(node.store_dir, at, bytes([_read(node.store_dir, at, 1)[0] ^ 0x10]))
+    stage.group.start(slave)
+    await stage.in_sync(master, other, timeout_s=20)
+    named = await _named(stage, slave)
+    stage.note(f"bit at {at}, end {end}: {named}")
+    stage.check(
+        await stage.master() == master and bool(named), f"{slave} is not named as what it is"
+    )
+
+
+@drill(
+    "23a",
+    "stray-file",
+    "a file that is none of the log's lies in a slave's log",
+    needs=Needs(nodes=3, fresh=True),
+    restored_within_s=None,
+)
+async def stray_file(stage: Stage) -> None:
+    """The node does not start with it, and says which file it is; without it, it does."""
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.group.kill(slave)
+    await stage.in_sync(master, other, timeout_s=20)
+    node = stage.group.nodes[slave]
+    stray = node.store_dir / "commitlog" / "notes.txt"
+    stray.write_text("not a log file", encoding="utf-8")
+    stage.group.start(slave)
+    named = await _named(stage, slave)
+    stage.check("notes.txt" in named, f"{slave} does not name the stray file: {named}")
+    stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
+    stage.group.kill(slave)
+    stray.unlink()
+    stage.group.start(slave)
+    stage.note(f"{named}; without it {slave} was back after {await stage.in_sync():.1f} s")
+
+
+async def _named(stage: Stage, name: str) -> str:
+    """Wait until a node says that it is halted, or was resynced; what it says."""
+    deadline = time.monotonic() + NAMED_S
+    while True:
+        status = await stage.group.status(name)
+        for node in status.get("nodes") or ():
+            # In sync its reason is a service that has not begun: what was damaged is over.
+            if node.get("node") != name or node.get("state") == "in-sync":
+                continue
+            if node.get("reason"):
+                return f"{node.get('state')}: {node['reason']}"
+        stage.check(time.monotonic() < deadline, f"{name} does not say what is wrong with it")
+        await asyncio.sleep(0.2)
+
+
+def _file(store_dir: Path, at: int) -> tuple[Path, int]:
+    """The log file that holds a physical offset, and where in it."""
+    size = 4 * MIB
+    start = at - at % size
+    return store_dir / "commitlog" / f"{start:020d}", at - start
+
+
+def _write(store_dir: Path, at: int, data: bytes) -> None:
+    path, place = _file(store_dir, at)
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(data)
+
+
+def _read(store_dir: Path, at: int, size: int) -> bytes:
+    path, place = _file(store_dir, at)
+    with path.open("rb") as file:
+        file.seek(place)
+        return file.read(size)

@@ -1,0 +1,288 @@
+"""Drills about those who should not be believed: rogue clients, old frames, second processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from drills.group import DrillNode
+from drills.intruder import Intruder
+from drills.positions import slot
+from drills.processes import ServiceProcess, faulty_command
+from drills.stage import Needs, Stage, drill
+from services.ha import payloads
+from services.ha.frames import FrameType, encode
+from services.ha.handshake import Identity
+from services.ha.payloads import Ack, Append, Hello
+from services.ha.versions import SPOKEN
+from tidemark.formats.checkpoint import Slot
+
+TWO: Final = Needs(nodes=2)
+THREE: Final = Needs(nodes=3)
+ROGUE: Final = "66" * 16
+HUGE: Final = (1 << 62) - 1
+FUZZ_S: Final = 60.0
+GROWTH_MAX: Final = 16 << 20
+LINES_MAX: Final = 8
+"""About intruders, in the log of a node during the minute of fuzz: one per peer and minute, and a
+few peers."""
+LOG_FILE_SIZE: Final = 4 << 20
+
+
+@drill(
+    "31",
+    "same-name-twice",
+    "a second ha and a second broker are started on the master's store",
+    needs=TWO,
+    restored_within_s=1.5,
+)
+async def same_name_twice(stage: Stage) -> None:
+    """They wait for the locks, or end; the first ones go on."""
+    master, epoch = await stage.master(), stage.epoch
+    node = stage.group.nodes[master]
+    stage.mark()
+    seconds = []
+    for service in ("ha", "broker"):
+        path = node.directory / f"second-{service}.toml"
+        text = (node.directory / f"{service}.toml").read_text(encoding="utf-8")
+        lines = [
+            "admin_port = 0" if line.startswith("admin_port") else line
+            for line in text.splitlines()
+        ]
+        lines = ["port = 0" if line.startswith("port") else line for line in lines]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        second = ServiceProcess(
+            faulty_command(service, node.store_dir, path),
+            node.host,
+            node.directory / f"second-{service}.log",
+            node.environment,
+        )
+        second.start()
+        second.wanted = False
+        seconds.append(second)
+    await stage.pass_time(5.0)
+    for second in seconds:
+        state = "waits" if second.alive else "has ended"
+        stage.note(f"the second {second.log_path.stem.removeprefix('second-')} {state}")
+        second.kill(again=False)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.check(await stage.master() == master, "another node is master")
+
+
+@drill(
+    "32",
+    "rogue-client",
+    "strangers, foreign clusters and liars speak to the master's replication port",
+    needs=THREE,
+    restored_within_s=1.5,
+    short=True,
+)
+async def rogue_client(stage: Stage) -> None:
+    """Refused by the proof, or closed for what they say; nothing of it is acknowledged."""
+    master = await stage.master()
+    node, slave = stage.group.nodes[master], stage.slaves(master)[0]
+    stage.mark()
+    true = _identity(slave)
+    expected = (
+        ("wrong-secret", true, b"not the secret of this group", master),
+        ("foreign-cluster", true._replace(cluster="elsewhere"), _secret(stage), master),
+        ("foreign-group", true._replace(group="g9"), _secret(stage), master),
+        ("same-name", true._replace(node=master), _secret(stage), master),
+        ("unknown-node", true._replace(node="n77"), _secret(stage), master),
+        ("file-size-differs", true._replace(file_size=8 << 20), _secret(stage), master),
+    )
+    for reason, identity, secret, wanted in expected:
+        async with _connect(node) as intruder:
+            told = await intruder.prove(identity, secret, wanted)
+        stage.check(told == reason, f"{identity} was told {told or 'welcome'}, not {reason}")
+    confirm = slot(node.store_dir, Slot.CONFIRM)
+    epoch = stage.epoch
+    async with _connect(node) as liar:
+        told = await liar.prove(true, _secret(stage), master)
+        stage.check(told == "", f"the secret was not believed: {told}")
+        hello = Hello("g0", slave, ROGUE, SPOKEN.highest, LOG_FILE_SIZE, epoch, 0, 0, 0, 0, ())
+        await liar.send(encode(payloads.frame(epoch, hello)))
+        await liar.receive()
+        await liar.send(encode(payloads.frame(epoch, Ack(HUGE, HUGE, 0))))
+        stage.check(await liar.is_closed(), "an end far beyond the master's own was believed")
+    written = slot(node.store_dir, Slot.WRITTEN)
+    stage.check(slot(node.store_dir, Slot.CONFIRM) <= written, "confirmed beyond the log's end")
+    stage.note(
+        f"{len(expected)} identities refused by name; an acknowledgement of {HUGE} closed its link "
+        f"(confirm offset {confirm} then, {slot(node.store_dir, Slot.CONFIRM)} now)"
+    )
+    await stage.in_sync()
+
+
+@drill(
+    "33",
+    "replayed-append",
+    "an APPEND frame of an old epoch is sent to a slave",
+    needs=TWO,
+    restored_within_s=8.0,
+)
+async def replayed_append(stage: Stage) -> None:
+    """FENCED, or a closed link; nothing is appended."""
+    first = await stage.master()
+    old = stage.epoch
+    await stage.load.acked(50)
+    stage.group.kill(first)
+    await stage.successor(first, 20)
+    stage.group.start(first)
+    await stage.in_sync()
+    stage.mark()
+    master = await stage.master()
+    slave = stage.slaves(master)[0]
+    node = stage.group.nodes[slave]
+    for epoch in (old, stage.epoch):
+        end = slot(node.store_dir, Slot.WRITTEN)
+        async with _connect(node) as intruder:
+            told = await intruder.prove(_identity(master), _secret(stage), slave)
+            stage.check(told == "", f"the secret was not believed: {told}")
+            append = Append(epoch, 0, end, end, 1, 64, bytes(64))
+            await intruder.send(encode(payloads.frame(epoch, append)))
+            answer = await intruder.receive()
+        stage.check(
+            answer is None or answer.type is FrameType.FENCED,
+            f"an APPEND of epoch {epoch} was answered {answer}",
+        )
+        stage.note(
+            f"APPEND of epoch {epoch} (now {stage.epoch}): "
+            + ("the link was closed" if answer is None else answer.type.name)
+        )
+
+
+@drill(
+    "52",
+    "fuzzed-port",
+    f"random, damaged and replayed bytes on every replication port for {FUZZ_S:.0f} s",
+    needs=THREE,
+    restored_within_s=2.0,
+)
+async def fuzzed_port(stage: Stage) -> None:
+    """Nothing acked, nothing appended, memory flat, one log line per peer and minute."""
+    master = await stage.master()
+    recording = await _recorded_handshake(stage, master)
+    before = {name: _anonymous(stage.group.nodes[name]) for name in stage.group.names}
+    lines = {name: _lines(stage.group.nodes[name]) for name in stage.group.names}
+    stage.mark()
+    until = time.monotonic() + FUZZ_S
+    counts = await asyncio.gather(
+        *(
+            _fuzz(stage, stage.group.nodes[name], Random(stage.random.random()), recording, until)
+            for name in stage.group.names
+        )
+    )
+    for name in stage.group.names:
+        node = stage.group.nodes[name]
+        grown = _anonymous(node) - before[name]
+        said = _lines(node) - lines[name]
+        stage.note(
+            f"{name}: memory of ha grew by {grown / (1 << 20):.1f} MiB, {said} lines about peers"
+        )
+        stage.check(grown <= GROWTH_MAX, f"ha of {name} grew by {grown} bytes")
+        stage.check(said <= LINES_MAX, f"ha of {name} wrote {said} lines about its peers")
+    stage.note(f"{sum(counts)} connections")
+
+
+async def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
+    """Connections with bad bytes, one after another; how many."""
+    secret, wanted = _secret(stage), node.name
+    count = 0
+    while time.monotonic() < until:
+        count += 1
+        try:
+            async with _connect(node) as intruder:
+                match rng.randrange(4):
+                    case 0:
+                        await intruder.send(rng.randbytes(rng.randrange(1, 5000)))
+                    case 1:
+                        await intruder.send(recording)  # an old proof, for another nonce
+                    case 2:
+                        await intruder.send(_damaged(recording, rng))
+                    case _:
+                        other = rng.choice([name for name in stage.group.names if name != wanted])
+                        identity = _identity(other)._replace(incarnation=ROGUE)
+                        if await intruder.prove(identity, secret, wanted) == "":
+                            await intruder.send(_hostile(stage, rng))
+                await intruder.receive()
+        except (OSError, TimeoutError):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
+    return count
+
+
+def _hostile(stage: Stage, rng: Random) -> bytes:
+    """What somebody may send who knows the secret: lies, and frames that are none."""
+    epoch = rng.choice((0, 1, max(0, stage.epoch - 1), stage.epoch))
+    end = rng.randrange(1 << 40)
+    frame = encode(
+        payloads.frame(
+            epoch,
+            rng.choice(
+                (
+                    Ack(end, end, rng.randrange(1 << 32)),
+                    Append(epoch, 0, end, end, 1, 100, rng.randbytes(100)),
+                    Hello(
+                        "g0",
+                        "n1",
+                        ROGUE,
+                        SPOKEN.highest,
+                        LOG_FILE_SIZE,
+                        epoch,
+                        0,
+                        end,
+                        end,
+                        end,
+                        (),
+                    ),
+                )
+            ),
+        )
+    )
+    return frame if rng.random() < 0.5 else _damaged(frame, rng)
+
+
+def _damaged(data: bytes, rng: Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed)
+
+
+async def _recorded_handshake(stage: Stage, name: str) -> bytes:
+    """What a node that was believed has sent."""
+    slave = stage.slaves(name)[0]
+    async with _connect(stage.group.nodes[name]) as intruder:
+        await intruder.prove(_identity(slave), _secret(stage), name)
+        return bytes(intruder.sent)
+
+
+def _connect(node: DrillNode) -> Intruder:
+    return Intruder(node.host.address, node.ports["replication"])
+
+
+def _identity(name: str) -> Identity:
+    return Identity("drills", "g0", name, ROGUE, LOG_FILE_SIZE)
+
+
+def _secret(stage: Stage) -> bytes:
+    return Path(str(stage.group.table["secret_file"])).read_bytes().strip()
+
+
+def _anonymous(node: DrillNode) -> int:
+    """Anonymous memory of a node's ha [bytes]."""
+    text = Path(f"/proc/{node.services['ha'].pid}/status").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def _lines(node: DrillNode) -> int:
+    """Lines of ha's log that are about a peer."""
+    text = node.services["ha"].log_path.read_text(encoding="utf-8", errors="replace")
+    return sum('"peer"' in line for line in text.splitlines())

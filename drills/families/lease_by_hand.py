@@ -1,0 +1,177 @@
+"""Drills in which somebody deletes, edits or restores the lease by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from drills.stage import Needs, Stage, drill
+
+WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
+WITH_API_ALONE: Final = Needs(nodes=3, cuts=True, lease="kubernetes", fresh=True)
+NOBODY_S: Final = 8.0
+ORDER_S: Final = 15.0
+STRANGER: Final = f"n9/{'9' * 32}/{'9' * 16}"
+NOTE_ANNOTATION: Final = "example.org/note"
+
+
+@drill(
+    "34",
+    "lease-deleted",
+    "the lease is deleted while the master lives; then again, with one slave silent",
+    needs=WITH_API_ALONE,
+    restored_within_s=None,
+)
+async def lease_deleted(stage: Stage) -> None:
+    """Made again with the next epoch if every member promises it; else by an operator only."""
+    server = stage.lease_server
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    at = stage.mark()
+    await server.delete()
+    await stage.finder.until(
+        lambda known: max(look.epoch for look in known.newest.values()) > epoch,
+        "an epoch after the deleted one",
+        20,
+    )
+    await stage.acked_again(20)
+    stage.gap_since(at)
+    stage.check(await server.read() is not None, "there is no lease")
+    stage.note(
+        f"{master} led epoch {epoch}; deleted: {await stage.master()} leads epoch {stage.epoch}"
+    )
+    master, epoch = await stage.master(), stage.epoch
+    silent = stage.slaves(master)[0]
+    stage.group.pause(silent)
+    await server.delete()
+    deleted = time.monotonic()
+    await stage.pass_time(NOBODY_S)
+    stage.check(await server.read() is None, "somebody made the lease without all promises")
+    late = [ack for ack in stage.ledger.acks() if ack.sent_at > deleted + stage.fenced_s + 0.5]
+    stage.check(not late, f"{len(late)} sends were acknowledged without a lease")
+    stage.group.unpause(silent)
+    await _recreate(stage)
+
+
+@drill(
+    "35",
+    "lease-deleted-no-master",
+    "the lease is deleted while all nodes are off",
+    needs=WITH_API_ALONE,
+    restored_within_s=None,
+)
+async def lease_deleted_no_master(stage: Stage) -> None:
+    """Nobody begins; ``recreate-lease`` does."""
+    server = stage.lease_server
+    await stage.load.acked(50)
+    for name in stage.group.names:
+        stage.group.kill(name)
+    await server.delete()
+    stage.group.start()
+    began = time.monotonic()
+    await stage.pass_time(NOBODY_S)
+    stage.check(await server.read() is None, "somebody made the lease by itself")
+    stage.check(stage.ledger.first_ack(began) is None, "somebody serves without a lease")
+    # Nobody was there to remember the set: the operator knows that all were in it.
+    await _recreate(stage, in_sync=",".join(stage.group.names))
+
+
+@drill(
+    "36",
+    "lease-edited",
+    "somebody writes another holder into the lease",
+    needs=WITH_API,
+    restored_within_s=8.0,
+)
+async def lease_edited(stage: Stage) -> None:
+    """The master stops at its next renewal; a member takes over when that holder has run out."""
+    server = stage.lease_server
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    stage.mark()
+    for _ in range(20):
+        found = await server.read()
+        assert found is not None
+        found["spec"]["holderIdentity"] = STRANGER
+        if await server.write(found):
+            break
+    await stage.finder.until(
+        lambda known: max(look.epoch for look in known.newest.values()) > epoch,
+        "a next epoch",
+        20,
+    )
+    await stage.acked_again(20)
+    stage.note(f"{master} led; {await stage.master()} leads in epoch {stage.epoch}")
+
+
+@drill(
+    "47",
+    "lease-restored",
+    "the lease is restored from a backup of before a failover",
+    needs=WITH_API_ALONE,
+    restored_within_s=None,
+)
+async def lease_restored(stage: Stage) -> None:
+    """Nobody renews or campaigns on what went back; ``recreate-lease`` ends it."""
+    server = stage.lease_server
+    backup = await server.read()
+    assert backup is not None
+    master, epoch = await stage.master(), stage.epoch
+    stage.group.kill(master)
+    await stage.successor(master, 20)
+    stage.group.start(master)
+    await stage.in_sync()
+    await stage.load.acked(50)
+    newest = stage.epoch
+    await server.delete()
+    await server.create(backup)
+    went_back = time.monotonic()
+    await stage.pass_time(NOBODY_S)
+    late = [ack for ack in stage.ledger.acks() if ack.sent_at > went_back + stage.fenced_s + 0.5]
+    stage.check(not late, f"{len(late)} sends were acknowledged under a lease that went back")
+    reasons = "; ".join(stage.finder.described())
+    stage.note(f"epoch {epoch} restored over {newest}; after {NOBODY_S:.0f} s: {reasons}")
+    await _recreate(stage)
+
+
+@drill(
+    "49",
+    "third-party-edits",
+    "somebody else keeps editing an annotation of the lease",
+    needs=WITH_API,
+    restored_within_s=1.5,
+)
+async def third_party_edits(stage: Stage) -> None:
+    """A conflict, a look, and on: nobody steps down."""
+    server = stage.lease_server
+    epoch = stage.epoch
+    stage.mark()
+    edits = 0
+    for number in range(60):
+        found = await server.read()
+        assert found is not None
+        found["metadata"].setdefault("annotations", {})[NOTE_ANNOTATION] = str(number)
+        edits += await server.write(found)
+        await asyncio.sleep(0.1)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    stage.note(f"{edits} edits by a third party, none of which cost anything")
+
+
+async def _recreate(stage: Stage, **more: object) -> None:
+    """Order a new lease, and wait for a master. more: arguments of the order."""
+    name = stage.group.names[0]
+    epoch = stage.epoch
+    deadline = time.monotonic() + ORDER_S
+    while True:
+        status, answer = await stage.group.command(name, "recreate-lease", **more)
+        if status == 200:
+            break
+        # All nodes have to answer, and one may just have come back.
+        late = time.monotonic() > deadline
+        stage.check(not late, f"recreate-lease was answered {status} {answer}")
+        await asyncio.sleep(0.5)
+    await stage.acked_again(30)
+    stage.check(stage.epoch > epoch, f"the new lease has epoch {stage.epoch}, the old {epoch}")
+    stage.note(f"recreate-lease: {answer}; {await stage.master()} leads")
+    await stage.in_sync()

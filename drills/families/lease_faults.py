@@ -1,0 +1,154 @@
+"""Drills in which the place of the lease misbehaves: errors, silence, lost and late answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from drills.stage import Needs, Stage, drill
+
+WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
+DOWN_S: Final = 12.0
+FAULTY_S: Final = 12.0
+
+
+@drill(
+    "10",
+    "lost-lease-answers",
+    "the lease takes the master's writes, and the answers are lost",
+    needs=WITH_API,
+    restored_within_s=6.0,
+)
+async def lost_lease_answers(stage: Stage) -> None:
+    """A write without an answer is unknown until the object has moved; no change happens twice."""
+    server = stage.lease_server
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    version = await _in_sync_version(stage, master)
+    await stage.load.acked(50)
+    stage.mark()
+    await server.faults(
+        drop_answers=1,
+        only_methods=["PUT"],
+        only_from=[stage.group.nodes[master].host.address],
+    )
+    stage.group.kill(slave)
+    await stage.in_sync(master, other, timeout_s=15)
+    await stage.acked_again(10)
+    after = await _in_sync_version(stage, master)
+    if await stage.master() == master:
+        stage.check(after == version + 1, f"the set's version went from {version} to {after}")
+    stage.note(f"{slave} was removed once, version {version} to {after}, with every answer lost")
+    await server.faults()
+    # The other half: the write that adds a member is applied long after it was sent.
+    await server.faults(
+        apply_late_ms=1500,
+        only_methods=["PUT"],
+        only_from=[stage.group.nodes[master].host.address],
+    )
+    stage.restored_by = time.monotonic()
+    stage.group.start(slave)
+    await stage.pass_time(4.0)
+    await server.faults()
+
+
+@drill(
+    "11",
+    "lease-down",
+    f"nobody reaches the lease for {DOWN_S:.0f} s",
+    needs=WITH_API,
+)
+async def lease_down(stage: Stage) -> None:
+    """The master stops by its deadline, nobody else begins, service resumes with the lease."""
+    server = stage.lease_server
+    master = await stage.master()
+    await stage.load.acked(50)
+    at = stage.mark()
+    await server.faults(drop_requests=1)
+    await stage.pass_time(DOWN_S)
+    late = [ack for ack in stage.ledger.acks() if ack.ended_at > at + stage.fenced_s + 0.3]
+    stage.check(not late, f"{len(late)} sends were acknowledged after the deadline")
+    await server.faults()
+    restored_s = await stage.restored(20)
+    stage.note(
+        f"{master} was master, {await stage.master()} is, {restored_s:.1f} s after the lease "
+        "came back"
+    )
+    stage.check(restored_s <= stage.lease_s + 3, "service took longer than a lease and 3 s")
+
+
+@drill(
+    "12",
+    "lease-errors",
+    "the lease answers 409, 429 or 500 to 30 % of all requests",
+    needs=WITH_API,
+    restored_within_s=6.0,
+)
+async def lease_errors(stage: Stage) -> None:
+    """No other epoch, unless the lease really ran out."""
+    server = stage.lease_server
+    epoch = stage.epoch
+    stage.mark()
+    await server.faults(error_rate=0.3, errors=[409, 429, 500])
+    await stage.pass_time(FAULTY_S)
+    await server.faults()
+    changed = stage.epoch - epoch
+    gap = stage.ledger.longest_gap(stage.fault_at, time.monotonic())
+    stage.note(
+        f"{changed} changes of epoch in {FAULTY_S:.0f} s; longest time without an ack {gap:.2f} s"
+    )
+    stage.check(not changed or gap > stage.fenced_s / 2, "the epoch changed although nothing stood")
+
+
+@drill(
+    "13",
+    "slow-lease",
+    "every request to the lease takes most of its time-out",
+    needs=WITH_API,
+    restored_within_s=1.5,
+)
+async def slow_lease(stage: Stage) -> None:
+    """It stays master; nothing flaps."""
+    server = stage.lease_server
+    epoch = stage.epoch
+    stage.mark()
+    await server.faults(delay_ms=stage.times.request_timeout_ms * 6 // 10)
+    await stage.pass_time(FAULTY_S)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    await server.faults()
+
+
+@drill(
+    "48",
+    "candidate-loses",
+    "a candidate loses against the old master's write",
+    needs=WITH_API,
+    restored_within_s=8.0,
+)
+async def candidate_loses(stage: Stage) -> None:
+    """It follows again within a second and goes on acknowledging: it has not locked itself out."""
+    server = stage.lease_server
+    master = await stage.master()
+    slaves = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.mark()
+    addresses = [stage.group.nodes[name].host.address for name in (master, *slaves)]
+    await server.faults(drop_requests=1, only_from=addresses[:1])
+    await asyncio.sleep(stage.lease_s - 0.1)
+    # Candidates campaign from now on; their writes are held up, and the master's overtake them.
+    await server.faults(
+        delay_ms=stage.times.request_timeout_ms * 9 // 10,
+        only_methods=["PUT"],
+        only_from=addresses[1:],
+    )
+    await asyncio.sleep(1.5)
+    await server.faults()
+    await stage.acked_again(20)
+    took = await stage.in_sync(timeout_s=10)
+    stage.note(f"{await stage.master()} leads epoch {stage.epoch}; all in sync {took:.1f} s later")
+
+
+async def _in_sync_version(stage: Stage, name: str) -> int:
+    status = await stage.group.status(name)
+    return int((status.get("lease") or {}).get("in_sync_version") or 0)

@@ -1,0 +1,80 @@
+"""Drills about what operators order when the rules cannot go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from drills.positions import slot
+from drills.stage import Needs, Stage, drill
+from drills.tails import grow_tail, make_topic
+from tidemark.formats.checkpoint import Slot
+
+MIB: Final = 1 << 20
+GROUP: Final = "g0"
+ORDER_S: Final = 15.0
+
+
+@drill(
+    "45",
+    "unclean-failover",
+    "an operator makes a node master that lacks confirmed bytes",
+    needs=Needs(nodes=3, min_in_sync=1, fresh=True),
+)
+async def unclean_failover(stage: Stage) -> None:
+    """It is told how many bytes it will cost, and costs just that."""
+    await make_topic(stage)
+    master = await stage.master()
+    behind, other = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.group.kill(behind)
+    await stage.in_sync(master, other, timeout_s=20)
+    await stage.load.acked(200)
+    await grow_tail(stage, master, 4 * MIB)
+    stage.load.pause()
+    await stage.load.quiet()
+    status, answer = await stage.group.command(master, "pause")
+    stage.check(status == 200, f"pause was answered {status} {answer}")
+    stores = {name: stage.group.nodes[name].store_dir for name in (master, other)}
+    # What nobody else has heard to be confirmed, nobody else can count.
+    await stage.finder.until(
+        lambda _: slot(stores[other], Slot.CONFIRM) == slot(stores[master], Slot.WRITTEN),
+        f"{other} to hear the last confirm offset",
+        10,
+    )
+    confirmed = slot(stores[master], Slot.CONFIRM)
+    stage.group.kill(master)
+    stage.group.start(behind)
+    await stage.pass_time(stage.lease_s + 3.0)
+    await stage.state(behind, "follower")
+    own_end = slot(stage.group.nodes[behind].store_dir, Slot.WRITTEN)
+    status, told = await stage.group.command(behind, "failover", to=behind, dry_run=True)
+    stage.check(status == 200, f"failover --dry-run was answered {status} {told}")
+    lost = confirmed - own_end
+    stage.note(f"confirmed {confirmed}, {behind} ends at {own_end}: {lost} bytes; told {told}")
+    stage.check(
+        told.get("estimated_loss_bytes") == lost,
+        f"it says {told.get('estimated_loss_bytes')} bytes, and {lost} are lost",
+    )
+    status, refused = await stage.group.command(
+        behind, "failover", to=behind, group="another", old_master_stopped=True
+    )
+    stage.check(status != 200, f"it was done without the group's name: {refused}")
+    # Before the order: a consumer that is told of the shorter queues must not call that a fault.
+    stage.expect_loss_from(own_end)
+    deadline = time.monotonic() + ORDER_S
+    while True:
+        status, done = await stage.group.command(
+            behind, "failover", to=behind, group=GROUP, old_master_stopped=True
+        )
+        if status == 200:
+            break
+        # It counts the lease's time from its own start on.
+        stage.check(time.monotonic() < deadline, f"failover was answered {status} {done}")
+        await asyncio.sleep(0.5)
+    await stage.group.command(behind, "resume")
+    stage.group.kill(other)
+    stage.load.resume()
+    await stage.acked_again(30)
+    stage.note(f"{await stage.master()} leads epoch {stage.epoch}")

@@ -1,0 +1,129 @@
+"""Drills in which nodes are cut apart, from each other and from where the lease is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Final
+
+from drills.lease_server import HOST as LEASE
+from drills.ledger import Outcome
+from drills.namespaces import cut_apart
+from drills.patient import patient_sends
+from drills.stage import Needs, Stage, drill
+
+THREE_APART: Final = Needs(nodes=3, cuts=True)
+THREE_WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
+CUT_S: Final = 6.0
+PATIENT: Final = 8
+IN_FLIGHT_S: Final = 0.2
+"""What was acknowledged by everybody before a cut may be answered so long after it."""
+
+
+async def _no_ack_while_cut(stage: Stage, master: str, cut_at: float) -> None:
+    late = stage.ledger.acked_by(master, cut_at + IN_FLIGHT_S)
+    stage.check(not late, f"{master} acknowledged {len(late)} sends while it was cut off")
+
+
+@drill(
+    "7",
+    "cut-from-slaves",
+    "the master reaches the lease and no slave, min_in_sync 2",
+    needs=THREE_APART,
+    short=True,
+)
+async def cut_from_slaves(stage: Stage) -> None:
+    """Sends fail, the master stays, the set is not shrunk below min_in_sync; it heals."""
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    cut_at = stage.mark()
+    cut_apart(stage.group.network, master, stage.slaves(master))
+    await stage.pass_time(CUT_S)
+    await _no_ack_while_cut(stage, master, cut_at)
+    stage.check(await stage.master() == master, f"{master} is not master any more")
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+    in_sync = stage.finder.known.newest[master].in_sync
+    stage.check(len(in_sync) >= 2, f"the in-sync set shrank to {sorted(in_sync)}")
+    stage.group.network.heal()
+    restored_s = await stage.restored(20)
+    stage.note(f"healed after {CUT_S:.0f} s; acks again after {restored_s:.2f} s")
+
+
+@drill(
+    "9",
+    "cut-one-way",
+    "the master sends to its slaves and hears nothing of them",
+    needs=THREE_APART,
+)
+async def cut_one_way(stage: Stage) -> None:
+    """Without acknowledgements of the slaves there is no success."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    cut_at = stage.mark()
+    for slave in stage.slaves(master):
+        stage.group.network.cut(slave, master)
+    await stage.pass_time(CUT_S)
+    await _no_ack_while_cut(stage, master, cut_at)
+    stage.group.network.heal()
+    await stage.restored(20)
+
+
+@drill(
+    "8",
+    "cut-from-everything",
+    "the master reaches neither slaves nor lease; clients still reach it",
+    needs=THREE_WITH_API,
+    restored_within_s=6.0,
+)
+async def cut_from_everything(stage: Stage) -> None:
+    """A successor; not one success of the old master after the cut; its tail is cut on return."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    cut_at = stage.mark()
+    cut_apart(stage.group.network, master, (*stage.slaves(master), LEASE))
+    sending = patient_sends(stage, master, PATIENT)
+    await stage.successor(master, 20)
+    sending += patient_sends(stage, master, PATIENT)
+    await stage.acked_again(20)
+    await stage.load.acked(50)
+    await _no_ack_while_cut(stage, master, cut_at)
+    kept = _kept_tails(stage, master)
+    stage.restored_by = time.monotonic()
+    stage.group.network.heal()
+    await stage.in_sync()
+    outcomes = Counter(await asyncio.gather(*sending))
+    stage.check(Outcome.ACKED not in outcomes, f"{master} told senders after the cut: {outcomes}")
+    stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
+
+
+@drill(
+    "6",
+    "cut-from-lease",
+    "the master reaches its slaves, and not the lease",
+    needs=THREE_WITH_API,
+    restored_within_s=6.0,
+)
+async def cut_from_lease(stage: Stage) -> None:
+    """It stops by itself before anybody else may take the lease."""
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    cut_at = stage.mark()
+    cut_apart(stage.group.network, master, (LEASE,))
+    await stage.successor(master, 20)
+    taken_at = time.monotonic()
+    await stage.acked_again(20)
+    old = stage.ledger.acked_by(master, cut_at)
+    last = max((request.ended_at for request in old), default=cut_at)
+    stage.note(
+        f"{master} acknowledged until {last - cut_at:.2f} s after the cut "
+        f"(deadline {stage.fenced_s:.2f} s), its successor came {taken_at - cut_at:.2f} s after it"
+    )
+    stage.check(last - cut_at <= stage.fenced_s + IN_FLIGHT_S, "acks after the deadline")
+    stage.check(stage.epoch > epoch, "the epoch did not rise")
+    stage.group.network.heal()
+
+
+def _kept_tails(stage: Stage, name: str) -> int:
+    directory = stage.group.nodes[name].store_dir / "cut"
+    return len(list(directory.iterdir())) if directory.exists() else 0

@@ -1,0 +1,313 @@
+"""Drills in which a master stands still and goes on later, or its clocks do something odd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from typing import Final
+
+from drills.faults import Fault
+from drills.patient import patient_send, patient_sends
+from drills.positions import slot
+from drills.stage import MS, DrillFailed, Needs, Stage, drill
+from tidemark.formats.checkpoint import Slot
+
+TWO: Final = Needs(nodes=2)
+HOUR_MS: Final = 3_600_000
+SLOW_SYNC_MS: Final = 500
+PATIENT: Final = 16
+"""Senders who wait for their answer however long the master stands still."""
+SUSPENDED_MS: Final = 60_000
+PROBE_KEY: Final = "9.0"
+"""Of the message that a drill sends by itself."""
+SLACK_S: Final = 0.3
+SERVICES: Final = ("broker", "reput", "ha")
+SHORT_STALL_S: Final = 1.0
+STALL_S: Final = 2.6
+BETWEEN_S: Final = 0.4
+REPEATS: Final = 12
+LONG_STALLS_S: Final = (10, 60, 600)
+
+
+@drill(
+    "4",
+    "pause-master",
+    "the master is stopped (SIGSTOP) for two lease times, and goes on",
+    needs=TWO,
+    restored_within_s=6.0,
+    short=True,
+)
+async def pause_master(stage: Stage) -> None:
+    """Whatever it answers afterwards is in its successor's log."""
+    master = await stage.master()
+    await stage.load.acked(100)
+    # Half of them are appended and not answered when it stops, for the slave's disk is slow; half
+    # come later, and wait in the buffers of its sockets.
+    node, slave = stage.group.nodes[master], stage.group.nodes[stage.slaves(master)[0]]
+    slave.faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
+    stage.load.pause()
+    await stage.load.quiet()
+    end = slot(node.store_dir, Slot.WRITTEN)
+    sending = patient_sends(stage, master, PATIENT // 2)
+    await stage.finder.until(
+        lambda _: slot(node.store_dir, Slot.WRITTEN) > end, "a send to be appended", 10
+    )
+    at = stage.mark()
+    stage.group.pause(master)
+    slave.faults.set(Fault.SYNC_DELAY_MS, 0)
+    stage.load.resume()
+    sending += patient_sends(stage, master, PATIENT // 2)
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    await asyncio.sleep(max(0.0, at + 2 * stage.lease_s - time.monotonic()))
+    stage.group.unpause(master)
+    resumed = time.monotonic()
+    await stage.in_sync()
+    stage.note(f"{master} is back in the set {time.monotonic() - resumed:.1f} s after SIGCONT")
+    outcomes = Counter(await asyncio.gather(*sending))
+    told = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
+    stage.note(f"{PATIENT} senders that waited for the old master's answer: {told}")
+
+
+@drill(
+    "5",
+    "pause-before-answer",
+    "the master is stopped between the confirmation of a send and its answer",
+    needs=TWO,
+    restored_within_s=6.0,
+)
+async def pause_before_answer(stage: Stage) -> None:
+    """The late success is permitted because its record is in the successor's log."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.load.pause()
+    await stage.load.quiet()
+    stage.group.nodes[master].faults.set(Fault.STOP_BEFORE_ANSWER, 1)
+    sending = asyncio.create_task(patient_send(stage, master, PROBE_KEY))
+    await _stopped(stage, master)
+    stage.group.pause(master)
+    stage.load.resume()
+    stage.mark()
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    await asyncio.sleep(stage.lease_s)
+    stage.group.unpause(master)
+    outcome = await sending
+    stage.note(f"the send that was stopped before its answer ended as {outcome}")
+
+
+@drill(
+    "14",
+    "wall-clock-steps",
+    "the master's wall clock is set an hour ahead, then an hour back",
+    needs=TWO,
+    restored_within_s=1.5,
+)
+async def wall_clock_steps(stage: Stage) -> None:
+    """No effect."""
+    master, epoch = await stage.master(), stage.epoch
+    stage.mark()
+    for step in (HOUR_MS, 0, -HOUR_MS, 0):
+        stage.group.nodes[master].faults.set(Fault.WALL_STEP_MS, step)
+        await stage.load.acked(100)
+    stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+
+
+@drill(
+    "15",
+    "suspend-master",
+    "the master's machine sleeps for a minute, by its boot-time clock",
+    needs=Needs(nodes=2, fresh=True),
+    restored_within_s=6.0,
+)
+async def suspend_master(stage: Stage) -> None:
+    """It wakes up past its deadline and answers nothing before it has a lease again."""
+    master, epoch = await stage.master(), stage.epoch
+    await stage.load.acked(50)
+    at = stage.mark()
+    stage.group.pause(master)
+    stage.group.nodes[master].faults.set(Fault.BOOT_STEP_MS, SUSPENDED_MS)
+    await asyncio.sleep(stage.lease_s / 3)
+    stage.group.unpause(master)
+    await stage.acked_again(20)
+    stage.check(stage.epoch > epoch, f"it goes on in epoch {epoch} with a lease that has run out")
+    stage.note(
+        f"{await stage.master()} is master in epoch {stage.epoch}, "
+        f"{time.monotonic() - at:.1f} s after the machine fell asleep"
+    )
+
+
+@drill(
+    "16",
+    "stalled-loop",
+    "the loop of the master's ha, then of its broker, stands still past the deadline",
+    needs=TWO,
+    restored_within_s=7.0,
+)
+async def stalled_loop(stage: Stage) -> None:
+    """Nothing is answered after the deadline: a hung loop does not keep a lease."""
+    stall_s = stage.fenced_s + 2.0
+    for service in ("ha", "broker"):
+        # A node whose own stall is not forgotten waits a lease time longer for a sound one to lead.
+        await stage.target()
+        master = await stage.master()
+        node = stage.group.nodes[master]
+        await stage.load.acked(50)
+        node.faults.set(Fault.STALL_MS, int(stall_s * 1000))
+        at = stage.mark()
+        node.services[service].send(signal.SIGUSR1)
+        await asyncio.sleep(stall_s)
+        deadline = at + stage.fenced_s + SLACK_S
+        late = [
+            request
+            for request in stage.ledger.acked_by(master, at)
+            if deadline < request.ended_at < at + stall_s
+        ]
+        stage.check(not late, f"{master} answered {len(late)} sends after its deadline")
+        await stage.acked_again(20)
+        stage.note(
+            f"{service} of {master} stood still for {stall_s:.1f} s: {await stage.master()} is "
+            f"master in epoch {stage.epoch}"
+        )
+        await stage.in_sync()
+
+
+@drill(
+    "53",
+    "short-stalls",
+    "broker, reput and ha of the master are stopped for a second each, one after another",
+    needs=TWO,
+    restored_within_s=3.0,
+    short=True,
+)
+async def short_stalls(stage: Stage) -> None:
+    """A stall that is shorter than a lease changes no epoch."""
+    master, epoch = await stage.master(), stage.epoch
+    stage.mark()
+    for service in SERVICES:
+        await stage.load.acked(50)
+        before, began = stage.epoch, time.monotonic()
+        stage.group.pause(master, service)
+        await stage.pass_time(SHORT_STALL_S)
+        stage.group.unpause(master, service)
+        paused_s = time.monotonic() - began
+        await stage.acked_again(20)
+        if stage.epoch > before:
+            # Only if the machine made a stall of it that is as long as a lease.
+            held_s = stage.held_back_s(began, time.monotonic(), master)
+            stage.check(
+                paused_s + held_s >= stage.fenced_s,
+                f"the epoch went from {before} to {stage.epoch}: {service} was stopped for "
+                f"{paused_s:.1f} s, and the machine held it back for {held_s:.1f} s",
+            )
+            master = await stage.master()
+    stage.note(f"epoch {epoch} before, {stage.epoch} afterwards")
+
+
+@drill(
+    "54",
+    "hung-reput",
+    "reput of the master is stopped, and goes on a lease time after another is master",
+    needs=TWO,
+    restored_within_s=6.0,
+    short=True,
+)
+async def hung_reput(stage: Stage) -> None:
+    """Another member serves; the node is a target again as soon as its reput moves, by order."""
+    master = await stage.master()
+    await stage.load.acked(50)
+    stage.mark()
+    stage.group.pause(master, "reput")
+    new = await stage.successor(master, 20)
+    await stage.acked_again(20)
+    stage.restored_by = time.monotonic()
+    status, answer = await stage.group.command(new, "switchover", to=master)
+    stage.check(status != 200, f"a switch to the node whose reput hangs was answered {answer}")
+    await stage.pass_time(stage.lease_s)
+    stage.check(await stage.master() == new, f"{new} is not the master any more")
+    stage.group.unpause(master, "reput")
+    await stage.in_sync()
+    # The other node hears of it within a heartbeat; the stalls are forgotten after eight leases.
+    deadline = time.monotonic() + stage.lease_s * stage.finder.pace.now
+    while (await stage.group.command(new, "switchover", to=master))[0] != 200:
+        stage.check(time.monotonic() < deadline, f"a switch back to {master} is refused")
+        await asyncio.sleep(stage.times.heartbeat_ms / MS)
+    await stage.acked_again(20)
+    stage.check(await stage.master() == master, f"{master} handed the lease back")
+
+
+@drill(
+    "55",
+    "repeated-stalls",
+    f"broker, reput and ha of the master are stopped {REPEATS} times for {STALL_S} s each",
+    needs=TWO,
+    restored_within_s=6.0,
+)
+async def repeated_stalls(stage: Stage) -> None:
+    """Short of a lease each, they add up: the node hands over once, and service goes on.
+
+    The master kept its lease once, and 71 sends were acknowledged in 33 s.
+    """
+    gaps = []
+    for service in SERVICES:
+        await stage.in_sync()
+        await stage.load.acked(50)
+        master, epoch, began = await stage.master(), stage.epoch, stage.mark()
+        for _ in range(REPEATS):
+            stage.group.pause(master, service)
+            await stage.pass_time(STALL_S)
+            stage.group.unpause(master, service)
+            await stage.pass_time(BETWEEN_S)
+        half = began + (time.monotonic() - began) / 2
+        acked = sum(request.ended_at >= half for request in stage.ledger.acks())
+        terms = stage.epoch - epoch
+        gaps.append(stage.gap_since(half))
+        stage.note(f"{service}: {terms} new epochs, {acked} requests acked in the second half")
+        stage.check(0 < terms <= 3, f"stalls of {service} led to {terms} new epochs")
+        await stage.pass_time(2 * 4 * stage.lease_s)  # until they are forgotten
+
+
+def _long_stalls(number: str, service: str) -> None:
+    @drill(
+        number,
+        f"long-stalls-{service}",
+        f"{service} of the master is stopped for {', '.join(map(str, LONG_STALLS_S))} s",
+        needs=TWO,
+        restored_within_s=6.0,
+        long=True,
+    )
+    async def long_stalls(stage: Stage) -> None:
+        """Another member serves all the while, and nothing changes when the service goes on."""
+        gaps = []
+        for stall_s in LONG_STALLS_S:
+            await stage.in_sync()
+            await stage.load.acked(50)
+            master, at = await stage.master(), stage.mark()
+            stage.group.pause(master, service)
+            new = await stage.successor(master, 20)
+            await stage.acked_again(20)
+            epoch = stage.epoch
+            await stage.pass_time(max(0.0, at + stall_s - time.monotonic()))
+            stage.group.unpause(master, service)
+            await stage.in_sync()
+            await stage.pass_time(2 * stage.lease_s)
+            stage.check(await stage.master() == new, f"{new} is not the master any more")
+            stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
+            gaps.append(stage.gap_since(at))
+            stage.note(f"{stall_s} s: {gaps[-1]:.1f} s without an ack")
+
+
+for _number, _service in (("56a", "broker"), ("56b", "reput"), ("56c", "ha")):
+    _long_stalls(_number, _service)
+
+
+async def _stopped(stage: Stage, name: str) -> None:
+    """Wait until the broker of a node has stopped itself."""
+    service = stage.group.nodes[name].services["broker"]
+    for _ in range(100):
+        if service.is_stopped:
+            return
+        await asyncio.sleep(0.05)
+    raise DrillFailed(f"the broker of {name} did not stop before an answer")

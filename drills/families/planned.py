@@ -1,0 +1,91 @@
+"""Drills in which the master changes because somebody wants it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from drills.ledger import Request
+from drills.stage import Needs, Stage, drill
+
+SWITCH_S: Final = 1.0
+SWITCHES: Final = 20
+BUSY: Final = frozenset(
+    {"switching-over", "not-master", "no-master", "fenced", "not-connected", "not-serving"}
+)
+"""What a sender may be told meanwhile: all of it means that nothing was stored."""
+TIMED: Final = frozenset({"ack-timeout", "unreachable"})
+"""The time that a sender gives has passed."""
+
+
+@drill(
+    "38",
+    "switchover",
+    f"{SWITCHES} planned switches under load",
+    needs=Needs(nodes=2),
+    restored_within_s=SWITCH_S,
+    short=True,
+)
+async def switchover(stage: Stage) -> None:
+    """Each within a second, and no error beyond "busy"."""
+    gaps = []
+    first = stage.mark()
+    for _ in range(SWITCHES):
+        await stage.in_sync()
+        await stage.load.acked(30)
+        await stage.target()
+        master, epoch = await stage.master(), stage.epoch
+        at = stage.mark()
+        status, answer = await stage.group.command(master, "switchover")
+        stage.check(status == 200, f"switchover at {master} was answered {status} {answer}")
+        await stage.successor(master, 10)
+        await stage.acked_again(10)
+        gaps.append(stage.gap_since(at))
+        stage.check(stage.epoch > epoch, f"the epoch is still {epoch}")
+    gaps.sort()
+    stage.notes[:] = [
+        f"{SWITCHES} switches: without an ack for {gaps[len(gaps) // 2]:.2f} s (median), "
+        f"{gaps[-1]:.2f} s (worst)"
+    ]
+    beyond = Counter(
+        request.code
+        for request in stage.ledger.requests
+        if request.ended_at >= first and request.code and not _is_due(stage, request)
+    )
+    stage.check(not beyond, f"errors beyond busy: {dict(beyond)}")
+
+
+def _is_due(stage: Stage, request: Request) -> bool:
+    """Whether a switch may cause this error, or the machine did: it held the node back for at
+    least half of the time that the sender gave."""
+    if request.code in BUSY:
+        return True
+    held_s = stage.held_back_s(request.sent_at, request.ended_at, request.node)
+    return request.code in TIMED and 2 * held_s >= request.ended_at - request.sent_at
+
+
+@drill(
+    "37",
+    "rolling-restart",
+    "all nodes are restarted one after another, the master last, then the master first",
+    needs=Needs(nodes=3),
+    restored_within_s=2.0,
+)
+async def rolling_restart(stage: Stage) -> None:
+    """Write gaps of at most two seconds: a stopping master hands over."""
+    gaps = []
+    for master_last in (True, False):
+        master = await stage.master()
+        slaves = stage.slaves(master)
+        for name in (*slaves, master) if master_last else (master, *slaves):
+            await stage.in_sync()
+            await stage.load.acked(30)
+            at = stage.mark()
+            await stage.group.stop(name)
+            stage.group.start(name)
+            await asyncio.sleep(1.0)
+            await stage.acked_again(20)
+            await stage.in_sync()
+            gaps.append((stage.gap_since(at), name))
+    stage.note(", ".join(f"{name} {gap:.2f} s" for gap, name in gaps))

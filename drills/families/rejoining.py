@@ -1,0 +1,193 @@
+"""Drills in which a replica returns with a log, or a volume, that does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from drills.namespaces import cut_apart
+from drills.stage import Needs, Stage, drill
+from drills.tails import grow_tail, make_topic
+
+MIB: Final = 1 << 20
+TAIL_SIZE: Final = 100 * MIB
+QUIET_S: Final = 8.0
+REJOIN_S: Final = 60.0
+NAMED_S: Final = 20.0
+BEHIND: Final = 24 * MIB
+
+
+@drill(
+    "28",
+    "long-tail",
+    "a master that was cut off returns with 100 MiB that nobody else has",
+    needs=Needs(nodes=3, cuts=True),
+    restored_within_s=None,
+)
+async def long_tail(stage: Stage) -> None:
+    """It is cut to the divergence point, the tail is kept, and it enters the set by itself."""
+    await make_topic(stage)
+    master = await stage.master()
+    await stage.load.acked(50)
+    cut_apart(stage.group.network, master, stage.slaves(master))
+    grown = await grow_tail(stage, master, TAIL_SIZE)
+    stage.mark()
+    stage.group.kill(master)
+    stage.group.network.heal()
+    await stage.successor(master, 20)
+    await stage.acked_again(20)
+    stage.restored_by = time.monotonic()
+    await stage.load.acked(100)
+    returned = time.monotonic()
+    stage.group.start(master)
+    await stage.in_sync(timeout_s=REJOIN_S)
+    took = time.monotonic() - returned
+    kept = stage.group.nodes[master].store_dir / "cut"
+    sizes = [path.stat().st_size for path in kept.iterdir()] if kept.exists() else []
+    stage.note(
+        f"{grown >> 20} MiB appended alone; {sum(sizes) >> 20} MiB kept in cut/; back in the set "
+        f"after {took:.1f} s"
+    )
+    stage.check(sum(sizes) >= grown, f"cut/ holds {sum(sizes)} bytes of a tail of {grown}")
+
+
+@drill(
+    "29",
+    "overtaken-by-retention",
+    "a slave returns after the master's retention has passed its end",
+    needs=Needs(nodes=2, log_size_max=12 * MIB),
+    restored_within_s=None,
+)
+async def overtaken_by_retention(stage: Stage) -> None:
+    """It is resynced as a new member, and enters the set."""
+    await make_topic(stage)
+    master = await stage.master()
+    (slave,) = stage.slaves(master)
+    before = await _incarnation(stage, master, slave)
+    await stage.load.acked(50)
+    stage.group.kill(slave)
+    await stage.in_sync(master, timeout_s=20)
+    await grow_tail(stage, master, 3 * BEHIND)
+    end = _first_offset(stage, slave, last=True)
+    deadline = time.monotonic() + 60
+    while _first_offset(stage, master) <= end:
+        stage.check(time.monotonic() < deadline, "retention let no file go")
+        await asyncio.sleep(0.2)
+    stage.group.start(slave)
+    took = await stage.in_sync(timeout_s=REJOIN_S)
+    after = await _incarnation(stage, master, slave)
+    stage.check(after != before, f"{slave} still is the member {before}")
+    stage.note(f"{slave} was resynced and in the set after {took:.1f} s, as another member")
+
+
+@drill(
+    "30",
+    "replaced-volume",
+    "the volume of the only slave is replaced by an empty one while the master is down",
+    needs=Needs(nodes=2),
+    restored_within_s=None,
+)
+async def replaced_volume(stage: Stage) -> None:
+    """An empty volume never leads; the true one does when it returns, and copies to it."""
+    master = await stage.master()
+    (slave,) = stage.slaves(master)
+    before = await _incarnation(stage, master, slave)
+    await stage.load.acked(100)
+    stage.group.kill(slave)
+    stage.group.kill(master)
+    stage.group.wipe(slave)
+    stage.group.start(slave)
+    await stage.pass_time(QUIET_S)
+    known = stage.finder.known.newest[slave]
+    stage.check(known.master != slave, f"{slave} leads with an empty volume")
+    stage.group.start(master)
+    stage.check(await stage.master() == master, f"{master} does not lead")
+    took = await stage.in_sync(timeout_s=REJOIN_S)
+    after = await _incarnation(stage, master, slave)
+    stage.check(after != before, f"{slave} still is the member {before}")
+    stage.note(
+        f"no master for {QUIET_S:.0f} s; with {master} back {slave} was copied: {took:.1f} s"
+    )
+
+
+@drill(
+    "40",
+    "lost-volume-all-off",
+    "all nodes off, and the volume of one member of the set is lost",
+    needs=Needs(nodes=3),
+    restored_within_s=20.0,
+)
+async def lost_volume_all_off(stage: Stage) -> None:
+    """Another member leads; nothing acknowledged is missing."""
+    await stage.load.acked(100)
+    master = await stage.master()
+    stage.mark()
+    for name in stage.group.names:
+        stage.group.kill(name)
+    stage.group.wipe(master)
+    stage.group.start()
+    await stage.acked_again(40)
+    leader = await stage.master()
+    stage.check(leader != master, f"{master} leads with an empty volume")
+    stage.note(f"{master} lost its volume; {leader} leads in epoch {stage.epoch}")
+
+
+@drill(
+    "40a",
+    "foreign-cluster",
+    "a slave returns with the name of another cluster in its settings",
+    needs=Needs(nodes=3, fresh=True),
+)
+async def foreign_cluster(stage: Stage) -> None:
+    """Refused by both sides, and named by the master; with its own name it is welcome again."""
+    master = await stage.master()
+    slave, other = stage.slaves(master)
+    await stage.load.acked(50)
+    stage.group.kill(slave)
+    await stage.in_sync(master, other, timeout_s=20)
+    node = stage.group.nodes[slave]
+    node.configure({**stage.group.table, "name": "elsewhere"}, {})
+    stage.group.start(slave)
+    deadline = time.monotonic() + NAMED_S
+    while "belongs to node" not in node.services["ha"].said():
+        stage.check(time.monotonic() < deadline, f"ha of {slave} starts on a foreign volume")
+        await asyncio.sleep(0.2)
+    stage.note(f"on its volume {slave} does not start: it belongs to another cluster")
+    stage.group.kill(slave)
+    stage.group.wipe(slave)
+    stage.group.start(slave)
+    deadline = time.monotonic() + NAMED_S
+    while "foreign-cluster" not in (told := await _reason(stage, master, slave)):
+        stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {told or 'nothing'}")
+        await asyncio.sleep(0.2)
+    stage.note(f"on an empty one {master} says of {slave}: {told}")
+    stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
+    stage.group.kill(slave)
+    stage.group.wipe(slave)
+    node.configure(stage.group.table, {})
+    stage.group.start(slave)
+    stage.note(f"with its own name {slave} was back after {await stage.in_sync():.1f} s")
+
+
+async def _reason(stage: Stage, asked: str, name: str) -> str:
+    """What one node says of why another is not in sync."""
+    for node in (await stage.group.status(asked)).get("nodes") or ():
+        if node.get("node") == name:
+            return str(node.get("reason") or "")
+    return ""
+
+
+async def _incarnation(stage: Stage, asked: str, name: str) -> str:
+    status = await stage.group.status(asked)
+    for node in status.get("nodes") or ():
+        if node.get("node") == name:
+            return str(node.get("incarnation"))
+    return ""
+
+
+def _first_offset(stage: Stage, name: str, *, last: bool = False) -> int:
+    """Start of the first (or last) log file of a node."""
+    directory = stage.group.nodes[name].store_dir / "commitlog"
+    names = sorted(path.name for path in directory.iterdir() if path.name.isdigit())
+    return int(names[-1 if last else 0])

@@ -1,0 +1,166 @@
+"""Drills in which a process dies between two steps: of a promotion, a cut, a change of the set."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from drills.faults import Fault
+from drills.namespaces import cut_apart
+from drills.stage import DrillFailed, Needs, Stage, drill
+from drills.tails import grow_tail, make_topic
+
+MIB: Final = 1 << 20
+PROMOTION_STEPS: Final = (2, 4, 5, 6, 7, 8, 9, 10)
+ORDER_S: Final = 30.0
+RESYNC_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+GROUP: Final = "g0"
+CUT_STEPS: Final = (6, 7, 8, 9, 10)
+TAIL_SIZE: Final = 5 * MIB
+ARMED_S: Final = 15.0
+CHANGES: Final = 4
+
+
+@drill(
+    "24",
+    "crash-at-promotion",
+    "a new master's process dies before each numbered step of becoming master",
+    needs=Needs(nodes=3),
+    restored_within_s=12.0,
+)
+async def crash_at_promotion(stage: Stage) -> None:
+    """The next election is clean, whatever the last one left."""
+    gaps = []
+    for step in PROMOTION_STEPS:
+        master = await stage.master()
+        await stage.load.acked(30)
+        for slave in stage.slaves(master):
+            stage.group.nodes[slave].faults.arm(f"promote-{step}", "kill")
+        at = stage.mark()
+        stage.group.kill(master)
+        await _disarmed_one(stage, stage.slaves(master), f"promote-{step}")
+        for slave in stage.slaves(master):
+            stage.group.nodes[slave].faults.disarm()
+        stage.group.start(master)
+        await stage.acked_again(30)
+        gaps.append((stage.gap_since(at), step))
+        await stage.in_sync()
+    stage.note(
+        "without an ack, by step: " + ", ".join(f"{step}: {gap:.1f} s" for gap, step in gaps)
+    )
+
+
+@drill(
+    "25",
+    "crash-at-cut",
+    "a former master's process dies before each numbered step of cutting its tail",
+    needs=Needs(nodes=3, cuts=True),
+)
+async def crash_at_cut(stage: Stage) -> None:
+    """The next start completes the cut; nothing of the tail is accepted."""
+    await make_topic(stage)
+    for step in CUT_STEPS:
+        master = await stage.master()
+        await stage.load.acked(30)
+        cut_apart(stage.group.network, master, stage.slaves(master))
+        await grow_tail(stage, master, TAIL_SIZE)
+        stage.group.kill(master)
+        stage.group.network.heal()
+        await stage.successor(master, 20)
+        await stage.load.acked(30)
+        node = stage.group.nodes[master]
+        starts = node.services["ha"].starts
+        node.faults.arm(f"cut-{step}", "kill")
+        stage.group.start(master)
+        await _disarmed_one(stage, [master], f"cut-{step}")
+        await stage.in_sync(timeout_s=60)
+        stage.check(node.services["ha"].starts >= starts + 2, "ha did not die at its step")
+    stage.note(f"killed before steps {', '.join(map(str, CUT_STEPS))} of a cut: each was completed")
+
+
+@drill(
+    "25a",
+    "crash-at-resync",
+    "a slave's process dies before each numbered step of emptying its store",
+    needs=Needs(nodes=3),
+)
+async def crash_at_resync(stage: Stage) -> None:
+    """The next start goes on emptying, or copying; never a store half old and half new."""
+    master = await stage.master()
+    slave = stage.slaves(master)[0]
+    node = stage.group.nodes[slave]
+    for step in RESYNC_STEPS:
+        await stage.load.acked(30)
+        node.faults.arm(f"resync-{step}", "kill")
+        starts, deadline = node.services["ha"].starts, time.monotonic() + ORDER_S
+        # The answer never comes: the process that would give it dies. It may just be starting, too.
+        while node.faults.armed is not None:
+            late = time.monotonic() > deadline
+            stage.check(not late, f"{slave} did not come to step {step} of a resync")
+            await stage.group.command(slave, "resync", group=GROUP)
+            await asyncio.sleep(0.2)
+        again = node.services["ha"]
+        await stage.finder.until(
+            lambda _, again=again, starts=starts: again.starts > starts,  # type: ignore[misc]
+            f"ha of {slave} to be started again",
+            10,
+        )
+        await stage.state(slave, "catchup", "in-sync", timeout_s=60)
+        await stage.in_sync(timeout_s=60)
+    stage.note(f"killed before steps {', '.join(map(str, RESYNC_STEPS))}: each was completed")
+
+
+@drill(
+    "27",
+    "failover-in-set-change",
+    "the master dies while a member is being added, before and after the set was written",
+    needs=Needs(nodes=3, cuts=True, lease="kubernetes"),
+    restored_within_s=12.0,
+)
+async def failover_in_set_change(stage: Stage) -> None:
+    """What was acknowledged is there; a member is in the set only if it is complete."""
+    for number in range(CHANGES):
+        applied = number % 2 == 1
+        master = await stage.master()
+        gone, _ = stage.slaves(master)
+        stage.group.kill(gone)
+        await stage.load.acked(50)
+        await stage.finder.until(
+            lambda known, master=master, gone=gone: gone not in known.newest[master].in_sync,  # type: ignore[misc]
+            f"{gone} to leave the set",
+            20,
+        )
+        await stage.load.acked(100)
+        address = stage.group.nodes[master].host.address
+        wrong = "drop_answers" if applied else "drop_requests"
+        # A slow disk keeps it out of the set until the master's writes are lost.
+        stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 400)
+        stage.group.start(gone)
+        await stage.state(gone, "catchup", timeout_s=40)
+        await stage.lease_server.faults(
+            **{wrong: 1, "only_from": [address], "only_methods": ["PUT"]}
+        )
+        stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 0)
+        # Renewals are lost as well: the master has half its lease to come to the addition.
+        await asyncio.sleep(stage.fenced_s / 2)
+        stage.mark()
+        stage.group.kill(master)
+        await stage.lease_server.faults()
+        await stage.successor(master, 30)
+        await stage.acked_again(30)
+        stage.group.start(master)
+        await stage.in_sync()
+        stage.note(
+            f"{gone} was being added, its write {'applied' if applied else 'lost'}: "
+            f"{await stage.master()} leads epoch {stage.epoch}"
+        )
+
+
+async def _disarmed_one(stage: Stage, names: list[str], step: str) -> None:
+    """Wait until one of the nodes has come to its step and died."""
+    deadline = time.monotonic() + ARMED_S
+    while all(stage.group.nodes[name].faults.armed is not None for name in names):
+        if time.monotonic() > deadline:
+            raise DrillFailed(f"nobody came to {step} within {ARMED_S:.0f} s")
+        await asyncio.sleep(0.02)

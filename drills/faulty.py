@@ -1,0 +1,161 @@
+"""``python -m drills.faulty MODULE …``: a service on a machine with faults.
+
+The service is the real one, started as ``python -m MODULE`` would; only what it gets from its
+machine is looked at first: clocks, fdatasync, fsync, and a few named steps at which it may be told
+to die or to stop. While the page of faults says nothing, nothing differs.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from drills.faults import FAULTS_VARIABLE, Fault, FaultPage
+from services.ha import effects, hooks
+from shared.cluster import grant
+from shared.files.positions import Positions
+from shared.runtime import programs
+from shared.runtime.clock import SystemClock
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+PROMOTIONS: Final[dict[type[Any], str]] = {
+    effects.LeasePut: "promote-2",
+    effects.PersistPromise: "promote-4",
+    effects.PersistTable: "promote-5",
+    effects.ReleaseAppendLock: "promote-6",
+    effects.Grant: "promote-7",
+}
+"""Steps of becoming master, by the effect of ha that each is."""
+PUBLISHED: Final[dict[Slot, str]] = {
+    Slot.SERVING_EPOCH: "promote-8",
+    Slot.EPOCH_RECORD_END: "promote-9",
+    Slot.ROLE: "promote-10",
+}
+"""Those that are a publication in the page, of the broker and, at last, of ha."""
+HA: Final = f"{programs.SERVICES}.ha"
+SENDS: Final = (f"{programs.SERVICES}.broker.replication.group_sends", "reached")
+CALLERS_MAX: Final = 6
+_MS: Final = 1000
+
+
+def install(page: FaultPage, module: str = "") -> None:
+    """Let this process, which becomes a module, see what the page says from now on."""
+    _install_clocks(page)
+    _install_syncs(page)
+    _install_steps(page)
+    _install_publications(page)
+    if module == HA:
+        _install_effects(page)
+
+    def stand_still(_signum: int, _frame: FrameType | None) -> None:
+        # In the main thread, between two steps of the loop: nothing else of it runs meanwhile.
+        time.sleep(page.get(Fault.STALL_MS) / _MS)
+
+    signal.signal(signal.SIGUSR1, stand_still)
+
+
+def _install_clocks(page: FaultPage) -> None:
+    boot_ms, wall_ms = SystemClock.boot_ms, SystemClock.wall_ms
+    SystemClock.boot_ms = lambda self: boot_ms(self) + page.get(Fault.BOOT_STEP_MS)  # type: ignore[method-assign]
+    SystemClock.wall_ms = lambda self: wall_ms(self) + page.get(Fault.WALL_STEP_MS)  # type: ignore[method-assign]
+
+
+def _install_syncs(page: FaultPage) -> None:
+    fdatasync, fsync = os.fdatasync, os.fsync
+
+    def slow_fdatasync(fd: Any) -> None:
+        _delay(page)
+        fdatasync(fd)
+
+    def slow_fsync(fd: Any) -> None:
+        _delay(page)
+        fsync(fd)
+
+    os.fdatasync = slow_fdatasync
+    os.fsync = slow_fsync
+
+
+def _delay(page: FaultPage) -> None:
+    delay_ms = page.get(Fault.SYNC_DELAY_MS)
+    if delay_ms:
+        time.sleep(delay_ms / _MS)
+
+
+def _install_steps(page: FaultPage) -> None:
+    may_answer = grant.may_answer
+
+    def may_answer_and_stop(*arguments: Any, **named: Any) -> bool:
+        answer = may_answer(*arguments, **named)
+        if answer and page.get(Fault.STOP_BEFORE_ANSWER) and _releases_sends():
+            page.set(Fault.STOP_BEFORE_ANSWER, 0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return answer
+
+    grant.may_answer = may_answer_and_stop
+    hooks.install(lambda step: come_to(page, step))
+
+
+def _install_effects(page: FaultPage) -> None:
+    # Not needed by the other services, and their start is what a drill measures.
+    from services.ha.carrier import Carrier
+
+    carry_out = Carrier._carry_out
+
+    def carry_out_after_step(self: Carrier, effect: effects.Effect) -> None:
+        step = PROMOTIONS.get(type(effect))
+        if step is not None:
+            come_to(page, step)
+        carry_out(self, effect)
+
+    Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
+
+
+def _install_publications(page: FaultPage) -> None:
+    publish = Positions.publish
+
+    def publish_after_step(self: Positions, slot: Slot, value: int) -> None:
+        step = PUBLISHED.get(slot)
+        if step is not None and value and (slot is not Slot.ROLE or value == NodeRole.MASTER):
+            come_to(page, step)
+        publish(self, slot, value)
+
+    Positions.publish = publish_after_step  # type: ignore[method-assign]
+
+
+def _releases_sends() -> bool:
+    """Whether the answer that may leave now is a send's: reads ask the same question."""
+    frame = sys._getframe(1)
+    for _ in range(CALLERS_MAX):
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == SENDS:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def come_to(page: FaultPage, step: str) -> None:
+    """A service is about to take a named step: do first what waits for it."""
+    armed = page.armed
+    if armed is None or armed[1] != step:
+        return
+    page.disarm()
+    os.kill(os.getpid(), signal.SIGKILL if armed[0] == "kill" else signal.SIGSTOP)
+
+
+def main() -> None:
+    """Install the faults, then become the module named first on the command line."""
+    module = sys.argv[1]
+    install(FaultPage(Path(os.environ[FAULTS_VARIABLE])), module)
+    sys.argv = sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The jobs of the lag analytics as processes: started, watched, stopped, with nothing left behind.
+
+Each is the command ``tidemark-analytics`` in a session of its own, so that a Ctrl-C reaches this
+process alone and the JVM and the Python workers of a job can be ended with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from drills.lag.processes import StageFailed
+
+STOP_S: Final = 120.0
+"""For the batch in hand of a stream."""
+RUN_S: Final = 300.0
+LOOK_S: Final = 0.2
+SAID: Final = 4000
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Job:
+    """One run of one job; what it says goes to ``<log_dir>/<name>.log``."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log_dir: Path) -> None:
+        """name: for people. arguments: of the command, the job's name first."""
+        self.name = name
+        self._log = log_dir / f"{name}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from analytics.main import main; main()", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def said(self) -> str:
+        """The last of what it said."""
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
+
+    def check(self) -> None:
+        """Raises StageFailed if a job that goes on for ever has ended."""
+        status = self._process.poll()
+        if status is not None:
+            raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
+
+    def stop(self) -> None:
+        """Ask a stream to end after its batch. Raises StageFailed if it fails at that."""
+        self.check()
+        self._process.send_signal(signal.SIGTERM)
+        self._wait(STOP_S, lambda: None)
+
+    def wait(self, meanwhile: Callable[[], None], timeout_s: float = RUN_S) -> None:
+        """Wait for a job that ends by itself. meanwhile: called again and again. Raises
+        StageFailed if it ends badly, or not in time."""
+        self._wait(timeout_s, meanwhile)
+
+    def _wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (status := self._process.poll()) is None:
+            if time.monotonic() > deadline:
+                self.close()
+                raise StageFailed(f"{self.name} did not end in {timeout_s:.0f} s.\n{self.said()}")
+            meanwhile()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(LOOK_S)
+        self.close()
+        if status != 0:
+            raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
+
+    def close(self) -> None:
+        """End whatever is left of it: JVM and workers too."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _die_with_parent() -> None:
+    """In the child: SIGTERM when this process is gone; the JVM ends with its Python."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,110 @@
+"""What the tables say of each group, held against what was planted. Pure, but for reading tables.
+
+The last tick decides: a fault is found when its status stands at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from analytics.schema import Status
+from analytics.tables import TableRoot
+from drills.lag.plan import Planted
+
+LOOK_BACK: Final = timedelta(minutes=10)
+HIDDEN_LEAST: Final = 300
+"""Messages: some seconds of either topic's traffic."""
+
+
+class Found(NamedTuple):
+    """One pair at its last tick."""
+
+    group: str
+    topic: str
+    broker: str
+    facts: dict[str, Any]
+    """Its row of pair_lag."""
+    stages: dict[str, Any]
+    """Its row of stages; empty if it has none."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(group, topic, broker)."""
+        return self.group, self.topic, self.broker
+
+
+class Verdict(NamedTuple):
+    """One planted group: what was found, and what is wrong with that."""
+
+    planted: Planted
+    found: Found | None
+    wrong: Sequence[str]
+
+
+def newest(tables: Path) -> list[Found]:
+    """Every pair at its last tick, of the last minutes that were evaluated."""
+    root = TableRoot(tables)
+    mark = root.watermark("pair_lag")
+    if mark is None:
+        return []
+    since = mark - LOOK_BACK
+    stages = {_key(row): row for row in _last(root.read("stages", since=since).to_pylist())}
+    return [
+        Found(*_key(row), row, stages.get(_key(row), {}))
+        for row in _last(root.read("pair_lag", since=since).to_pylist())
+    ]
+
+
+def judge(planted: Iterable[Planted], found: Iterable[Found]) -> list[Verdict]:
+    """Each planted group against what was found of it."""
+    by_key = {each.key: each for each in found}
+    verdicts = []
+    for each in planted:
+        got = by_key.get((each.group, each.topic, each.broker))
+        verdicts.append(
+            Verdict(each, got, ["nothing is known of it"] if got is None else _wrong(each, got))
+        )
+    return verdicts
+
+
+def _wrong(planted: Planted, found: Found) -> list[str]:
+    facts, wrong = found.facts, []
+    if facts["status"] != planted.status:
+        wrong.append(f"status {facts['status']} instead of {planted.status}")
+    blamed = found.stages.get("blamed")
+    if planted.blamed is not None and blamed != planted.blamed:
+        wrong.append(f"blamed {blamed} instead of {planted.blamed}")
+    if planted.skew_kind is not None and facts["skew_kind"] != planted.skew_kind:
+        wrong.append(f"skew {facts['skew_kind']} instead of {planted.skew_kind}")
+    if planted.stuck_queues != (facts["stuck"] or 0):
+        wrong.append(f"{facts['stuck']} queues stuck instead of {planted.stuck_queues}")
+    # The others may have a few on their way at any instant.
+    if planted.hides != ((facts["hidden_lag"] or 0) >= HIDDEN_LEAST):
+        wrong.append(f"hidden lag is {facts['hidden_lag']}")
+    return wrong
+
+
+def others(tables: Path, planted: Iterable[Planted]) -> list[Found]:
+    """Pairs with an alarm that nobody planted; retry topics of the groups among them."""
+    keys = {(each.group, each.topic, each.broker) for each in planted}
+    calm = {Status.OK, Status.UNKNOWN, Status.CATCHING_UP, Status.ABANDONED, Status.PAUSED}
+    return [
+        each for each in newest(tables) if each.key not in keys and each.facts["status"] not in calm
+    ]
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["group"], row["topic"], row["broker"]
+
+
+def _last(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each pair the row with the latest tick."""
+    latest: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        known = latest.get(_key(row))
+        if known is None or row["tick"] > known["tick"]:
+            latest[_key(row)] = row
+    return [latest[key] for key in sorted(latest)]

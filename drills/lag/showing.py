@@ -1,0 +1,129 @@
+"""The terminal while the stage runs, and the table of findings at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from analytics.schema import Status
+from drills.lag.judging import HIDDEN_LEAST, Found, Verdict
+
+COLOURS: Final = {
+    Status.OK: "green",
+    Status.CATCHING_UP: "cyan",
+    Status.FALLING_BEHIND: "yellow",
+    Status.LAGGING: "yellow",
+    Status.STOPPED: "red",
+    Status.STALLED: "red",
+    Status.RACING: "red",
+    Status.LOST: "red",
+    Status.AHEAD: "red",
+}
+
+
+TOLD_EVERY_S: Final = 15.0
+"""Where the output is no terminal."""
+
+
+class Board:
+    """What is going on: a line, a bar, and what the analytics say so far."""
+
+    def __init__(self, watch_s: float) -> None:
+        """watch_s: how long samples are taken."""
+        self._watch_s = watch_s
+        self._doing, self._passed_s, self._told_s = "", 0.0, 0.0
+        self._verdicts: list[Verdict] = []
+
+    def now(self, doing: str, passed_s: float, verdicts: list[Verdict] | None) -> bool:
+        """Take news; verdicts: None if there are none since the last time. Whether a line is due
+        where nobody looks on: something else is done, or some time has passed."""
+        is_news = doing != self._doing or passed_s - self._told_s >= TOLD_EVERY_S
+        self._doing, self._passed_s = doing, passed_s
+        if verdicts is not None:
+            self._verdicts = verdicts
+        if is_news:
+            self._told_s = passed_s
+        return is_news
+
+    def line(self) -> Text:
+        """All of it in one line, for a log."""
+        said = [
+            f"{each.planted.group} {'–' if each.found is None else each.found.facts['status']}"
+            for each in self._verdicts
+        ]
+        return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *said]))
+
+    def table(self) -> RenderableType:
+        """To be shown."""
+        # The watch is most of a run; what comes after it takes its time too, longer on a busy
+        # machine, and the clock goes on.
+        said = Text(f"{self._passed_s:4.0f} s, watching {self._watch_s:.0f} s  {self._doing}")
+        # Padded by nothing: a bar alone ends no line.
+        done_s = min(self._passed_s, self._watch_s)
+        bar = Padding(ProgressBar(self._watch_s, done_s, width=60), 0)
+        return Group(said, bar, _so_far(self._verdicts)) if self._verdicts else Group(said, bar)
+
+
+def _so_far(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("group", "what it does", "says the analytics", "messages", "age"):
+        table.add_column(name, justify="right" if name in ("messages", "age") else "left")
+    for planted, found, _ in verdicts:
+        facts = {} if found is None else found.facts
+        table.add_row(
+            planted.group,
+            planted.what,
+            _status(facts),
+            _number(facts.get("lag_sum"), "{:,d}"),
+            _number(facts.get("age_max_seconds"), "{:.1f} s"),
+        )
+    return table
+
+
+def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
+    """What was planted, what was found."""
+    table = Table(title="Findings", title_justify="left")
+    for name in ("", "group", "planted", "status", "blamed", "cause"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("", "group", "status", "blamed"))
+    for planted, found, wrong in verdicts:
+        facts = {} if found is None else found.facts
+        table.add_row(
+            Text("wrong", "bold red") if wrong else Text("found", "green"),
+            f"{planted.group}\n{planted.topic}",
+            planted.what,
+            _status(facts),
+            Text("" if found is None else str(found.stages.get("blamed") or "–")),
+            Text("; ".join(wrong) if wrong else _cause(facts)),
+        )
+    for found in more:
+        table.add_row(
+            Text("wrong", "bold red"),
+            f"{found.group}\n{found.topic}",
+            "nothing",
+            _status(found.facts),
+            str(found.stages.get("blamed") or "–"),
+            Text(_cause(found.facts)),
+        )
+    return table
+
+
+def _cause(facts: dict[str, Any]) -> str:
+    said = [facts["cause"]] if facts.get("cause") else []
+    if (facts.get("hidden_lag") or 0) >= HIDDEN_LEAST:
+        said.append(f"about {facts['hidden_lag']:,d} messages are stored and not yet readable")
+    return "; ".join(said) or "–"
+
+
+def _status(facts: dict[str, Any]) -> Text:
+    status = facts.get("status")
+    return Text("–") if status is None else Text(str(status), COLOURS.get(Status(status), ""))
+
+
+def _number(value: Any, form: str) -> str:
+    return "–" if value is None else form.format(value)

@@ -1,0 +1,112 @@
+"""The Kubernetes API of a drill: a process on a host of its own, and what is done to its Lease.
+
+The server is ``drills.lease_api``; the drills tell it over HTTP what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from drills.namespaces import Network
+from drills.processes import ServiceProcess
+from shared.runtime import programs
+from tidemark.testing.node import free_ports
+
+HOST: Final = "lease"
+START_TIMEOUT_S: Final = 20.0
+POLL_S: Final = 0.05
+NAMESPACE: Final = "drills"
+BY_HAND: Final = {"By-Hand": "1"}
+"""Requests of a drill itself meet no fault."""
+
+
+class LeaseServer:
+    """``async with LeaseServer(…) as lease``."""
+
+    def __init__(self, directory: Path, network: Network, *, seed: int, lease_name: str) -> None:
+        """lease_name: of the object, as the group names it."""
+        host = network.add(HOST)
+        (port,) = free_ports(1)
+        self.url = f"http://{host.address}:{port}"
+        self._object = (
+            f"{self.url}/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease_name}"
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        self.process = ServiceProcess(
+            [
+                *programs.python_module(f"{__package__}.lease_api"),
+                *("--host", host.address, "--port", str(port), "--seed", str(seed)),
+            ],
+            host,
+            directory / "lease.log",
+            {},
+        )
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What [cluster] says of where the lease is."""
+        return {
+            "lease": "kubernetes",
+            "kubernetes_url": self.url,
+            "kubernetes_namespace": NAMESPACE,
+        }
+
+    async def __aenter__(self) -> LeaseServer:
+        self.process.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (await self._ask("GET", f"{self.url}/faults"))[0] != 200:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the lease's server does not answer: {self.process.said()}")
+            await asyncio.sleep(POLL_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.process.kill(again=False)
+
+    async def faults(self, **values: object) -> None:
+        """From now on the server behaves so; without values: well."""
+        status, answer = await self._ask("PUT", f"{self.url}/faults", values)
+        if status != 200:
+            raise RuntimeError(f"the lease's server took no faults: {status} {answer}")
+
+    async def read(self) -> dict[str, Any] | None:
+        """The object; None: there is none."""
+        status, found = await self._ask("GET", self._object)
+        return found if status == 200 else None
+
+    async def write(self, found: dict[str, Any]) -> bool:
+        """Replace the object by hand; False: somebody was faster."""
+        return (await self._ask("PUT", self._object, found))[0] == 200
+
+    async def delete(self) -> None:
+        """Delete it by hand."""
+        await self._ask("DELETE", self._object)
+
+    async def create(self, found: dict[str, Any]) -> None:
+        """Make it by hand, with a version of its own."""
+        metadata = {
+            name: value
+            for name, value in found["metadata"].items()
+            if name not in ("resourceVersion", "uid", "creationTimestamp")
+        }
+        collection = self._object.rpartition("/")[0]
+        status, answer = await self._ask("POST", collection, {**found, "metadata": metadata})
+        if status not in (200, 201):
+            raise RuntimeError(f"the lease cannot be made: {status} {answer}")
+
+    async def _ask(self, method: str, url: str, body: object = None) -> tuple[int, dict[str, Any]]:
+        timeout = aiohttp.ClientTimeout(total=5)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.request(method, url, json=body, headers=BY_HAND) as answer,
+            ):
+                found: dict[str, Any] = await answer.json(content_type=None) or {}
+                return answer.status, found
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return 0, {}

@@ -1,0 +1,108 @@
+"""Read the logs of the nodes of a drill: the final master's records, and whether logs are equal.
+
+Reads files and nothing else; a log that is being written is read up to where it is whole.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from drills.checker import FinalLog, Reign, Stored
+from drills.ledger import Place
+from shared.files.store_config import LocalStoreConfig
+from shared.state import records
+from shared.state.records import EpochRecord
+from tidemark.cli.offline import LogEnd, OfflineStore
+from tidemark.cli.store_dump import queue_lines
+from tidemark.errors import StoreMissing
+from tidemark.formats import record
+
+CHUNK_SIZE: Final = 1 << 20
+KEY_SIZE_MAX: Final = 40
+
+
+def key_of(body: bytes) -> str:
+    """Which message of the workload this is: its body up to the first space."""
+    return body[:KEY_SIZE_MAX].split(b" ", 1)[0].decode("ascii", "replace")
+
+
+def read_log(store_dir: Path, topic: str, until: int | None = None) -> FinalLog:
+    """All messages of a topic and all epoch records, in physical order.
+
+    until: physical offset at which to stop; None: the log's end.
+    """
+    found = FinalLog()
+    with OfflineStore(store_dir, LocalStoreConfig()) as offline:
+        found.first_offset = offline.min_offset
+        for window in offline.windows():
+            if isinstance(window, LogEnd):
+                found.end = window.end
+                break
+            for entry in window.entries:
+                if until is not None and entry.physical_offset >= until:
+                    found.end = until
+                    return found
+                if entry.topic == topic:
+                    stored = record.decode(window.view, window.at(entry))
+                    place = Place(entry.queue_id, entry.queue_offset)
+                    found.messages.append(
+                        Stored(place, entry.physical_offset, key_of(bytes(stored.body)))
+                    )
+                elif entry.topic == records.STATE_TOPIC:
+                    stored = record.decode(window.view, window.at(entry))
+                    state = records.decode(bytes(stored.body))
+                    if isinstance(state, EpochRecord) and state.epoch:
+                        found.reigns.append(Reign(state.epoch, entry.physical_offset))
+    return found
+
+
+def first_difference(left: Path, right: Path, end: int) -> int | None:
+    """The first physical offset below end at which two logs differ; None if they are equal.
+
+    Compared from the younger of their oldest bytes on: retention is each node's own.
+    """
+    files = []
+    for store in (left, right):
+        try:
+            with OfflineStore(store, LocalStoreConfig()) as offline:
+                files.append((offline.files.starts, offline.files.file_size))
+        except StoreMissing:
+            files.append(([], LocalStoreConfig().commit_log_file_size))
+    (left_starts, size), (right_starts, _) = files
+    if not left_starts or not right_starts:
+        return 0 if end else None
+    at = max(left_starts[0], right_starts[0])
+    while at < end:
+        stop = min(end, at + size)
+        name = f"{at:020d}"
+        difference = _difference(left / "commitlog" / name, right / "commitlog" / name, stop - at)
+        if difference is not None:
+            return at + difference
+        at = stop
+    return None
+
+
+def _difference(left: Path, right: Path, size: int) -> int | None:
+    if not left.exists() or not right.exists():
+        return 0
+    with left.open("rb") as one, right.open("rb") as other:
+        at = 0
+        while at < size:
+            count = min(CHUNK_SIZE, size - at)
+            ours, theirs = one.read(count), other.read(count)
+            if ours != theirs:
+                return at + next(
+                    number for number, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b
+                )
+            if len(ours) < count:
+                return at + len(ours)
+            at += count
+    return None
+
+
+def queue_table(store_dir: Path) -> list[str]:
+    """Every queue of a store that is at rest, with its units, as ``store dump --queues`` says."""
+    with OfflineStore(store_dir, LocalStoreConfig()) as offline:
+        return [line for line in queue_lines(offline) if isinstance(line, str)]

@@ -1,0 +1,101 @@
+"""Ask a container as a probe or a hook does: over HTTP, by connecting, by running a command.
+
+The kubelet is on the pod's node: it reaches the pod's address whatever policies and cuts say. So
+the connection is made in the pod's own network, to the pod's address: a service that listens only
+on 127.0.0.1 is not reached, as on a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+import threading
+from typing import Final, NamedTuple
+
+from drills.namespaces import CLONE_NEWNET
+from drills.pods.containers import ContainerProcess
+from drills.pods.plans import Exec, Handler, HttpGet, TcpSocket
+
+BODY_SHOWN: Final = 300
+ANSWER_MAX: Final = 10_240
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Reply(NamedTuple):
+    """What came of it."""
+
+    succeeded: bool
+    said: str
+
+
+async def ask(
+    handler: Handler, network: int, address: str, process: ContainerProcess, timeout_s: float
+) -> Reply:
+    """Ask once. network: descriptor of the pod's network namespace."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            match handler:
+                case HttpGet(port, path, host, headers):
+                    return await _get(network, host or address, port, path, headers)
+                case TcpSocket(port):
+                    (await _connect(network, address, port)).close()
+                    return Reply(True, "connected")
+                case Exec(command):
+                    ended = await process.run(command, timeout_s)
+                    return Reply(ended.status == 0, ended.output.strip() or f"{ended.status}")
+    except TimeoutError:
+        return Reply(False, f"no answer within {timeout_s:g} s")
+    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+        return Reply(False, str(error))
+    return Reply(False, f"{handler} cannot be asked")
+
+
+async def _get(
+    network: int, host: str, port: int, path: str, headers: tuple[tuple[str, str], ...]
+) -> Reply:
+    reader, writer = await asyncio.open_connection(sock=await _connect(network, host, port))
+    try:
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: kube-probe\r\n"
+            f"Connection: close\r\n{more}\r\n".encode()
+        )
+        await writer.drain()
+        answer = await reader.read(ANSWER_MAX)
+        while len(answer) < ANSWER_MAX and (more_bytes := await reader.read(ANSWER_MAX)):
+            answer += more_bytes
+    finally:
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1]) if head.startswith(b"HTTP/1.") else 0
+    text = body.decode("utf-8", "replace").strip()[:BODY_SHOWN]
+    return Reply(200 <= status < 400, f"{status} {text}")
+
+
+async def _connect(network: int, host: str, port: int) -> socket.socket:
+    made = _socket_in(network)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, (host, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _socket_in(network: int) -> socket.socket:
+    """A socket of another network namespace: made in a thread that enters it and ends."""
+    made: list[socket.socket] = []
+
+    def make() -> None:
+        if _LIBC.setns(network, CLONE_NEWNET) == 0:
+            made.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if not made:
+        raise OSError(ctypes.get_errno(), f"enter the network: {os.strerror(ctypes.get_errno())}")
+    made[0].setblocking(False)
+    return made[0]

@@ -1,0 +1,327 @@
+"""Pods of rendered manifests on this machine, kept as a cluster keeps them.
+
+One process: the API server, the controller of StatefulSets, the kubelets, the Services. Each pod is
+a network namespace with an address that no other pod had, so that a recreated pod is somewhere
+else. Step before: ``kustomize``. Step after: ``drilling``, or a person with ``python -m
+drills.pods``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from drills.namespaces import Namespaces
+from drills.pods.api import Api, make_authority
+from drills.pods.containers import Image
+from drills.pods.environment import Placed
+from drills.pods.kubelet import Context, Event, RunningPod
+from drills.pods.objects import Manifest, Objects, namespace_of, revision_of
+from drills.pods.plans import PodPlan, plan_pod
+from drills.pods.rbac import Account
+from drills.pods.rollout import PodState, Step, Verb, Wanted, next_steps
+from drills.pods.services import Member
+from drills.pods.volumes import CA_NAME
+from drills.pods.wiring import API_ADDRESS, API_HOST, Published, Wiring
+
+LOOK_S: Final = 0.1
+NODE_ADDRESS: Final = "10.213.255.254"
+"""What ``status.hostIP`` says; nobody is there."""
+
+
+class Cluster:
+    """``async with Cluster(…) as cluster``: it starts what is applied, and ends it in order."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        network: Namespaces,
+        *,
+        tell: Callable[[Event], None],
+        images: Mapping[str, Image] | None = None,
+        published: Published | None = None,
+    ) -> None:
+        """directory: of claims, logs and volumes; claims and logs stay in it. images: what other
+        images than this project's own stand for.
+        """
+        self.objects = objects
+        self.directory, self.network = directory, network
+        self.images = dict(images or {})
+        self.api = Api(lambda: self.objects)
+        self.adjust: Callable[[PodPlan], PodPlan] = lambda plan: plan
+        """What a drill changes about pods that are made from now on, without a new template."""
+        self.pods: dict[str, RunningPod] = {}
+        self.events: list[Event] = []
+        self._tell_person = tell
+        self.wiring = Wiring(network, lambda: self.objects, self.members, published or {})
+        self._scratch = directory / "scratch"
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._hosts: dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
+        self._templates: dict[str, Manifest] = {}
+        self._current: dict[str, str] = {}
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Cluster:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Of a run that was killed, perhaps; and nobody else's to look at: it holds secrets.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)
+        (self.directory / "logs").mkdir(exist_ok=True)
+        self.network.add_here(API_HOST, API_ADDRESS)
+        authority = make_authority(self._scratch / "api", API_ADDRESS)
+        self._authority = authority.certificate.read_text(encoding="ascii")
+        self.apply(self.objects)
+        await self.api.start(API_ADDRESS, authority)
+        await self.wiring.serve()
+        self._keeper = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        for pod in self.pods.values():
+            pod.kill()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self.wiring.close()
+        await self.api.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def stop(self) -> None:
+        """Delete all pods in the manifest's way, the highest ordinal first; make no new ones."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        for name in sorted(self.pods, reverse=True):
+            self.delete(name)
+            await asyncio.wait([self._tasks[name]])
+            self._bury()
+            self._show()
+
+    # -- what is applied --------------------------------------------------------------------------
+
+    def apply(self, objects: Objects) -> None:
+        """Take new manifests: StatefulSets whose template has changed are rolled."""
+        roots = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "data": {"ca.crt": self._authority},
+        }
+        namespaces = {namespace_of(found) for found in objects} - {""}
+        self.objects = Objects(
+            [
+                *objects,
+                *(
+                    {**roots, "metadata": {"name": CA_NAME, "namespace": namespace}}
+                    for namespace in namespaces
+                    if objects.find("ConfigMap", namespace, CA_NAME) is None
+                ),
+            ]
+        )
+        for stateful_set in self.stateful_sets:
+            revision = revision_of(stateful_set["spec"]["template"])
+            self._templates[revision] = copy.deepcopy(dict(stateful_set))
+            self._current.setdefault(_key(stateful_set), revision)
+
+    def check(self) -> None:
+        """Raise what has ended the loop that keeps the pods, if it has."""
+        if self._keeper is not None and self._keeper.done():
+            self._keeper.result()
+
+    @property
+    def stateful_sets(self) -> list[Manifest]:
+        """All that is applied."""
+        return self.objects.of_kind("StatefulSet")
+
+    def is_rolled_out(self) -> bool:
+        """Whether every pod that is wanted is there, ready, and of the newest template."""
+        self.check()
+        for stateful_set in self.stateful_sets:
+            wanted, pods = self._wanted(stateful_set), self._states(stateful_set)
+            if len(pods) != wanted.replicas:
+                return False
+            if any(
+                not pod.healthy or pod.revision != wanted.revision(ordinal)
+                for ordinal, pod in pods.items()
+            ):
+                return False
+        return True
+
+    # -- what is done to pods ---------------------------------------------------------------------
+
+    def delete(self, name: str, grace_s: float | None = None) -> None:
+        """As ``kubectl delete pod``; the controller makes a new one when it has ended."""
+        self.pods[name].delete(grace_s)
+        self._show()
+
+    def lose(self, name: str) -> None:
+        """Everything of a pod is killed and forgotten at once: its node is gone, and it is made
+        again elsewhere with the same claims.
+        """
+        self.pods[name].kill()
+        self._show()
+
+    def host(self, name: str) -> str:
+        """Under which name a pod's network is known, for cuts."""
+        return self._hosts[name]
+
+    def labels(self, name: str) -> dict[str, str]:
+        """A pod's labels, as the API shows them."""
+        return self.api.server.objects.labels(self.pods[name].plan.namespace, name)
+
+    def role(self, name: str) -> str:
+        """What a pod's label says of its role; empty: nothing."""
+        return self.labels(name).get("role", "")
+
+    def probe_kills(self) -> int:
+        """How many containers probes had killed so far."""
+        return sum(event.reason == "Killing" for event in self.events)
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while True:
+            self._bury()
+            for stateful_set in self.stateful_sets:
+                wanted = self._wanted(stateful_set)
+                for step in next_steps(wanted, self._states(stateful_set)):
+                    self._do(stateful_set, step)
+                states = self._states(stateful_set).values()
+                if states and all(state.revision == wanted.update for state in states):
+                    self._current[_key(stateful_set)] = wanted.update
+            self._show()
+            await asyncio.sleep(LOOK_S)
+
+    def _wanted(self, stateful_set: Manifest) -> Wanted:
+        spec = stateful_set["spec"]
+        strategy = spec.get("updateStrategy") or {}
+        return Wanted(
+            replicas=int(spec.get("replicas", 1)),
+            parallel=spec.get("podManagementPolicy") == "Parallel",
+            current=self._current[_key(stateful_set)],
+            update=revision_of(spec["template"]),
+            partition=int((strategy.get("rollingUpdate") or {}).get("partition", 0)),
+            on_delete=strategy.get("type") == "OnDelete",
+        )
+
+    def _states(self, stateful_set: Manifest) -> dict[int, PodState]:
+        prefix, namespace = f"{stateful_set['metadata']['name']}-", namespace_of(stateful_set)
+        return {
+            int(name.removeprefix(prefix)): PodState(pod.plan.revision, pod.ready, pod.terminating)
+            for name, pod in self.pods.items()
+            if name.startswith(prefix)
+            and name.removeprefix(prefix).isdigit()
+            and pod.plan.namespace == namespace
+        }
+
+    def _do(self, stateful_set: Manifest, step: Step) -> None:
+        if step.verb is Verb.CREATE:
+            self._create(self._templates[step.revision], step)
+        else:
+            self.delete(f"{stateful_set['metadata']['name']}-{step.ordinal}")
+
+    def _create(self, template: Manifest, step: Step) -> None:
+        plan = self.adjust(plan_pod(template, step.ordinal, step.revision))
+        uid = str(uuid.uuid4())
+        host = self.network.add(f"{plan.name}.{uid[:8]}")
+        self._hosts[plan.name] = host.name
+        directory = self._scratch / f"{plan.name}.{uid[:8]}"
+        directory.mkdir()
+        hosts_path = directory / "hosts"
+        hosts_path.write_text("", encoding="ascii")
+        token = self.api.new_token(Account(plan.namespace, plan.account))
+        self._tokens[plan.name] = token
+        placed = Placed(uid, host.address, f"node-{plan.name}", NODE_ADDRESS, _allocatable())
+        context = Context(
+            objects=self.objects,
+            services=self.wiring.links(plan.namespace),
+            host=host,
+            network=self.network.descriptor(host.name),
+            hosts_file=hosts_path,
+            directory=directory,
+            logs=self.directory / "logs",
+            claims=self.directory / "claims",
+            token=token,
+            images=self.images,
+            tell=self._tell,
+        )
+        self.api.server.objects.make_pod(plan.namespace, plan.name, plan.labels)
+        pod = RunningPod(plan, placed, context)
+        self.pods[plan.name] = pod
+        self._show()
+        self._tasks[plan.name] = asyncio.create_task(pod.run(), name=plan.name)
+
+    def _bury(self) -> None:
+        """Forget pods that have ended."""
+        for name, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[name]
+                directory = self._directory(name)
+                pod = self.pods.pop(name)
+                self.api.forget(self._tokens.pop(name))
+                self.api.server.objects.remove_pod(pod.plan.namespace, name)
+                self.network.remove(self._hosts.pop(name))
+                shutil.rmtree(directory, ignore_errors=True)
+                self._tell(Event(time.monotonic(), name, "", "Gone", ""))
+                task.result()
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+        self._tell_person(event)
+
+    def members(self) -> list[Member]:
+        """All pods as Services see them."""
+        return [
+            Member(
+                pod.plan,
+                pod.placed.address,
+                self.labels(name),
+                pod.ready and not pod.terminating,
+            )
+            for name, pod in self.pods.items()
+        ]
+
+    def _show(self) -> None:
+        """Tell the pods of each other."""
+        self.wiring.show({name: self._directory(name) / "hosts" for name in self.pods})
+
+    def _directory(self, name: str) -> Path:
+        """Of the pod of a name that there is now."""
+        return self._scratch / f"{name}.{self.pods[name].placed.uid[:8]}"
+
+
+def _key(stateful_set: Manifest) -> str:
+    return f"{namespace_of(stateful_set)}/{stateful_set['metadata']['name']}"
+
+
+def _allocatable() -> dict[str, str]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "ephemeral-storage": "10Gi"}
+
+
+def described(cluster: Cluster) -> list[tuple[str, ...]]:
+    """Rows about the pods: name, address, role, ready containers, restarts, why not ready."""
+    rows: list[tuple[str, ...]] = []
+    for name, pod in sorted(cluster.pods.items()):
+        running = pod.containers.values()
+        rows.append(
+            (
+                name,
+                pod.placed.address,
+                cluster.role(name),
+                f"{sum(found.ready for found in running)}/{len(running)}",
+                str(sum(found.restarts for found in running)),
+                pod.failed or ("terminating" if pod.terminating else ""),
+            )
+        )
+    return rows

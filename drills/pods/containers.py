@@ -1,0 +1,243 @@
+"""A container as a process of this machine: started, asked, told to stop, killed.
+
+Its root is a small file system of its own that shows this machine's ``/usr``, the interpreter and
+the project, read-only; ``/opt/tidemark/bin`` is the environment's ``bin``, as in the image. Another
+image of the same name is another tree of the project. Step before: ``enter`` in a child of this
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from drills.pods.plans import Container
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
+ENTER: Final = Path(__file__).with_name("enter.py")
+TREES: Final = ("tidemark", "shared", "services")
+"""Parts of the project that an image holds."""
+PASSWD: Final = (
+    "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+    "tidemark:x:10001:10001:tidemark:/var/lib/tidemark:/usr/sbin/nologin\n"
+)
+GROUP: Final = "root:x:0:\ntidemark:x:10001:\n"
+NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files\n"
+SHOWN_OF_HOST: Final = ("/etc/ld.so.cache", "/etc/localtime")
+REPORT_S: Final = 20.0
+OUTPUT_MAX: Final = 4000
+
+
+class Image(NamedTuple):
+    """What a container's name of an image stands for here."""
+
+    trees: Mapping[str, Path]
+    """Parts of the project that come from elsewhere."""
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    status: int | None
+    """None: not in time."""
+    output: str
+
+
+class ContainerProcess:
+    """One run of one container."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pid: int, spec: dict[str, Any]) -> None:
+        """process: its keeper. pid: of its first process, as this machine sees it."""
+        self._keeper, self.pid, self._spec = process, pid, spec
+        self.started_at = time.monotonic()
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, 128 + n for signal n; None: it runs."""
+        return self._keeper.poll()
+
+    def send(self, signum: signal.Signals) -> None:
+        """Signal its first process."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def send_all(self, signum: signal.Signals) -> None:
+        """Signal every process in it."""
+        for pid in processes_of(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
+    async def ended(self, timeout_s: float) -> None:
+        """Wait until it has ended, or for timeout_s."""
+        if self.status is not None:
+            return
+        # Not in a thread that waits: who waits for the keeper there takes its status from us.
+        end = os.pidfd_open(self._keeper.pid)
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(end, over.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), max(0.0, timeout_s))
+        finally:
+            loop.remove_reader(end)
+            os.close(end)
+
+    def kill(self) -> None:
+        """SIGKILL everything in it, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        self._keeper.wait()
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ended:
+        """Run a command in it as its user; what is not over in time is killed."""
+        spec = {**self._spec, "do": "join", "pid": self.pid, "command": list(command)}
+        keeper = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(ENTER)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        text = json.dumps({**spec, "report": None, "network": None}).encode()
+        try:
+            async with asyncio.timeout(timeout_s):
+                output, _ = await keeper.communicate(text)
+            status = keeper.returncode
+        except TimeoutError:
+            output, status = b"", None
+        finally:
+            if keeper.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    keeper.kill()
+                await keeper.wait()
+        return Ended(status, output[-OUTPUT_MAX:].decode("utf-8", "replace"))
+
+
+def processes_of(pid: int) -> list[int]:
+    """Processes in the process namespace whose first is pid."""
+    wanted = _namespace(pid)
+    found = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
+    return [one for one in found if wanted and _namespace(one) == wanted]
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def start_container(
+    container: Container,
+    *,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    hostname: str,
+    network: int,
+    groups: Iterable[int],
+    mounts: Sequence[tuple[str, str, bool]],
+    image: Image,
+    directory: Path,
+    log_path: Path,
+) -> ContainerProcess:
+    """Start it. Call in the main thread: containers end with the thread that made them.
+
+    network: descriptor of its pod's network namespace. mounts: (source, target, read_only) of
+    volumes. directory: of this container, for what its root shows. Raises RuntimeError with what it
+    said if it cannot be started.
+    """
+    root = directory / "root"
+    root.mkdir(parents=True, exist_ok=True)
+    reading, writing = os.pipe()
+    spec: dict[str, Any] = {
+        "do": "start",
+        "network": network,
+        "root": str(root),
+        "tree": _tree(),
+        "mounts": _outermost_first([*_image_mounts(image, directory), *mounts]),
+        "read_only_root": container.read_only_root,
+        "hostname": hostname,
+        "command": list(command),
+        "environment": dict(environment),
+        "directory": container.working_dir,
+        "user": container.user,
+        "group": container.group,
+        "groups": sorted(groups),
+        "no_new_privileges": container.no_new_privileges,
+        "report": writing,
+    }
+    with log_path.open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ENTER)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(network, writing),
+            start_new_session=True,
+        )
+    os.close(writing)
+    assert keeper.stdin is not None
+    keeper.stdin.write(json.dumps(spec).encode())
+    keeper.stdin.close()
+    with os.fdopen(reading, "rb") as report:
+        line = report.readline()
+    if not line:
+        keeper.wait()
+        raise RuntimeError(log_path.read_text(encoding="utf-8", errors="replace")[-OUTPUT_MAX:])
+    return ContainerProcess(keeper, int(line), spec)
+
+
+def _tree() -> list[tuple[str, str | None]]:
+    """Directories and links of a root: those of this machine where it has links, too."""
+    found: list[tuple[str, str | None]] = []
+    for name in ("/bin", "/sbin", "/lib", "/lib64"):
+        here = Path(name)
+        if here.is_symlink():
+            found.append((name, str(here.readlink())))
+    return [*found, ("/run", None), ("/var/lib", None), ("/var/run", "../run"), ("/etc", None)]
+
+
+def _image_mounts(image: Image, directory: Path) -> list[tuple[str, str, bool]]:
+    files = directory / "etc"
+    files.mkdir(exist_ok=True)
+    for name, text in (("passwd", PASSWD), ("group", GROUP), ("nsswitch.conf", NSSWITCH)):
+        (files / name).write_text(text, encoding="ascii")
+    shown = ["/usr", *(name for name in ("/bin", "/sbin", "/lib", "/lib64") if _is_own(name))]
+    prefix = sys.base_prefix
+    if not Path(prefix).is_relative_to("/usr"):
+        shown.append(prefix)
+    shown += [path for path in SHOWN_OF_HOST if Path(path).exists()]
+    environment = sys.prefix
+    bin_dir = f"{environment}/bin"
+    found = [(path, path, True) for path in shown]
+    found += [
+        (str(files / name), f"/etc/{name}", True) for name in ("passwd", "group", "nsswitch.conf")
+    ]
+    if not Path(environment).is_relative_to(PROJECT):
+        found.append((environment, environment, True))
+    # Not the whole project: a store or a secret that lies in it is none of a container's business.
+    for name in TREES:
+        source = image.trees.get(name, PROJECT / name)
+        found.append((str(source), str(PROJECT / name), True))
+    if Path(environment).is_relative_to(PROJECT):
+        found.append((environment, environment, True))
+    return [*found, (bin_dir, "/opt/tidemark/bin", True)]
+
+
+def _outermost_first(mounts: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
+    """Nothing is hidden by what is mounted around it: a project in /tmp lies in a pod's /tmp."""
+    return sorted(mounts, key=lambda mount: len(Path(mount[1]).parts))
+
+
+def _is_own(name: str) -> bool:
+    here = Path(name)
+    return here.is_dir() and not here.is_symlink()

@@ -1,0 +1,207 @@
+"""Run drills on the pods of an overlay: load on them, the drill, everything healed, a judgement.
+
+The load, the ledger, the checker and the report are those of ``drills``: what is
+acked is owed here as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from drills.checker import Verdict
+from drills.comparing import compare, compare_queues
+from drills.finding import Finder
+from drills.ledger import Ledger
+from drills.namespaces import Namespaces
+from drills.pace import Pace
+from drills.pods.cluster import Cluster
+from drills.pods.containers import PROJECT, TREES, Image
+from drills.pods.event_log import EventLog
+from drills.pods.group import PROFILE, PodGroup
+from drills.pods.objects import Objects
+from drills.report import page
+from drills.running import Result, count, judge_drill, said_of
+from drills.stage import DrillFailed, GroupStage
+from drills.workload import Plan, Workload
+
+READY_S: Final = 120.0
+DRILL_S: Final = 600.0
+TELL_S: Final = 0.05
+SHORT_LIVENESS: Final = {
+    "periodSeconds": 2,
+    "failureThreshold": 3,
+    "terminationGracePeriodSeconds": 3,
+}
+NEXT_VERSION: Final = "0.1.0+next"
+NEXT_IMAGE: Final = "tidemark:next"
+LOAD: Final = Plan(producers=3, requests_per_s=10.0)
+
+PodStage = GroupStage[PodGroup]
+"""A drill's view."""
+
+
+class PodDrill(NamedTuple):
+    """A drill on pods, and what must come of it."""
+
+    number: str
+    name: str
+    title: str
+    run: Callable[[PodStage], Awaitable[None]]
+    restored_within_s: float | None = None
+    """Without a single ack from the fault on; None: no service is owed in between."""
+    short: bool = False
+    """Runs with the tests, with shorter liveness probes."""
+
+
+class PodRunner:
+    """Runs drills one after another on the same pods; a drill that fails is the last."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        directory: Path,
+        network: Namespaces,
+        *,
+        tell: Callable[[str], None],
+        patience: float,
+        seed: int,
+    ) -> None:
+        """directory: of claims, logs and the report. patience: as in ``drills.running``."""
+        self._objects, self._directory, self._network = objects, directory, network
+        self._tell, self._pace, self._seed = tell, Pace(patience), seed
+        self.results: list[Result] = []
+
+    async def run(self, drills: Sequence[PodDrill]) -> list[Result]:
+        """Start the pods, run the drills, stop the pods."""
+        path = self._directory / "events.log"
+        events = EventLog(path.open("w", encoding="utf-8"), time.monotonic())
+        ledger = Ledger()
+        async with AsyncExitStack() as parts:
+            parts.callback(events.close)
+            cluster = await parts.enter_async_context(
+                Cluster(
+                    self._objects,
+                    self._directory,
+                    self._network,
+                    tell=events.note,
+                    images={NEXT_IMAGE: next_image(self._directory)},
+                )
+            )
+            group = PodGroup(cluster, cluster.stateful_sets[0], None)
+            pace = await parts.enter_async_context(self._pace)
+            took = await group.ready(READY_S * pace.now)
+            self._tell(f"{len(group.names)} pods are ready after {took:.1f} s")
+            finder = await parts.enter_async_context(
+                Finder({name: group.url(name, "api") for name in group.names}, pace)
+            )
+            group = PodGroup(cluster, cluster.stateful_sets[0], finder)
+            telling = asyncio.create_task(_tell_addresses(group))
+            parts.callback(telling.cancel)
+            load = await parts.enter_async_context(Workload(finder, LOAD, ledger))
+            stage = GroupStage(group, finder, load, ledger, Random(self._seed), None)
+            await stage.in_sync(timeout_s=READY_S)
+            for drill in drills:
+                if not await self._one(drill, stage):
+                    break
+        return self.results
+
+    async def _one(self, drill: PodDrill, shared: PodStage) -> bool:
+        stage = GroupStage(
+            shared.group, shared.finder, shared.load, shared.ledger, shared.random, None
+        )
+        result = Result(drill, self._seed)
+        self.results.append(result)
+        acked_before, began = len(stage.ledger.told), time.monotonic()
+        self._tell(f"{drill.number:>3} {drill.name} ...")
+        verdict = Verdict()
+        try:
+            async with asyncio.timeout(DRILL_S * self._pace.now):
+                await stage.load.acked(30)
+                await drill.run(stage)
+                served_until = time.monotonic()
+                verdict = await self._settle(stage)
+            judge_drill(result, stage, verdict, served_until, self._pace, began)
+        except (DrillFailed, TimeoutError) as error:
+            result.failure = str(error) or "it does not end"
+        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+            result.failure = traceback.format_exc()
+        count(result, stage, verdict, began, acked_before)
+        self._tell(said_of(result))
+        for note in result.notes:
+            self._tell(f"      {note}")
+        return result.passed
+
+    async def _settle(self, stage: PodStage) -> Verdict:
+        """Heal, wait until all pods are ready, stop the load for a moment, compare."""
+        stage.group.heal()
+        await stage.group.ready(READY_S * self._pace.now)
+        await stage.in_sync(timeout_s=READY_S)
+        refused = stage.group.cluster.api.refusals
+        stage.check(not refused, f"the Roles do not give what is asked for: {refused[:2]}")
+        stage.load.pause()
+        try:
+            await stage.load.quiet()
+            verdict = await compare(stage, whole=True)
+            verdict.violations += await compare_queues(stage)
+            return verdict
+        finally:
+            stage.load.resume()
+
+
+def with_short_liveness(objects: Objects) -> Objects:
+    """The same manifests, in which a process that hangs is killed within seconds."""
+    changed = []
+    for found in objects:
+        one = copy.deepcopy(dict(found))
+        if one["kind"] == "StatefulSet":
+            for container in one["spec"]["template"]["spec"]["containers"]:
+                container["livenessProbe"] |= SHORT_LIVENESS
+        changed.append(one)
+    return Objects(changed)
+
+
+async def _tell_addresses(group: PodGroup) -> None:
+    while True:
+        group.tell_addresses()
+        await asyncio.sleep(TELL_S)
+
+
+def next_image(directory: Path) -> Image:
+    """Another image of the same code: a copy that says another version of itself."""
+    trees = {}
+    for name in TREES:
+        target = directory / "next-image" / name
+        shutil.rmtree(target, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__", "testing")
+        shutil.copytree(PROJECT / name, target, ignore=ignored)
+        trees[name] = target
+    start = trees["tidemark"] / "__init__.py"
+    text = start.read_text(encoding="utf-8")
+    changed = text.replace('__version__ = "0.1.0"', f'__version__ = "{NEXT_VERSION}"')
+    if changed == text:
+        raise ValueError(f"{start} does not say its version as expected")
+    start.write_text(changed, encoding="utf-8")
+    return Image(trees)
+
+
+def write_report(results: Sequence[Result], path: Path, *, began: str, seconds: float) -> None:
+    """The page that the fault drills write, too."""
+    text = page(
+        results,
+        seed=results[0].seed,
+        began=began,
+        seconds=seconds,
+        pictures=(),
+        title="Drills on pods",
+        profile=PROFILE,
+    )
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,68 @@
+"""Drills in which something of the master or of a slave ends without a word, or is cut off."""
+
+from __future__ import annotations
+
+import signal
+
+from drills.pods.drilling import PodStage
+from drills.pods.families.limits import ELECTED_S, READY_S
+
+
+async def pod_kill(stage: PodStage) -> None:
+    """Everything of the master's pod is killed; it is made again elsewhere with the same claim."""
+    group, master = stage.group, await stage.master()
+    address = group.pod(master).placed.address
+    stage.mark()
+    group.cluster.lose(master)
+    await group.until(
+        lambda: (
+            master in group.cluster.pods and group.cluster.pods[master].placed.address != address
+        ),
+        "the pod to be made again",
+        READY_S,
+    )
+    await stage.acked_again(READY_S)
+    took = await group.ready(READY_S)
+    stage.note(f"acked again while the pod came back; ready {took:.1f} s later")
+
+
+async def container_kill(stage: PodStage) -> None:
+    """Each container is killed alone, of a slave and of the master; it comes back in its pod."""
+    group, master = stage.group, await stage.master()
+    gaps = []
+    for name in (*stage.slaves(master), master):
+        for container in ("reput", "broker", "ha"):
+            await stage.load.acked(30)
+            pod, running = group.pod(name), group.pod(name).containers[container]
+            assert running.process is not None
+            restarts, at = running.restarts, stage.mark()
+            running.process.send(signal.SIGKILL)
+            await group.until(
+                lambda running=running, restarts=restarts: running.restarts > restarts,  # type: ignore[misc]
+                f"{container} of {name} to be started again",
+                60,
+            )
+            await group.ready(READY_S)
+            await stage.acked_again(READY_S)
+            gaps.append((stage.gap_since(at), f"{container} of {name}"))
+            stage.check(group.pod(name) is pod, f"{name} is another pod now")
+            stage.check(not group.events(at, reason="Killing"), "probes killed more")
+    stage.note("without an ack: " + ", ".join(f"{what} {gap:.1f} s" for gap, what in gaps))
+
+
+async def cut_off(stage: PodStage) -> None:
+    """The master's node is cut off from everything; the other one takes over."""
+    group, master = stage.group, await stage.master()
+    began = stage.mark()
+    group.cut_off(master)
+    successor = await stage.successor(master, ELECTED_S + 10)
+    await stage.acked_again(ELECTED_S)
+    stage.gap_since(began)
+    group.heal()
+    await stage.in_sync(timeout_s=READY_S)
+    stage.check(
+        not group.events(began, reason="Killing"), "a probe killed the node that was cut off"
+    )
+    await group.until(lambda: group.cluster.role(master) == "slave", "its label to follow", 30)
+    stage.check(group.cluster.role(successor) == "master", "the successor's pod is not labelled")
+    stage.note("no probe killed anything; the labels followed")

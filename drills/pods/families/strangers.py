@@ -1,0 +1,91 @@
+"""Drills with a node that does not belong: it stays out, and all say why."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import secrets
+import time
+from typing import Any
+
+from drills.pods.drilling import PodStage
+from drills.pods.families.limits import READY_S
+from drills.pods.objects import BadManifest
+from drills.pods.volume_plans import content_of
+
+
+async def wrong_secret(stage: PodStage) -> None:
+    """A node with another secret stays out, and both it and its peer say so."""
+    group, master = stage.group, await stage.master()
+    (slave, *_) = stage.slaves(master)
+    name = _secret_name(stage)
+    right = copy.deepcopy(dict(group.cluster.objects.get("Secret", group.namespace, name)))
+    wrong = base64.b64encode(secrets.token_hex(32).encode()).decode()
+    began = stage.mark()
+
+    def changed(found: dict[str, Any]) -> None:
+        keys = content_of(right)
+        found.pop("stringData", None)
+        found["data"] = dict.fromkeys(keys, wrong)
+
+    def restored(found: dict[str, Any]) -> None:
+        found.clear()
+        found.update(copy.deepcopy(right))
+
+    group.replace("Secret", name, changed)
+    first = group.pod(slave)
+    group.cluster.delete(slave)
+    await group.until(
+        lambda: group.cluster.pods.get(slave) not in (None, first), "a pod with it", READY_S
+    )
+    refused = await _refused(stage, master)
+    log = group.pod(slave).log_path("ha")
+    size = log.stat().st_size if log.exists() else 0
+    await group.until(
+        lambda: b"secret" in _tail(stage, slave, size), "the node to say why it stays out", 60
+    )
+    took = time.monotonic() - began
+    stage.check(not group.pod(slave).ready, "a node with a wrong secret is ready")
+    await stage.load.acked(30)
+    status, _ = await group.text(group.url(slave, "ha-admin") + "/in-sync")
+    stage.check(status == 503, f"its ha answers /in-sync with {status}")
+    _, told = await group.text(group.url(slave, "ha-admin") + "/v1/cluster")
+    stage.check("wrong-secret" in told, f"its ha does not say why it is alone: {told}")
+    more = await _refused(stage, master)
+    stage.check(more > 0, "the master's metric counts no refused connection")
+    stage.gap_since(began)
+    stage.note(f"said so after {took:.1f} s; refused by {master}: {refused:.0f}, then {more:.0f}")
+    group.replace("Secret", name, restored)
+    second = group.pod(slave)
+    group.cluster.delete(slave)
+    await group.until(
+        lambda: group.cluster.pods.get(slave) not in (None, second),
+        "a pod with the right one",
+        READY_S,
+    )
+    await group.ready(READY_S)
+
+
+async def _refused(stage: PodStage, name: str) -> float:
+    """How many connections a node's ha has refused."""
+    _, text = await stage.group.text(stage.group.url(name, "ha-admin") + "/metrics")
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("tidemark_ha_refused_connections_total")
+    )
+
+
+def _secret_name(stage: PodStage) -> str:
+    template = stage.group.cluster.stateful_sets[0]["spec"]["template"]["spec"]
+    for volume in template["volumes"]:
+        if "secret" in volume:
+            return str(volume["secret"]["secretName"])
+    raise BadManifest("the pods have no secret")
+
+
+def _tail(stage: PodStage, name: str, since: int) -> bytes:
+    """What a node's ha has logged behind a size."""
+    with stage.group.pod(name).log_path("ha").open("rb") as file:
+        file.seek(since)
+        return file.read()

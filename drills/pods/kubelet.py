@@ -1,0 +1,325 @@
+"""One pod on its node: containers started, probed, started again, stopped in the manifest's way.
+
+Step before: ``cluster`` gave the pod an address and a network of its own. The rules are pure
+(``probes``, ``backoff``); here ports are asked and commands run. Everything that happens is an
+``Event`` with the kubelet's reason, so that a drill can count what probes have killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from drills.namespaces import Host
+from drills.pods.asking import ask
+from drills.pods.backoff import Backoff
+from drills.pods.containers import ContainerProcess, Image, start_container
+from drills.pods.environment import (
+    Placed,
+    ServiceAddress,
+    command_line,
+    expand,
+    variables,
+)
+from drills.pods.objects import BadManifest, Objects
+from drills.pods.plans import Container, PodPlan, Probe, Sleep
+from drills.pods.probes import Kind, Probes
+from drills.pods.volume_plans import Files
+from drills.pods.volumes import ACCOUNT_PLACE, ACCOUNT_VOLUME, Volumes
+
+TICK_S: Final = 0.05
+GRACE_LEAST_S: Final = 2.0
+"""SIGTERM is given so long, whatever preStop has used up."""
+
+
+class Event(NamedTuple):
+    """Something happened to a container."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    pod: str
+    container: str
+    """Empty: the pod itself."""
+    reason: str
+    message: str
+
+
+class Context(NamedTuple):
+    """What a pod needs of its surroundings."""
+
+    objects: Objects
+    services: tuple[ServiceAddress, ...]
+    host: Host
+    network: int
+    """Descriptor of its network namespace."""
+    hosts_file: Path
+    directory: Path
+    logs: Path
+    claims: Path
+    token: str
+    images: Mapping[str, Image]
+    tell: Callable[[Event], None]
+
+
+class RunningContainer:
+    """One container over its runs."""
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        self.backoff = Backoff()
+        self.process: ContainerProcess | None = None
+        self.probes: Probes | None = None
+        self.restarts = 0
+        self.probe_kills = 0
+        self.ended = False
+        """For good."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs, and its probes say so."""
+        return (
+            self.process is not None
+            and self.process.status is None
+            and self.probes is not None
+            and self.probes.ready
+        )
+
+
+class RunningPod:
+    """A pod from its start to its end; ``await run()`` is its life."""
+
+    def __init__(self, plan: PodPlan, placed: Placed, context: Context) -> None:
+        self.plan, self.placed, self._context = plan, placed, context
+        self.terminating = False
+        self.failed = ""
+        """Why it cannot be started; empty: nothing is known against it."""
+        self.containers = {found.name: RunningContainer(found) for found in plan.containers}
+        self._volumes = Volumes(
+            plan, placed, context.objects, context.directory, context.claims, context.token
+        )
+        self._stop = asyncio.Event()
+        self._grace_s: float = plan.grace_s
+
+    @property
+    def ready(self) -> bool:
+        """Whether all its containers are."""
+        return not self.failed and all(found.ready for found in self.containers.values())
+
+    @property
+    def probe_kills(self) -> int:
+        """How often a probe had a container killed."""
+        return sum(found.probe_kills for found in self.containers.values())
+
+    def volume(self, path: str) -> Path:
+        """Where a path of the containers is on this machine."""
+        for container in self.plan.containers:
+            for mount in container.mounts:
+                if Path(path).is_relative_to(mount.path):
+                    place = self._volumes.places[mount.volume] / mount.sub_path
+                    return place / Path(path).relative_to(mount.path)
+        raise BadManifest(f"{self.plan.name}: {path} is in no volume")
+
+    async def run(self) -> None:
+        """Until it was deleted and everything has ended."""
+        try:
+            self._volumes.make()
+        except BadManifest as error:
+            # As a kubelet: it waits and says why; here nobody will make the object later.
+            self.failed = str(error)
+            self._tell("", "FailedMount", self.failed)
+            await self._stop.wait()
+            self._volumes.remove()
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for running in self.containers.values():
+                    tasks.create_task(self._keep(running))
+        finally:
+            for running in self.containers.values():
+                if running.process is not None:
+                    running.process.kill()
+            self._volumes.remove()
+
+    def delete(self, grace_s: float | None = None) -> None:
+        """End it: preStop, SIGTERM, and SIGKILL after grace_s (default: the manifest's)."""
+        self.terminating = True
+        self._grace_s = self.plan.grace_s if grace_s is None else grace_s
+        self._stop.set()
+
+    def kill(self) -> None:
+        """SIGKILL everything in all containers, at once; the pod does not come back."""
+        self.terminating = True
+        self._grace_s = 0
+        for running in self.containers.values():
+            if running.process is not None:
+                running.process.kill()
+        self._stop.set()
+
+    async def run_in(self, container: str, *command: str, timeout_s: float = 30.0) -> str:
+        """Run a command in a container; its output. Raises RuntimeError if it fails."""
+        process = self.containers[container].process
+        if process is None:
+            raise RuntimeError(f"{container} of {self.plan.name} does not run")
+        ended = await process.run(command, timeout_s)
+        if ended.status != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {ended.status}: {ended.output}")
+        return ended.output
+
+    def log_path(self, container: str) -> Path:
+        """Where a container's output goes."""
+        return self._context.logs / f"{self.plan.name}.{container}.log"
+
+    # -- one container ----------------------------------------------------------------------------
+
+    async def _keep(self, running: RunningContainer) -> None:
+        while not self.terminating:
+            try:
+                self._start(running)
+            except (BadManifest, RuntimeError) as error:
+                self._tell(running.container.name, "Failed", str(error))
+                self.failed = str(error) if isinstance(error, BadManifest) else ""
+                again_at = running.backoff.ended(started_at=time.monotonic(), now=time.monotonic())
+            else:
+                self.failed = ""
+                again_at = await self._watch(running)
+            if not self.terminating:
+                await self._wait_until(again_at)
+                running.restarts += 1
+        running.ended = True
+
+    async def _watch(self, running: RunningContainer) -> float:
+        """From its start to its end; when it may be started again."""
+        process, probes = running.process, running.probes
+        assert process is not None
+        assert probes is not None
+        asking: dict[Kind, asyncio.Task[None]] = {}
+        kill: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        try:
+            while process.status is None:
+                if self.terminating:
+                    # Readiness goes on being looked at: a broker that drains says that it does.
+                    stopping = asyncio.create_task(self._end(running, self._grace_s))
+                    while not stopping.done():
+                        self._probe(running, asking, kill)
+                        await asyncio.wait({stopping}, timeout=TICK_S)
+                    stopping.result()
+                    break
+                self._probe(running, asking, kill)
+                if kill.done():
+                    running.probe_kills += 1
+                    await self._end(running, kill.result())
+                    break
+                await self._wait_until(time.monotonic() + TICK_S)
+        finally:
+            for task in asking.values():
+                task.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+        status, now = process.status, time.monotonic()
+        self._tell(running.container.name, "Ended", f"status {status}")
+        return running.backoff.ended(started_at=process.started_at, now=now)
+
+    def _start(self, running: RunningContainer) -> None:
+        container, plan, context = running.container, self.plan, self._context
+        defined = variables(container, plan, self.placed, context.objects, context.services)
+        groups = {*plan.groups, *(() if plan.fs_group is None else (plan.fs_group,))}
+        mounts = [(str(context.hosts_file), "/etc/hosts", False)]
+        for mount in container.mounts:
+            source = self._volumes.places[mount.volume]
+            if mount.sub_path:
+                source = source / expand(mount.sub_path, defined)
+                source.mkdir(parents=True, exist_ok=True)
+            read_only = mount.read_only or isinstance(self.plan.volumes[mount.volume], Files)
+            mounts.append((str(source), mount.path, read_only))
+        if plan.mounts_token and all(mount.path != ACCOUNT_PLACE for mount in container.mounts):
+            mounts.append((str(self._volumes.places[ACCOUNT_VOLUME]), ACCOUNT_PLACE, True))
+        running.process = start_container(
+            container,
+            command=command_line(container, defined),
+            environment=defined,
+            hostname=plan.name,
+            network=context.network,
+            groups=groups,
+            mounts=mounts,
+            image=context.images.get(container.image, Image({})),
+            directory=context.directory / container.name,
+            log_path=self.log_path(container.name),
+        )
+        running.probes = Probes(container, time.monotonic())
+        self._tell(container.name, "Started", f"process {running.process.pid}")
+
+    # -- probes -----------------------------------------------------------------------------------
+
+    def _probe(
+        self,
+        running: RunningContainer,
+        asking: dict[Kind, asyncio.Task[None]],
+        kill: asyncio.Future[float],
+    ) -> None:
+        assert running.probes is not None
+        for kind, probe in running.probes.due(time.monotonic(), terminating=self.terminating):
+            task = asking.get(kind)
+            if task is None or task.done():
+                asking[kind] = asyncio.create_task(self._ask(running, kind, probe, kill))
+
+    async def _ask(
+        self, running: RunningContainer, kind: Kind, probe: Probe, kill: asyncio.Future[float]
+    ) -> None:
+        process, probes = running.process, running.probes
+        assert process is not None
+        assert probes is not None
+        answer = await ask(
+            probe.handler, self._context.network, self.placed.address, process, probe.timeout_s
+        )
+        if process.status is not None:
+            return
+        judgement = probes.take(kind, succeeded=answer.succeeded)
+        name = running.container.name
+        if judgement.unhealthy:
+            self._tell(name, "Unhealthy", f"{kind} probe failed: {answer.said}")
+        if judgement.kill and not kill.done():
+            self._tell(name, "Killing", f"it failed its {kind} probe, and will be restarted")
+            kill.set_result(self.plan.grace_s if probe.grace_s is None else probe.grace_s)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def _end(self, running: RunningContainer, grace_s: float) -> None:
+        """preStop, SIGTERM, SIGKILL, all within grace_s."""
+        process, container = running.process, running.container
+        assert process is not None
+        began = time.monotonic()
+        if container.pre_stop is not None and grace_s > 0 and process.status is None:
+            await self._pre_stop(running, grace_s)
+        process.send(signal.SIGTERM)
+        left = max(GRACE_LEAST_S, grace_s - (time.monotonic() - began)) if grace_s > 0 else 0
+        deadline = time.monotonic() + left
+        await process.ended(deadline - time.monotonic())
+        if process.status is None:
+            self._tell(container.name, "Killed", f"it did not end within {grace_s:g} s")
+            process.kill()
+
+    async def _pre_stop(self, running: RunningContainer, grace_s: float) -> None:
+        process, hook = running.process, running.container.pre_stop
+        assert process is not None
+        assert hook is not None
+        began = time.monotonic()
+        if isinstance(hook, Sleep):
+            await asyncio.sleep(min(hook.seconds, grace_s))
+            return
+        answer = await ask(hook, self._context.network, self.placed.address, process, grace_s)
+        took = time.monotonic() - began
+        reason = "PreStop" if answer.succeeded else "FailedPreStopHook"
+        self._tell(running.container.name, reason, f"after {took:.2f} s: {answer.said}")
+
+    async def _wait_until(self, at: float) -> None:
+        """Wait, unless the pod is to end before."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), max(0.0, at - time.monotonic()))
+
+    def _tell(self, container: str, reason: str, message: str) -> None:
+        event = Event(time.monotonic(), self.plan.name, container, reason, message)
+        self._context.tell(event)

@@ -1,0 +1,115 @@
+"""What must be there before pods can be run, and how this process is made ready for them.
+
+Rendering and the sockets for people come first: they belong to this machine's network, which the
+process then leaves for one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from drills.namespaces import LOOPBACK, Namespaces, NoNamespaces
+from drills.pods.api import NoTool
+from drills.pods.kustomize import MISSING
+from drills.pods.objects import Objects, namespace_of
+from drills.pods.services import is_headless
+
+SECRET_KEY: Final = "secret"
+"""What services look for in a Secret that is mounted as a whole."""
+NEEDED: Final = {
+    "kubectl": MISSING,
+    "ip": "`ip` is not installed: apt-get install iproute2",
+    "openssl": "openssl is not installed: apt-get install openssl",
+}
+
+
+class Published(NamedTuple):
+    """A Service's port as a person reaches it."""
+
+    service: str
+    port: int
+    listening: socket.socket
+
+    @property
+    def url(self) -> str:
+        """On this machine."""
+        return f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
+
+
+def what_is_missing() -> str:
+    """Why no pods can be run here, and what helps; empty: they can."""
+    missing = [text for name, text in NEEDED.items() if shutil.which(name) is None]
+    if os.geteuid() != 0:
+        missing.append("pods need namespaces and mounts of their own: run it as root, with sudo")
+    unreadable = _unreadable(Path(__file__).resolve().parents[2])
+    if unreadable is not None:
+        missing.append(f"{unreadable} cannot be read by the pods' user: chmod -R o+rX {unreadable}")
+    return "; ".join(missing)
+
+
+def with_secrets(objects: Objects) -> tuple[Objects, list[str]]:
+    """The objects with a Secret in place of each that pods mount and that others are to make, as
+    overlays for production leave it. Also: their names.
+    """
+    made: dict[tuple[str, str], dict[str, object]] = {}
+    for stateful_set in objects.of_kind("StatefulSet"):
+        namespace = namespace_of(stateful_set)
+        for volume in stateful_set["spec"]["template"]["spec"].get("volumes") or ():
+            spec = volume.get("secret") or {"optional": True}
+            name = spec.get("secretName", "")
+            if spec.get("optional") or objects.find("Secret", namespace, name) is not None:
+                continue
+            made[namespace, name] = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "stringData": {
+                    item["key"]: secrets.token_hex(32)
+                    for item in spec.get("items") or ({"key": SECRET_KEY},)
+                },
+            }
+    return Objects([*objects, *made.values()]), sorted(name for _, name in made)
+
+
+def publish(objects: Objects) -> list[Published]:
+    """Listen for every port of every Service on this machine: its own number if it is free."""
+    found: list[Published] = []
+    for service in objects.of_kind("Service"):
+        if not is_headless(service):
+            for entry in service["spec"]["ports"]:
+                port = int(entry["port"])
+                found.append(Published(service["metadata"]["name"], port, _listen(port)))
+    return found
+
+
+def new_network() -> Namespaces:
+    """Leave this machine's network for one of our own. Raises NoTool, NoNamespaces."""
+    missing = what_is_missing()
+    if missing:
+        raise NoTool(missing)
+    try:
+        return Namespaces()
+    except NoNamespaces as error:
+        raise NoTool(str(error)) from error
+
+
+def _listen(port: int) -> socket.socket:
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError):
+            return socket.create_server((LOOPBACK, wanted))
+    raise OSError(f"nothing can listen on {LOOPBACK}")
+
+
+def _unreadable(project: Path) -> Path | None:
+    """The first part of the project that is not everybody's to read; None: all is."""
+    for path in (project / name for name in ("tidemark", "shared", "services")):
+        wanted = 0o005 if path.is_dir() else 0o004
+        if path.stat().st_mode & wanted != wanted:
+            return path
+    return None

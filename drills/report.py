@@ -1,0 +1,77 @@
+"""What a run of drills showed, as a page of Markdown. Pure: results in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from drills.running import Result
+
+HEAD: Final = (
+    "| # | Drill | Result | RTO s | allowed | RPO | acked | errors | unknown | duplicates | out of "
+    "order |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def page(
+    results: Sequence[Result],
+    *,
+    seed: int,
+    began: str,
+    seconds: float,
+    pictures: Iterable[str],
+    title: str = "Fault drills",
+    profile: str = "local",
+) -> str:
+    """The report. profile: the time rules that the group had."""
+    passed = sum(result.passed for result in results)
+    parts = [
+        f"# {title}",
+        "",
+        f"{passed} of {len(results)} passed. Begun {began}, {seconds / 60:.1f} minutes, seed "
+        f"{seed}, times of the profile `{profile}`. RTO: the longest time without a single "
+        "acknowledgement from the fault on. RPO: messages acked at `replicated` that the last "
+        "master's log does not have. Errors: requests that were refused, none of which is stored; "
+        "unknown: requests whose senders do not know. Duplicates and out of order are counted in "
+        "the log, over all drills of the same group so far.",
+        "",
+        HEAD,
+        *(_row(result) for result in results),
+        "",
+    ]
+    parts += [line for name in pictures for line in (f"![Acks and roles]({name})", "")]
+    for result in results:
+        parts += _details(result)
+    return "\n".join(parts) + "\n"
+
+
+def _row(result: Result) -> str:
+    drill = result.drill
+    cells = (
+        drill.number,
+        f"{drill.name}: {drill.title}",
+        "passed" if result.passed else "**failed**",
+        "" if result.restored_s is None else f"{result.restored_s:.2f}",
+        "" if drill.restored_within_s is None else f"{drill.restored_within_s:g}",
+        str(result.lost),
+        f"{result.acked:,}",
+        str(sum(result.errors.values()) - result.unknown),
+        str(result.unknown),
+        str(result.duplicates),
+        str(result.out_of_order),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _details(result: Result) -> list[str]:
+    lines = [f"## {result.drill.number} {result.drill.name}", "", f"{result.drill.title}.", ""]
+    lines += [f"- {note}" for note in result.notes]
+    if result.errors:
+        told = ", ".join(f"{code} {count}" for code, count in result.errors.most_common())
+        lines.append(f"- errors: {told}")
+    if result.lost_below:
+        lines.append(f"- {result.lost_below} acked at a lower level went with their only copy")
+    lines.append(f"- {result.seconds:.0f} s")
+    if result.failure:
+        lines += ["", "```", result.failure.strip(), "```"]
+    return [*lines, ""]

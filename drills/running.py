@@ -1,0 +1,318 @@
+"""Run drills: make their groups, put load on them, call the drill, heal, judge, go on.
+
+Drills with the same needs share a group, one after another: what one leaves behind is what the next
+one meets. A drill that fails gets its group taken down, and the next one a new group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from drills.checker import Verdict
+from drills.comparing import compare
+from drills.finding import Finder, Turn
+from drills.group import Group
+from drills.lease_server import LeaseServer
+from drills.ledger import Ledger, Outcome
+from drills.namespaces import Network
+from drills.pace import Pace, allowed_s
+from drills.small_disks import SmallDisks
+from drills.stage import Drill, DrillFailed, G, GroupStage, Needs, Stage
+from drills.workload import Plan, Workload
+
+READY_S: Final = 60.0
+DRILL_S: Final = 600.0
+LONG_DRILL_S: Final = 1800.0
+GROUP_NAME: Final = "drills-g0"
+
+
+class Described(Protocol):
+    """What a report says of a drill."""
+
+    @property
+    def number(self) -> str:
+        """Of the list of faults."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """As it is called."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it does."""
+        ...
+
+    @property
+    def restored_within_s(self) -> float | None:
+        """None: no service is owed in between."""
+        ...
+
+
+@dataclass(slots=True)
+class Result:
+    """How a drill went."""
+
+    drill: Described
+    seed: int
+    passed: bool = False
+    seconds: float = 0.0
+    restored_s: float | None = None
+    """RTO: without a single ack, from the fault on."""
+    lost: int = 0
+    """RPO: acked at ``replicated`` and gone."""
+    lost_below: int = 0
+    acked: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    unknown: int = 0
+    """Requests that ended with an unknown outcome."""
+    duplicates: int = 0
+    out_of_order: int = 0
+    notes: list[str] = field(default_factory=list)
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Session:
+    """What happened on one group, for the picture."""
+
+    name: str
+    began: float
+    ended: float = 0.0
+    acks: list[tuple[float, int]] = field(default_factory=list)
+    """(time, messages)."""
+    turns: list[Turn] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+
+class Runner:
+    """Runs drills in order of their needs."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        *,
+        seed: int,
+        tell: Callable[[str], None],
+        plan: Plan | None = None,
+        patience: float = 1.0,
+    ) -> None:
+        """directory: of stores, logs and reports. network: where nodes live. patience: how many
+        times longer than it may, service may be away, beside what the machine itself is slower
+        (``Pace``, measured while a drill runs).
+        """
+        self._patience = patience
+        self._directory, self._network, self._seed = directory, network, seed
+        self._tell = tell
+        self._plan = plan or Plan()
+        self.results: list[Result] = []
+        self.sessions: list[Session] = []
+
+    async def run(self, drills: Sequence[Drill]) -> list[Result]:
+        """Run all of them; every one is tried, whatever others came to."""
+        waiting = list(drills)
+        while waiting:
+            needs = waiting[0].needs
+            batch = [found for found in waiting if found.needs == needs]
+            if needs.fresh:
+                batch = batch[:1]
+            await self._on_one_group(needs, batch)
+            done = {result.drill.name for result in self.results}
+            waiting = [found for found in waiting if found.name not in done]
+        return self.results
+
+    async def _on_one_group(self, needs: Needs, drills: Sequence[Drill]) -> None:
+        """Run drills on one group until one fails; at least the first."""
+        name = f"group{len(self.sessions)}"
+        directory = self._directory / name
+        shutil.rmtree(directory, ignore_errors=True)
+        session = Session(name, time.monotonic())
+        self.sessions.append(session)
+        ledger, finder = Ledger(), None
+        try:
+            async with AsyncExitStack() as parts:
+                network = self._network
+                lease = None
+                if needs.lease == "kubernetes":
+                    lease = await parts.enter_async_context(
+                        LeaseServer(directory, network, seed=self._seed, lease_name=GROUP_NAME)
+                    )
+                disks = parts.enter_context(SmallDisks(directory, needs.disk_size))
+                group = Group(
+                    directory,
+                    network,
+                    nodes=needs.nodes,
+                    min_in_sync=needs.min_in_sync,
+                    lease=None if lease is None else lease.settings,
+                    broker={"retention_size_max": needs.log_size_max},
+                )
+                disks.mount(node.store_dir for node in group.nodes.values())
+                await parts.enter_async_context(group)
+                group.start()
+                pace = await parts.enter_async_context(Pace(self._patience, group.nodes))
+                finder = await parts.enter_async_context(Finder(group.apis, pace))
+                load = Workload(finder, self._plan, ledger)
+                try:
+                    async with asyncio.timeout(READY_S * pace.now):
+                        await parts.enter_async_context(load)
+                    stage = Stage(group, finder, load, ledger, Random(self._seed), lease)
+                    await stage.in_sync(timeout_s=READY_S)
+                except (TimeoutError, DrillFailed) as error:
+                    await self._no_group(drills[0], group, error)
+                    return
+                for drill in drills:
+                    if not await self._one(drill, stage, session, pace):
+                        return
+        finally:
+            session.ended = time.monotonic()
+            session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
+            session.turns = [] if finder is None else finder.known.turns
+
+    async def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
+        result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
+        await self._keep_logs(result, group)
+        self.results.append(result)
+        self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
+
+    async def _one(self, drill: Drill, shared: Stage, session: Session, pace: Pace) -> bool:
+        """One drill on a group that is whole; False: the group is not to be used any more."""
+        stage = Stage(
+            shared.group, shared.finder, shared.load, shared.ledger, shared.random, shared.lease
+        )
+        result = Result(drill, self._seed)
+        self.results.append(result)
+        acked_before = len(stage.ledger.told)
+        began = time.monotonic()
+        self._tell(f"{drill.number:>3} {drill.name} ...")
+        verdict = Verdict()
+        try:
+            async with asyncio.timeout((LONG_DRILL_S if drill.long else DRILL_S) * pace.now):
+                await drill.run(stage)
+                served_until = time.monotonic()
+                verdict = await self._settle(drill, stage)
+            judge_drill(result, stage, verdict, served_until, pace, began)
+        except (DrillFailed, TimeoutError) as error:
+            result.failure = str(error) or "it does not end"
+        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+            result.failure = traceback.format_exc()
+        count(result, stage, verdict, began, acked_before)
+        if stage.fault_at:
+            session.faults.append((stage.fault_at, drill.number))
+        if result.failure:
+            await self._keep_logs(result, stage.group)
+        self._tell(said_of(result))
+        return result.passed and not drill.needs.fresh
+
+    async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
+        """Heal everything, wait until the group is whole, stop the load for a moment, compare."""
+        group = stage.group
+        group.network.heal()
+        if stage.lease is not None:
+            await stage.lease.faults()
+        for node in group.nodes.values():
+            node.faults.clear()
+            group.unpause(node.name)
+        group.start()
+        if drill.needs.fresh:
+            await stage.acked_again(READY_S)
+        else:
+            await stage.in_sync()
+        stage.load.pause()
+        try:
+            await stage.load.quiet()
+            return await compare(stage, whole=not drill.needs.fresh)
+        finally:
+            stage.load.resume()
+
+    async def _keep_logs(self, result: Result, group: Group) -> None:
+        """Everything that helps to see why a drill failed, in one file."""
+        path = self._directory / f"failed-{result.drill.name}.log"
+        known = await asyncio.gather(*(group.status(name) for name in group.names))
+        told = "\n".join(
+            f"--- what {name} knows\n{json.dumps(status, indent=1)}"
+            for name, status in zip(group.names, known, strict=True)
+        )
+        path.write_text(f"{result.failure}\n\n{told}\n{group.said()}\n", encoding="utf-8")
+
+
+def judge_drill(
+    result: Result,
+    stage: GroupStage[G],
+    verdict: Verdict,
+    served_until: float,
+    pace: Pace,
+    began: float,
+) -> None:
+    """Note what the comparison found, and whether service was away for too long.
+
+    The time for which the machine held processes of the drill back is taken off every gap, as far
+    as the machine was slow enough for it. began: when the drill did.
+    """
+    drill = result.drill
+    result.lost, result.lost_below = verdict.lost, verdict.lost_below
+    violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
+    if stage.fault_at:
+        gaps = stage.gaps or [
+            stage.ledger.longest_gap_at(stage.fault_at, stage.restored_by or served_until)
+        ]
+        result.restored_s = max(end - begin for begin, end in gaps)
+        if (limit := drill.restored_within_s) is not None:
+            # What may be away for longer than a lease has to wait for its end.
+            waits_s = stage.lease_s if limit > stage.lease_s else 0.0
+            slowness = pace.since(began)
+            allowed = allowed_s(limit, waits_s, slowness.on_processor)
+            excused_max = allowed_s(limit, waits_s, slowness.by_clock) - allowed
+            owed_s, away_s = max(
+                (end - begin - min(held_s, excused_max), end - begin)
+                for begin, end in gaps
+                for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
+            )
+            said = (
+                f"of {away_s:.2f} s without an ack the machine held the drill back for "
+                f"{away_s - owed_s:.2f} s; allowed beside that are {allowed:.2f} s "
+                f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
+                f"by the clock x {slowness.by_clock:.1f})"
+            )
+            stage.note(said)
+            if owed_s > allowed:
+                violations.append(f"F: {said}")
+    if violations:
+        verdict.violations = violations
+        result.failure = verdict.shown()
+
+
+def count(
+    result: Result, stage: GroupStage[G], verdict: Verdict, began: float, acked_before: int
+) -> None:
+    """Note what a drill that is over came to. acked_before: messages when it began."""
+    ended = time.monotonic()
+    result.seconds = ended - began
+    result.notes = stage.notes
+    result.errors = stage.ledger.codes(began, ended)
+    result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
+    result.acked = len(stage.ledger.told) - acked_before
+    result.duplicates, result.out_of_order = verdict.duplicates, verdict.out_of_order
+    result.passed = not result.failure
+
+
+def said_of(result: Result) -> str:
+    """One line."""
+    restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
+    return (
+        f"{result.drill.number:>3} {result.drill.name}: "
+        + (f"passed{restored}" if result.passed else f"FAILED: {result.failure}")
+        + f" ({result.seconds:.0f} s)"
+    )

@@ -1,0 +1,56 @@
+"""A small file system in memory below each store of a drill, which can be filled up and freed.
+
+Needs the right to mount. In a mount namespace of the drills, so that nothing stays behind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from drills.namespaces import NoNamespaces
+
+
+class SmallDisks:
+    """``with SmallDisks(…) as disks``; without a size it does nothing."""
+
+    def __init__(self, directory: Path, size: int | None) -> None:
+        """size: of each file system [bytes]; None: the stores are on the machine's own disk."""
+        self._directory, self._size = directory, size
+        self._mounted: list[Path] = []
+
+    def __enter__(self) -> SmallDisks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for where in self._mounted:
+            subprocess.run(["umount", "-l", str(where)], check=False)
+
+    def mount(self, places: Iterable[Path]) -> None:
+        """Mount one at each place. Raises NoNamespaces if that may not be done."""
+        if self._size is None:
+            return
+        for where in places:
+            where.mkdir(parents=True, exist_ok=True)
+            command = ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(where)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise NoNamespaces(f"a small disk cannot be mounted: {done.stderr.strip()}")
+            self._mounted.append(where)
+
+
+def fill(store_dir: Path) -> Path:
+    """Leave no byte free on the disk of a store; returns the file that takes them."""
+    path = store_dir.parent / "store" / "ballast"
+    free = os.statvfs(store_dir)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+    return path

@@ -1,0 +1,314 @@
+"""Producers and consumers that write down everything: the load under which drills happen.
+
+Each producer sends numbered messages, one request at a time, to the queue that is its own, so that
+order can be judged. Half of them repeat a request whose outcome is unknown, with the same unique
+ids and marked as a repetition, as the client does; the others go on and leave it unknown. Consumers
+read every queue from its beginning and keep their place over failovers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from drills.calls import NOT_MASTER, PAUSE_S, MasterCalls
+from drills.finding import Finder
+from drills.ledger import Ledger, Outcome, Place, Request, Told
+from drills.log_reading import key_of
+
+TOPIC: Final = "drill"
+GIVE_UP_S: Final = 10.0
+"""A repetition that is not answered so long after the end stays unknown."""
+PULL_WAIT_MS: Final = 500
+UNKNOWN_CODES: Final = frozenset({"ack-timeout", "unreachable", "broken-answer"})
+"""Errors that do not say whether anything was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much load, and how patient."""
+
+    producers: int = 4
+    consumers: int = 2
+    requests_per_s: float = 12.0
+    """Of each producer."""
+    messages: int = 4
+    """In one request."""
+    body_size: int = 120
+    send_timeout_ms: int = 900
+    """The broker's patience with a send: the acknowledgement limit of the profile."""
+    answer_timeout_s: float = 1.5
+    """The sender's own: a node that was cut off does not say so."""
+    ack: str | None = None
+    """Level asked for; None: the default of the group."""
+    grouped: bool = True
+    """False: a node alone, which knows no repetition by unique id."""
+
+
+class Batch(NamedTuple):
+    """The messages of one request, which may be repeated."""
+
+    keys: tuple[str, ...]
+    body: dict[str, Any]
+
+
+class Workload:
+    """Load on a group until ``stop``: ``async with Workload(...) as load``."""
+
+    def __init__(self, finder: Finder, plan: Plan, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._plan = plan
+        self._running = asyncio.Event()
+        self._running.set()
+        self._give_up_at: float | None = None
+        self._stop = asyncio.Event()
+        self._calls = MasterCalls(finder, plan.answer_timeout_s)
+        self._producers: list[asyncio.Task[None]] = []
+        self._consumers: list[asyncio.Task[None]] = []
+        self._next_offsets: dict[tuple[int, int], int] = {}
+        self._numbers = [0] * plan.producers
+        self._sending = 0
+        self._rewinds = 0
+        self.repeats = 0
+
+    async def __aenter__(self) -> Workload:
+        await self._calls.__aenter__()
+        try:
+            await self._make_topic()
+        except BaseException:
+            await self._calls.__aexit__()
+            raise
+        plan = self._plan
+        self._producers = [
+            asyncio.create_task(self._produce(number)) for number in range(plan.producers)
+        ]
+        self._consumers = [
+            asyncio.create_task(self._consume(consumer, queue))
+            for consumer in range(plan.consumers)
+            for queue in range(plan.producers)
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end_soon()
+        await asyncio.gather(*self._producers, return_exceptions=True)
+        for task in self._consumers:
+            task.cancel()
+        await asyncio.gather(*self._consumers, return_exceptions=True)
+        await self._calls.__aexit__()
+
+    def rewind(self) -> None:
+        """Consumers forget what they saw and begin anew: somebody gave up what they had read."""
+        self._rewinds += 1
+        self._next_offsets.clear()
+        self.ledger.seen.clear()
+
+    def pause(self) -> None:
+        """Send nothing more until ``resume``; requests on their way end as they end."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Send again."""
+        self._running.set()
+
+    async def quiet(self) -> None:
+        """After ``pause``: wait until no request is on its way. Raises TimeoutError."""
+        async with asyncio.timeout(GIVE_UP_S):
+            while self._sending:
+                self._raise_what_failed()
+                await asyncio.sleep(PAUSE_S)
+
+    async def stop_producing(self) -> None:
+        """Let every producer finish the request in hand, repetitions included, for 10 s."""
+        self._end_soon()
+        await asyncio.gather(*self._producers)
+
+    def _end_soon(self) -> None:
+        self._give_up_at = time.monotonic() + GIVE_UP_S
+        self._stop.set()
+        self._running.set()
+
+    async def acked(self, more: int, timeout_s: float = 30.0) -> None:
+        """Wait until so many more messages are acked. Raises TimeoutError."""
+        goal = len(self.ledger.told) + more
+        async with asyncio.timeout(timeout_s):
+            while len(self.ledger.told) < goal:
+                self._raise_what_failed()
+                await asyncio.sleep(PAUSE_S)
+
+    async def caught_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until every consumer has seen every message that was acked. Raises TimeoutError."""
+        owed: dict[int, int] = {}
+        for told in self.ledger.told.values():
+            owed[told.place.queue] = max(owed.get(told.place.queue, 0), told.place.queue_offset + 1)
+        async with asyncio.timeout(timeout_s):
+            while any(
+                self._next_offsets.get((consumer, queue), 0) < end
+                for consumer in range(self._plan.consumers)
+                for queue, end in owed.items()
+            ):
+                self._raise_what_failed()
+                await asyncio.sleep(PAUSE_S)
+
+    def _raise_what_failed(self) -> None:
+        """A producer or consumer that met what it does not know ends the drill."""
+        for task in (*self._producers, *self._consumers):
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error
+
+    # -- producers ------------------------------------------------------------------------------
+
+    async def _make_topic(self) -> None:
+        while True:
+            status, answer, _ = await self._calls.call(
+                "PUT", f"/v1/topics/{TOPIC}", {"queues": self._plan.producers}
+            )
+            if status in (200, 201):
+                return
+            if status not in (0, NOT_MASTER) and not answer.get("retriable"):
+                raise RuntimeError(f"the topic cannot be made: {status} {answer}")
+            await asyncio.sleep(PAUSE_S)
+
+    async def _produce(self, producer: int) -> None:
+        interval_s = 1.0 / self._plan.requests_per_s
+        repeats = producer % 2 == 0
+        for batch in self._batches(producer):
+            started = time.monotonic()
+            self._sending += 1
+            await self._send(producer, batch, repeats=repeats)
+            self._sending -= 1
+            if self._stop.is_set():
+                return
+            await asyncio.sleep(max(0.0, started + interval_s - time.monotonic()))
+            while not self._running.is_set():
+                # Asked again when it wakes: resumed and paused at once, it has to go on waiting.
+                await self._running.wait()
+            if self._stop.is_set():
+                return
+
+    def _batches(self, producer: int) -> Iterator[Batch]:
+        while True:
+            keys = []
+            for _ in range(self._plan.messages):
+                keys.append(f"{producer}.{self._numbers[producer]}")
+                self._numbers[producer] += 1
+            body: dict[str, Any] = {
+                "messages": [
+                    {
+                        "body": f"{key} ".encode().ljust(self._plan.body_size, b"."),
+                        "unique_id": f"drill-{key}",
+                        "queue": producer,
+                    }
+                    for key in keys
+                ],
+                "timeout_ms": self._plan.send_timeout_ms,
+            }
+            if self._plan.ack is not None:
+                body["ack"] = self._plan.ack
+            yield Batch(tuple(keys), body)
+
+    async def _send(self, producer: int, batch: Batch, *, repeats: bool) -> None:
+        """Send until an outcome stands: a success, or an error that this producer accepts."""
+        body, repeated = batch.body, False
+        while True:
+            sent_at = time.monotonic()
+            for key in batch.keys:
+                self.ledger.sent.setdefault(key, sent_at)
+            status, answer, node = await self._calls.call(
+                "POST", f"/v1/topics/{TOPIC}/messages", body
+            )
+            outcome, code = _outcome_of(status, answer)
+            ended_at = time.monotonic()
+            self.ledger.requests.append(
+                Request(producer, sent_at, ended_at, outcome, code, node, len(batch.keys))
+            )
+            if outcome is Outcome.ACKED:
+                self._tell(batch, answer, node, sent_at, ended_at, repeated)
+                return
+            if outcome is Outcome.UNKNOWN:
+                if not repeats:
+                    return
+                repeated = True
+                self.repeats += 1
+                if self._plan.grouped:
+                    body = {**batch.body, "retry": True}
+            elif not answer.get("retriable", True):
+                raise RuntimeError(f"a send was refused for good: {status} {answer}")
+            if self._stop.is_set() and not repeated:
+                return
+            if self._give_up_at is not None and time.monotonic() > self._give_up_at:
+                return
+            await asyncio.sleep(PAUSE_S)
+
+    def _tell(
+        self,
+        batch: Batch,
+        answer: dict[str, Any],
+        node: str,
+        sent_at: float,
+        ended_at: float,
+        repeated: bool,
+    ) -> None:
+        ack = answer["ack"]
+        for key, result in zip(batch.keys, answer["results"], strict=True):
+            place = Place(result["queue"], result["queue_offset"])
+            told = Told(
+                place,
+                result["physical_offset"],
+                ack["level"],
+                ack["copies"],
+                node,
+                sent_at,
+                ended_at,
+                repeated,
+            )
+            self.ledger.tell(key, told)
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    async def _consume(self, consumer: int, queue: int) -> None:
+        offset, rewinds = 0, self._rewinds
+        while True:
+            if rewinds != self._rewinds:
+                offset, rewinds = 0, self._rewinds
+            path = (
+                f"/v1/topics/{TOPIC}/queues/{queue}/messages"
+                f"?offset={offset}&max=256&wait_ms={PULL_WAIT_MS}"
+            )
+            status, answer, node = await self._calls.call("GET", path, None)
+            if status != 200 or rewinds != self._rewinds:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            for message in answer["messages"]:
+                place = Place(queue, message["queue_offset"])
+                self.ledger.see(consumer, place, key_of(message["body"]))
+            status_name = answer["status"]
+            if status_name == "OFFSET_OVERFLOW_BADLY":
+                self.ledger.seen_wrong.append(
+                    f"consumer {consumer} is at {offset} of queue {queue}, and {node} says "
+                    f"that it ends at {answer['max_offset']}"
+                )
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if answer["messages"] and answer["messages"][0]["queue_offset"] != offset:
+                first = answer["messages"][0]["queue_offset"]
+                if first > offset and answer["min_offset"] <= offset:
+                    self.ledger.seen_wrong.append(
+                        f"consumer {consumer} asked {node} for offset {offset} of queue {queue} "
+                        f"and got {first}"
+                    )
+            offset = max(offset, answer["next_offset"])
+            self._next_offsets[consumer, queue] = offset
+
+
+def _outcome_of(status: int, answer: dict[str, Any]) -> tuple[Outcome, str]:
+    """What an answer means for what was sent."""
+    if status == 200:
+        return Outcome.ACKED, ""
+    code = str(answer.get("code", status))
+    if code in UNKNOWN_CODES or (status >= 500 and "outcome" in str(answer.get("detail", ""))):
+        return Outcome.UNKNOWN, code
+    return Outcome.REFUSED, code

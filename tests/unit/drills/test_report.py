@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from drills.families import all_drills
+from drills.finding import Turn
+from drills.picture import draw
+from drills.report import page
+from drills.running import Result, Session
+from drills.stage import Needs, Stage, drill
+
+DRILLS = {found.name: found for found in all_drills()}
+
+
+def test_a_report_says_of_each_drill_what_came_of_it() -> None:
+    passed = Result(
+        DRILLS["kill-master"],
+        7,
+        passed=True,
+        seconds=9.0,
+        restored_s=1.25,
+        acked=1234,
+        errors=Counter({"fenced": 3, "ack-timeout": 2}),
+        unknown=2,
+        duplicates=1,
+        notes=["n1 is master"],
+    )
+    failed = Result(DRILLS["long-tail"], 7, lost=2, failure="A: 0.7 was acked and is not there")
+    text = page([passed, failed], seed=7, began="today", seconds=90, pictures=["group0.svg"])
+    assert "1 of 2 passed" in text
+    assert "seed 7" in text
+    assert "| 1 | kill-master" in text
+    assert "| passed | 1.25 | 3 | 0 | 1,234 | 3 | 2 | 1 | 0 |" in text
+    assert "**failed**" in text
+    assert "A: 0.7 was acked and is not there" in text
+    assert "- n1 is master" in text
+    assert "![Acks and roles](group0.svg)" in text
+
+
+def test_a_picture_shows_acks_and_roles(tmp_path: Path) -> None:
+    session = Session("group0", 100.0, 130.0)
+    session.acks = [(100.0 + number / 10, 4) for number in range(250)]
+    session.turns = [
+        Turn(100.0, "n0", "master", 1),
+        Turn(110.0, "n0", "silent", 1),
+        Turn(100.0, "n1", "in-sync", 1),
+        Turn(113.0, "n1", "master", 2),
+    ]
+    session.faults = [(110.0, "1")]
+    draw(session, tmp_path / "picture.svg")
+    assert "messages acked per second" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
+
+
+def test_drills_have_numbers_and_names_of_their_own() -> None:
+    drills = list(all_drills())
+    assert len({found.number for found in drills}) == len(drills)
+    missing = {*range(1, 41), 43, 45, 47, 48, 49} - {
+        int(found.number.rstrip("abcd")) for found in drills
+    }
+    assert not missing
+
+
+def test_two_drills_of_one_name_are_a_mistake() -> None:
+    async def run(stage: Stage) -> None:
+        del stage
+
+    with pytest.raises(AssertionError, match="two drills"):
+        drill("1", "kill-master", "again", needs=Needs())(run)
