@@ -13,10 +13,10 @@ from analytics.sources.exposition import Parser
 from analytics.sources.gaps import split
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
-from analytics.truth import cases
-from analytics.truth.exposition import openmetrics
-from analytics.truth.workload import Truth
 from tests.support.range_server import Labels, RangeServer
+from tests.truth import cases
+from tests.truth.exposition import openmetrics
+from tests.truth.workload import Truth
 
 SECOND = 1_000_000
 

@@ -23,9 +23,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from analytics.truth.scenario import Commits, Scenario
-from analytics.truth.steps import SECOND, Ints
-from analytics.truth.workload import Queue
+from tests.truth.scenario import Commits, Scenario
+from tests.truth.steps import SECOND, Ints
+from tests.truth.workload import Queue
 
 WINDOW: Final = 10
 REFRESH: Final = 10 * SECOND

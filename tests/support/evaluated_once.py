@@ -13,7 +13,7 @@ from analytics.kernel.window import Window
 from analytics.schema import TABLES
 from analytics.tables import TableRoot
 from analytics.ticks.window import known_series
-from analytics.truth.steps import DAWN, moment
+from tests.truth.steps import DAWN, moment
 
 
 def at_once(root: TableRoot, until: datetime) -> dict[str, pa.Table]:

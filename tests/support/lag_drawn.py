@@ -21,15 +21,15 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.shape import shape
 from analytics.kernel.window import Evaluated, Window
-from analytics.truth import answers, drawn
-from analytics.truth.behaviour import Random
-from analytics.truth.drawn import Drawn
-from analytics.truth.reading import totals
-from analytics.truth.steps import DAWN, SECOND, moment
-from analytics.truth.tables import collected, pair_id
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import ALARMS, Columns, of_pair
 from tests.analytics.truth.rendered import samples_table
+from tests.truth import answers, drawn
+from tests.truth.behaviour import Random
+from tests.truth.drawn import Drawn
+from tests.truth.reading import totals
+from tests.truth.steps import DAWN, SECOND, moment
+from tests.truth.tables import collected, pair_id
+from tests.truth.workload import Truth
 
 SETTLED_S: Final = 600.0
 """How long a group is looked at before its status must be known."""

@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
-from analytics.truth import answers, failing, scenarios
-from analytics.truth.scenario import Scenario
-from analytics.truth.steps import SECOND, Ints, moment
-from analytics.truth.tables import collected, pair_id
 from tests.support import burrow, lag_drawn
+from tests.truth import answers, failing, scenarios
+from tests.truth.scenario import Scenario
+from tests.truth.steps import SECOND, Ints, moment
+from tests.truth.tables import collected, pair_id
 
 ALARMS: Final = frozenset(
     {"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BEHIND", "LAGGING"}

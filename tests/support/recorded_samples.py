@@ -30,8 +30,8 @@ from pyspark.sql.types import StructType
 
 from analytics.schema import SAMPLES
 from analytics.tables.frames import spark_schema
-from analytics.truth.samples import lines, targets
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.samples import lines, targets
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
 
 NAME = "recorded_samples"
 _OWN = {"cluster", "broker", "replica", "service", "group", "topic", "queue", "job", "instance"}

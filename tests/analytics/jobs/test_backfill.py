@@ -19,13 +19,13 @@ from analytics.jobs.differences import difference
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
 from analytics.tables.parts import Written
-from analytics.truth import cases
-from analytics.truth.steps import DAWN, moment
-from analytics.truth.workload import Truth
 from tests.support.driver_watch import watched
 from tests.support.recorded_samples import NAME, RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected, assert_same
+from tests.truth import cases
+from tests.truth.steps import DAWN, moment
+from tests.truth.workload import Truth
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")

@@ -13,10 +13,10 @@ from analytics.jobs.collect import CollectOptions
 from analytics.jobs.streaming import Pace
 from analytics.tables import TableRoot
 from analytics.ticks.window import merged_series
-from analytics.truth import cases
 from tests.support.recorded_samples import NAME, RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected
+from tests.truth import cases
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")

@@ -14,14 +14,14 @@ from analytics.jobs.evaluate import COMPUTED, EvaluateOptions
 from analytics.kernel.rules import Rules
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
-from analytics.truth import cases
-from analytics.truth.steps import DAWN, moment
 from tests.support.driver_watch import watched
 from tests.support.evaluated_once import at_once
 from tests.support.job_runs import BUCKETS, collect_recorded, evaluate_closed
 from tests.support.recorded_samples import RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected, assert_same
+from tests.truth import cases
+from tests.truth.steps import DAWN, moment
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")

@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from analytics.jobs.evaluate import COMPUTED
 from analytics.jobs.landing import LANDED
 from analytics.tables import TableRoot
-from analytics.truth import cases
 from tests.support.evaluated_once import at_once
 from tests.support.job_runs import collect_recorded, evaluate_closed
 from tests.support.killed_jobs import command, killed, versions
 from tests.support.recorded_samples import RecordedSamples, record
 from tests.support.spark import spark
 from tests.support.table_rows import assert_collected, assert_same
+from tests.truth import cases
 
 __all__ = ["spark"]
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]

@@ -16,11 +16,11 @@ from analytics.jobs.evaluate import EvaluateOptions
 from analytics.jobs.streaming import STOP_FILE, Pace, StreamFailed, run_stream
 from analytics.kernel.rules import Rules
 from analytics.tables import Batch, TableRoot
-from analytics.truth import cases
 from tests.support.job_runs import BUCKETS, collect_recorded
 from tests.support.node import wait_until
 from tests.support.recorded_samples import NAME, RecordedSamples, record
 from tests.support.spark import spark
+from tests.truth import cases
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.xdist_group("spark")

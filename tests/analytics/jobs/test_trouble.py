@@ -22,16 +22,16 @@ from analytics.jobs.streaming import Pace
 from analytics.kernel.shape import shape
 from analytics.tables import TableRoot
 from analytics.tables.layout import HOUR
-from analytics.truth import cases
-from analytics.truth.exposition import write_openmetrics
-from analytics.truth.steps import DAWN, moment
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from tests.support import range_server
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer
 from tests.support.recorded_samples import exposed
 from tests.support.spark import spark
 from tests.support.table_rows import assert_same
+from tests.truth import cases
+from tests.truth.exposition import write_openmetrics
+from tests.truth.steps import DAWN, moment
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from tidemark.testing.node import free_ports
 from tidemark.testing.waiting import wait_until
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
-from analytics.truth import tables
-from analytics.truth.steps import SECOND, Floats, Ints, moment
-from analytics.truth.workload import Pair, Truth
+from tests.truth import tables
+from tests.truth.steps import SECOND, Floats, Ints, moment
+from tests.truth.workload import Pair, Truth
 
 ALARMS = frozenset({"AHEAD", "LOST", "STOPPED", "STALLED", "RACING", "FALLING_BEHIND", "LAGGING"})
 """Statuses that page or raise a ticket."""

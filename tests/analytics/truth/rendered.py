@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from analytics import schema
-from analytics.truth.samples import lines, targets
-from analytics.truth.steps import MILLISECOND
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.samples import lines, targets
+from tests.truth.steps import MILLISECOND
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
 
 
 def samples_table(truth: Truth, source: str = "scrape") -> pa.Table:

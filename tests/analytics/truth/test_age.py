@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analytics.truth import answers, cases
-from analytics.truth.steps import DAWN, SECOND
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import (
     after,
     first,
@@ -17,6 +14,9 @@ from tests.analytics.truth.judged import (
     of_series,
     statuses,
 )
+from tests.truth import answers, cases
+from tests.truth.steps import DAWN, SECOND
+from tests.truth.workload import Truth
 
 STEP = 0.11
 """Between two messages at ten a second, and a millisecond of rounding."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analytics.truth.closed import constant, queue
-from analytics.truth.paces import at
-from analytics.truth.scenario import Commits
 from tests.support.burrow import Verdict, partition
+from tests.truth.closed import constant, queue
+from tests.truth.paces import at
+from tests.truth.scenario import Commits
 
 STORED = constant(10.0, 1200.0)
 EVERY_MINUTE = np.array([at(60.0 * minute) for minute in range(1, 11)])

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from analytics.kernel.rules import Rules
-from analytics.truth import answers, cases, tables
-from analytics.truth.steps import SECOND, always
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import Columns, after, judge_window, of_series, window_of
+from tests.truth import answers, cases, tables
+from tests.truth.steps import SECOND, always
+from tests.truth.workload import Truth
 
 READ_LATER_S = 120.0
 

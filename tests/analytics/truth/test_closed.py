@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.truth import answers, cases
-from analytics.truth.closed import Capacity, constant, drained
-from analytics.truth.paces import at
-from analytics.truth.steps import DAWN, MILLISECOND, SECOND, Ints, times
+from tests.truth import answers, cases
+from tests.truth.closed import Capacity, constant, drained
+from tests.truth.paces import at
+from tests.truth.steps import DAWN, MILLISECOND, SECOND, Ints, times
 
 NEVER = np.iinfo(np.int64).max
 arrivals = st.lists(st.integers(0, 60_000), min_size=1, max_size=60).map(sorted)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.kernel.counters import deltas
-from analytics.truth import cases
-from analytics.truth.steps import Floats, Ints
-from analytics.truth.tables import collected
-from analytics.truth.workload import Truth
+from tests.truth import cases
+from tests.truth.steps import Floats, Ints
+from tests.truth.tables import collected
+from tests.truth.workload import Truth
 
 RESTARTS = (305.0, 900.4, 1207.0)
 

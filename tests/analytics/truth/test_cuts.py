@@ -11,10 +11,6 @@ import pytest
 from analytics.kernel.facts import COUNTED
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated
-from analytics.truth import answers, cases, tables
-from analytics.truth.reading import totals
-from analytics.truth.steps import SECOND
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import (
     ALARMS,
     after,
@@ -25,6 +21,10 @@ from tests.analytics.truth.judged import (
     statuses,
     window_of,
 )
+from tests.truth import answers, cases, tables
+from tests.truth.reading import totals
+from tests.truth.steps import SECOND
+from tests.truth.workload import Truth
 
 
 def events(judged: Evaluated, kind: str) -> list[dict[str, object]]:

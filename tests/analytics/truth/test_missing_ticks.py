@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated
-from analytics.truth import answers, cases
-from analytics.truth.steps import SECOND, Ints
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import ALARMS, Columns, judge, of_pair, of_series
+from tests.truth import answers, cases
+from tests.truth.steps import SECOND, Ints
+from tests.truth.workload import Truth
 
 SLACK_S = 120.0
 """The longest raise time: how much later a status may come for every reason but missing ticks."""

@@ -20,16 +20,16 @@ from analytics.sources.exposition import Parser
 from analytics.sources.labelled import batches
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
-from analytics.truth import cases
-from analytics.truth.exposition import write_openmetrics
-from analytics.truth.samples import targets
-from analytics.truth.server import ExpositionServer
-from analytics.truth.steps import SECOND
-from analytics.truth.tables import collected
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from tests.analytics.truth.judged import judge_window, window_of
 from tests.analytics.truth.rendered import samples_table
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
+from tests.truth import cases
+from tests.truth.exposition import write_openmetrics
+from tests.truth.samples import targets
+from tests.truth.server import ExpositionServer
+from tests.truth.steps import SECOND
+from tests.truth.tables import collected
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
 
 COMPUTED = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
 UNEVEN = {

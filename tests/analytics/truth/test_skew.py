@@ -11,11 +11,11 @@ import pytest
 
 from analytics.kernel.rules import Rules
 from analytics.kernel.skew import skew
-from analytics.truth import answers, cases
-from analytics.truth.steps import SECOND, Floats, moment
-from analytics.truth.tables import collected
-from analytics.truth.workload import Truth
 from tests.analytics.truth.judged import after, first, judge, judge_window, of_pair, window_of
+from tests.truth import answers, cases
+from tests.truth.steps import SECOND, Floats, moment
+from tests.truth.tables import collected
+from tests.truth.workload import Truth
 
 
 def gini(values: Floats) -> float:

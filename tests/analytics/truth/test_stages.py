@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analytics.truth import answers, cases
-from analytics.truth.reading import stages
-from analytics.truth.steps import SECOND
-from analytics.truth.workload import RECORD_SIZE
 from tests.analytics.truth.judged import after, judge, of_pair
+from tests.truth import answers, cases
+from tests.truth.reading import stages
+from tests.truth.steps import SECOND
+from tests.truth.workload import RECORD_SIZE
 
 TERMS = ("replication", "dispatch", "delivery", "processing")
 

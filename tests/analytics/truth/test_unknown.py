@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analytics.truth import cases
 from tests.analytics.truth.judged import ALARMS, judge, of_pair, of_series
+from tests.truth import cases
 
 
 def test_groups_without_a_commit_or_a_reader_have_a_reason_and_no_alarm() -> None:

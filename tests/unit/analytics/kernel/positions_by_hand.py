@@ -11,7 +11,7 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
 from analytics.schema import GAPS, LOGS, OFFSET_EVENTS, PAIRS, POSITIONS, SERIES, TIME, fit
-from analytics.truth.steps import moment
+from tests.truth.steps import moment
 
 START: Final = 1_767_600_000_000_000
 """A tick [microseconds]; row number n is of the look a fifth of a second after tick n + 1."""

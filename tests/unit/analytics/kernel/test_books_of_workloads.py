@@ -7,9 +7,9 @@ import pytest
 
 from analytics.kernel.balance import books
 from analytics.kernel.rollup import MINUTE, merge, rollup
-from analytics.truth import cases
-from analytics.truth.steps import SECOND, moment
 from tests.analytics.truth.judged import judge
+from tests.truth import cases
+from tests.truth.steps import SECOND, moment
 
 
 @pytest.mark.parametrize("case", cases.EVERY)

@@ -14,7 +14,7 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Window
 from analytics.schema import REPLICAS
-from analytics.truth.steps import moment
+from tests.truth.steps import moment
 from tests.unit.analytics.kernel.positions_by_hand import (
     NAMES_OF_LOG,
     PERIOD,

@@ -13,10 +13,10 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import Evaluated, Window
-from analytics.truth import cases
-from analytics.truth.steps import moment
-from analytics.truth.tables import collected
-from analytics.truth.workload import Truth
+from tests.truth import cases
+from tests.truth.steps import moment
+from tests.truth.tables import collected
+from tests.truth.workload import Truth
 
 MICRO = 1e-6
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.window import Evaluated, Window
-from analytics.truth.steps import moment
+from tests.truth.steps import moment
 from tests.unit.analytics.kernel.positions_by_hand import (
     START,
     column,

@@ -15,7 +15,7 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.progress import recovery_of
 from analytics.kernel.rules import Rules
 from analytics.schema import SERIES
-from analytics.truth.steps import moment
+from tests.truth.steps import moment
 from tests.unit.analytics.kernel.positions_by_hand import (
     NAMES,
     PAIR,

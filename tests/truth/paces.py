@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analytics.truth.closed import (
+from tests.truth.closed import (
     Capacity,
     broker_of,
     constant,
@@ -20,8 +20,8 @@ from analytics.truth.closed import (
     reading,
     varying,
 )
-from analytics.truth.steps import DAWN, Floats, Steps, us
-from analytics.truth.workload import Pair, Queue, Reading, Truth
+from tests.truth.steps import DAWN, Floats, Steps, us
+from tests.truth.workload import Pair, Queue, Reading, Truth
 
 GROUP: Final = "billing"
 

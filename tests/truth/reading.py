@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analytics.truth.steps import ABSENT, Ints
-from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Reading, Truth
+from tests.truth.steps import ABSENT, Ints
+from tests.truth.workload import RECORD_SIZE, Broker, Pair, Reading, Truth
 
 
 class Position(NamedTuple):

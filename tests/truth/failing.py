@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from analytics.truth import behaviour as do
-from analytics.truth import healthy
-from analytics.truth.behaviour import Random
-from analytics.truth.cases import at
-from analytics.truth.closed import Capacity, queue
-from analytics.truth.scenario import (
+from tests.truth import behaviour as do
+from tests.truth import healthy
+from tests.truth.behaviour import Random
+from tests.truth.cases import at
+from tests.truth.closed import Capacity, queue
+from tests.truth.scenario import (
     ABLE,
     QUEUES,
     RATE,
@@ -24,8 +24,8 @@ from analytics.truth.scenario import (
     scenario_of,
     working,
 )
-from analytics.truth.steps import SECOND, Steps, steps, times, us
-from analytics.truth.workload import Reading, Reset
+from tests.truth.steps import SECOND, Steps, steps, times, us
+from tests.truth.workload import Reading, Reset
 
 
 def _moment(random: Random) -> float:

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analytics.truth import behaviour as do
-from analytics.truth.behaviour import Random, Spans
-from analytics.truth.cases import at
-from analytics.truth.closed import Capacity, broker_of, queue
-from analytics.truth.steps import Ints, Steps
-from analytics.truth.workload import Pair, Queue, Reading, Truth
+from tests.truth import behaviour as do
+from tests.truth.behaviour import Random, Spans
+from tests.truth.cases import at
+from tests.truth.closed import Capacity, broker_of, queue
+from tests.truth.steps import Ints, Steps
+from tests.truth.workload import Pair, Queue, Reading, Truth
 
 SECONDS: Final = 3 * 3600.0
 QUEUES: Final = 2

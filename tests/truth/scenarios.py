@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from analytics.truth import failing, healthy
-from analytics.truth.behaviour import Random
-from analytics.truth.scenario import COMMIT_EVERY, RATE, Fault, Scenario
+from tests.truth import failing, healthy
+from tests.truth.behaviour import Random
+from tests.truth.scenario import COMMIT_EVERY, RATE, Fault, Scenario
 
 
 def well() -> Mapping[str, Callable[[Random], Scenario]]:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from analytics import schema
-from analytics.truth.columns import names, table
-from analytics.truth.reading import master, stages, started
-from analytics.truth.steps import ABSENT, SECOND, Ints, by_clock
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Broker, Truth
+from tests.truth.columns import names, table
+from tests.truth.reading import master, stages, started
+from tests.truth.steps import ABSENT, SECOND, Ints, by_clock
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Broker, Truth
 
 
 def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> pa.Table:

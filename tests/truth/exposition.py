@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from analytics.truth.samples import Target, lines, targets
-from analytics.truth.steps import Ints
-from analytics.truth.workload import SCRAPE_AFTER_LOOK, Truth
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
+from tests.truth.samples import Target, lines, targets
+from tests.truth.steps import Ints
+from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
 
 
 def scrape(truth: Truth, of: Target, look: int) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from analytics.truth.steps import ABSENT, Ints, Mask
-from analytics.truth.workload import Broker
+from tests.truth.steps import ABSENT, Ints, Mask
+from tests.truth.workload import Broker
 
 
 def names(broker: Broker, index: Ints) -> npt.NDArray[np.str_]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from analytics.truth.closed import Capacity, drained
-from analytics.truth.steps import DAWN, SECOND, Floats, Ints, Steps, times
+from tests.truth.closed import Capacity, drained
+from tests.truth.steps import DAWN, SECOND, Floats, Ints, Steps, times
 
 Random = np.random.Generator
 Spans = Sequence[tuple[float, float]]

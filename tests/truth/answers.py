@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analytics.truth.reading import pair_look, position, stages, totals
-from analytics.truth.steps import ABSENT, SECOND, Floats, Ints
-from analytics.truth.workload import Pair, Reading, Truth
+from tests.truth.reading import pair_look, position, stages, totals
+from tests.truth.steps import ABSENT, SECOND, Floats, Ints
+from tests.truth.workload import Pair, Reading, Truth
 
 
 class SeriesAnswer(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analytics.truth import behaviour as do
-from analytics.truth.behaviour import Random
-from analytics.truth.cases import at
-from analytics.truth.scenario import (
+from tests.truth import behaviour as do
+from tests.truth.behaviour import Random
+from tests.truth.cases import at
+from tests.truth.scenario import (
     ABLE,
     RATE,
     SECONDS,
@@ -18,7 +18,7 @@ from analytics.truth.scenario import (
     no_commits,
     working,
 )
-from analytics.truth.steps import DAWN, SECOND, Floats, Ints, steps, times, us
+from tests.truth.steps import DAWN, SECOND, Floats, Ints, steps, times, us
 
 
 def steady(random: Random) -> Scenario:

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analytics.truth import behaviour as do
-from analytics.truth.behaviour import Random, Spans
-from analytics.truth.cases import at
-from analytics.truth.closed import Capacity, broker_of, drained, queue
-from analytics.truth.reading import totals
-from analytics.truth.steps import DAWN, NEVER, SECOND, Ints, Steps, always, steps, times, us
-from analytics.truth.workload import Pair, Reading, Truth
+from tests.truth import behaviour as do
+from tests.truth.behaviour import Random, Spans
+from tests.truth.cases import at
+from tests.truth.closed import Capacity, broker_of, drained, queue
+from tests.truth.reading import totals
+from tests.truth.steps import DAWN, NEVER, SECOND, Ints, Steps, always, steps, times, us
+from tests.truth.workload import Pair, Reading, Truth
 
 SECONDS: Final = 2 * 3600.0
 PERIODS: Final = (5.0, 10.0, 15.0, 15.0, 30.0)

@@ -15,9 +15,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Final, Self
 
-from analytics.truth.exposition import scrape
-from analytics.truth.samples import Target, targets
-from analytics.truth.workload import Truth
+from tests.truth.exposition import scrape
+from tests.truth.samples import Target, targets
+from tests.truth.workload import Truth
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

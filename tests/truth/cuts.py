@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from analytics.truth.closed import (
+from tests.truth.closed import (
     Capacity,
     commits,
     constant,
@@ -14,9 +14,9 @@ from analytics.truth.closed import (
     queue,
     reading,
 )
-from analytics.truth.paces import at, workload
-from analytics.truth.steps import ABSENT, Ints, Steps, steps, us
-from analytics.truth.workload import Reading, Reset, Truth
+from tests.truth.paces import at, workload
+from tests.truth.steps import ABSENT, Ints, Steps, steps, us
+from tests.truth.workload import Reading, Reset, Truth
 
 
 def failover(cut: int = 37, seconds: float = 1800.0) -> Truth:

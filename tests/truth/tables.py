@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 from analytics import schema
-from analytics.truth import node_tables
-from analytics.truth.columns import joined, names, table
-from analytics.truth.reading import (
+from tests.truth import node_tables
+from tests.truth.columns import joined, names, table
+from tests.truth.reading import (
     master,
     pair_look,
     position,
 )
-from analytics.truth.steps import ABSENT, Ints, by_clock
-from analytics.truth.workload import RECORD_SIZE, Pair, Truth
+from tests.truth.steps import ABSENT, Ints, by_clock
+from tests.truth.workload import RECORD_SIZE, Pair, Truth
 
 
 class Collected(NamedTuple):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analytics.truth.node_tables import target
-from analytics.truth.reading import (
+from tests.truth.node_tables import target
+from tests.truth.reading import (
     Totals,
     master,
     pair_look,
@@ -20,8 +20,8 @@ from analytics.truth.reading import (
     stages,
     started,
 )
-from analytics.truth.steps import ABSENT, SECOND, Floats, Ints, Mask, by_clock
-from analytics.truth.workload import RECORD_SIZE, Broker, Pair, Truth
+from tests.truth.steps import ABSENT, SECOND, Floats, Ints, Mask, by_clock
+from tests.truth.workload import RECORD_SIZE, Broker, Pair, Truth
 
 
 class Target(NamedTuple):

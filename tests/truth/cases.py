@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from analytics.truth.closed import (
+from tests.truth.closed import (
     Capacity,
     broker_of,
     commits,
@@ -20,8 +20,8 @@ from analytics.truth.closed import (
     queue,
     reading,
 )
-from analytics.truth.cuts import ahead, expiry, failover, reset_backward, reset_forward
-from analytics.truth.paces import (
+from tests.truth.cuts import ahead, expiry, failover, reset_backward, reset_forward
+from tests.truth.paces import (
     at,
     draining,
     heads_half_known,
@@ -34,8 +34,8 @@ from analytics.truth.paces import (
     trickle,
     workload,
 )
-from analytics.truth.steps import SECOND, Steps, always, steps, times, us
-from analytics.truth.workload import Counter, Pair, Reading, Truth
+from tests.truth.steps import SECOND, Steps, always, steps, times, us
+from tests.truth.workload import Counter, Pair, Reading, Truth
 
 __all__ = [
     "EVERY",

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analytics.truth.steps import ABSENT, DAWN, NEVER, SECOND, Ints, Steps, always
+from tests.truth.steps import ABSENT, DAWN, NEVER, SECOND, Ints, Steps, always
 
 RECORD_SIZE: Final = 512
 """Bytes of every record in the log."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from analytics.truth.steps import DAWN, MILLISECOND, SECOND, Floats, Ints, Steps, times
-from analytics.truth.workload import Broker, Era, Log, Queue, Reading
+from tests.truth.steps import DAWN, MILLISECOND, SECOND, Floats, Ints, Steps, times
+from tests.truth.workload import Broker, Era, Log, Queue, Reading
 
 LONG_BEFORE = 3600 * SECOND
 """How long before the beginning groups committed for the first time."""
