@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from types import SimpleNamespace
+from typing import Final, NamedTuple, cast
 
 import uvloop
 
@@ -23,8 +24,11 @@ from services.broker.append import Append
 from services.broker.config import BrokerConfig
 from services.broker.files_ahead import FilesAhead
 from services.broker.flusher import Flusher, Pace
+from services.broker.ground import Ground
+from services.broker.held_pulls import HeldPulls
 from services.broker.metrics import BrokerMetrics
-from services.broker.queue_offsets import QueueOffsets
+from services.broker.queue_offsets import Queue, QueueOffsets
+from services.broker.state_log import StateLog
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
@@ -74,6 +78,51 @@ class Rate(NamedTuple):
     """The rate in each of WINDOWS equal parts of the run."""
 
 
+class LoneGround:
+    """What surrounds ``Append`` where nothing reads, dispatches or replicates the log."""
+
+    term = None
+    appends = True
+    committer = None
+    host = HOST
+
+    def __init__(
+        self, config: BrokerConfig, appender: CommitLogAppender, metrics: BrokerMetrics
+    ) -> None:
+        self.config, self.appender, self.metrics = config, appender, metrics
+        self.clock = SystemClock()
+        self.store = SimpleNamespace(last_store_timestamp_ms=0)
+        pace = Pace(config.flush_interval_ms / 1000)
+        self.flusher = Flusher(appender, pace, self.clock, metrics, on_flushed=lambda: None)
+        self.files = FilesAhead(
+            appender.prepare_next,
+            appender,
+            file_size=config.store.commit_log_file_size,
+            wait_s=config.prepare_wait_s,
+            on_change=lambda failure: None,
+        )
+
+    def append(self) -> Append:
+        """An appender of the broker on this log."""
+        return Append(
+            cast(Ground, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), HeldPulls()
+        )
+
+    def undispatched(self) -> int:
+        return 0
+
+    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+        self.flusher.appended()
+
+    def clock_stepped(self, step_ms: int) -> None:
+        pass
+
+
+class _NoSnapshots:
+    def snapshot(self) -> list[Run]:
+        return []
+
+
 class Log:
     """An empty store on the disk that is measured, appended to as the broker does."""
 
@@ -115,43 +164,11 @@ class Log:
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        metrics = BrokerMetrics(Registry("broker"))
-        config, appender, clock = self._config, self.appender, self._clock
-        file_size = config.store.commit_log_file_size
-        flusher = Flusher(
-            appender,
-            Pace(config.flush_interval_ms / 1000),
-            clock,
-            metrics,
-            on_flushed=lambda: None,
-        )
-        files = FilesAhead(
-            appender.prepare_next,
-            lambda: appender.appended,
-            file_size=file_size,
-            wait_s=config.prepare_wait_s,
-            on_change=lambda failure: None,
-        )
-        append = Append(
-            appender,
-            QueueOffsets({}),
-            files,
-            clock,
-            metrics,
-            file_size=file_size,
-            reserve=config.reserve,
-            clock_step_max_ms=config.clock_step_max_ms,
-            last_store_time_ms=0,
-            snapshot=list,
-            undispatched=lambda: 0,
-            dispatch_lag_max=config.dispatch_lag_max,
-            on_appended=lambda queues, end: flusher.appended(),
-            on_clock_step=lambda step_ms: None,
-            on_fault=flusher.fail,
-        )
+        ground = LoneGround(self._config, self.appender, BrokerMetrics(Registry("broker")))
+        append, flusher, clock = ground.append(), ground.flusher, ground.clock
         stop = asyncio.Event()
-        parts = [asyncio.create_task(part.run(stop)) for part in (flusher, files)]
-        await files.wait()
+        parts = [asyncio.create_task(part.run(stop)) for part in (flusher, ground.files)]
+        await ground.files.wait()
         collector.settle()
         counts = [0] * WINDOWS
         began = clock.monotonic()
@@ -166,7 +183,7 @@ class Log:
 
         await asyncio.gather(*(sender() for _ in range(waiters)))
         took_s = clock.monotonic() - began
-        flushes = sum(metrics.group_commit_size.counts[:-1])
+        flushes = sum(ground.metrics.group_commit_size.counts[:-1])
         stop.set()
         await asyncio.gather(*parts)
         gc.unfreeze()

@@ -16,23 +16,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from bench.durable import Log
-from services.broker.append import Append
+from bench.durable import Log, LoneGround
 from services.broker.config import BrokerConfig
 from services.broker.connections import ApiServer
-from services.broker.files_ahead import FilesAhead
-from services.broker.flusher import Flusher, Pace
+from services.broker.deduplicator import Deduplicator
 from services.broker.gate import Gate
+from services.broker.ground import Ground
 from services.broker.http_api import Api
 from services.broker.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
-from services.broker.produce import Sends
-from services.broker.queue_offsets import QueueOffsets
+from services.broker.sender import Sender
 from services.broker.topics import Topics
 from services.broker.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
-from shared.runtime.clock import SystemClock
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health
 from shared.state.values import TopicConfig
@@ -60,42 +57,14 @@ class Broker:
         """Listened on, on the loopback."""
 
     async def __aenter__(self) -> Self:
-        clock, config, metrics = SystemClock(), BrokerConfig(), self._metrics
+        config, metrics = BrokerConfig(), self._metrics
         self._closing.callback(self._log.close)
-        flusher = Flusher(
-            self._log.appender,
-            Pace(config.flush_interval_ms / 1000),
-            clock,
-            metrics,
-            on_flushed=lambda: None,
-        )
-        files = FilesAhead(
-            self._log.appender.prepare_next,
-            lambda: self._log.appender.appended,
-            file_size=config.store.commit_log_file_size,
-            wait_s=config.prepare_wait_s,
-            on_change=lambda failure: None,
-        )
-        append = Append(
-            self._log.appender,
-            QueueOffsets({}),
-            files,
-            clock,
-            metrics,
-            file_size=config.store.commit_log_file_size,
-            reserve=config.reserve,
-            clock_step_max_ms=config.clock_step_max_ms,
-            last_store_time_ms=0,
-            snapshot=list,
-            undispatched=lambda: 0,
-            dispatch_lag_max=config.dispatch_lag_max,
-            on_appended=lambda queues, end: None,  # nobody flushes: the send is what is measured
-            on_clock_step=lambda step_ms: None,
-            on_fault=flusher.fail,
-        )
+        # Its flusher does not run: the send is what is measured.
+        ground = LoneGround(config, self._log.appender, metrics)
+        clock, append = ground.clock, ground.append()
         stop = asyncio.Event()
-        making = asyncio.create_task(files.run(stop))
-        await files.wait()
+        making = asyncio.create_task(ground.files.run(stop))
+        await ground.files.wait()
         gate = Gate(Health(clock))
         gate.sends_open = True
         api = Api(
@@ -110,7 +79,7 @@ class Broker:
             delay_levels_ms=(),
             version="bench",
         )
-        sends = Sends(append, flusher, cast(Topics, _OneTopic()), clock, metrics, HOST)
+        sends = Deduplicator(Sender(cast(Ground, ground), append, cast(Topics, _OneTopic())))
         unused: dict[str, Any] = dict.fromkeys(Parts._fields, None)
         api.parts = Parts(**(unused | {"sends": sends}))
         server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.short_way)

@@ -10,72 +10,30 @@ holds. Before: ``messages`` and ``queue_offsets`` (walk step 3). After: ``flushe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.broker.files_ahead import FilesAhead
-from services.broker.metrics import BrokerMetrics
-from services.broker.queue_offsets import Numbered, Queue, QueueOffsets
-from shared.files.commit_log_appender import NewFileHook, Placed
-from shared.files.mapped_file_queue import MappedFileQueue
-from tidemark.clock import Clock
+from services.broker.ground import Ground
+from services.broker.queue_offsets import Numbered, QueueOffsets
+from shared.files.commit_log_appender import Placed
 from tidemark.errors import (
     DispatchBehind,
     FileNotReady,
     FlushFailed,
     MessageTooLarge,
     NotServing,
-    StoreError,
     WriteFailed,
 )
 from tidemark.formats import record
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
+if TYPE_CHECKING:
+    from services.broker.held_pulls import HeldPulls
+    from services.broker.state_log import StateLog
+
 FILE_TRIES: Final = 3
 """A request that waited for a file may find it filled by others; it does not wait for ever."""
-
-
-class LogAppender(Protocol):
-    """What this module needs of the commit log's appender."""
-
-    @property
-    def appended(self) -> PhysicalOffset:
-        """End of what was appended, written to the file or not."""
-        ...
-
-    @property
-    def files(self) -> MappedFileQueue:
-        """The files, without those made ahead."""
-        ...
-
-    on_new_file: NewFileHook | None
-
-    def size_of(self, runs: Sequence[Run]) -> int:
-        """Bytes that the runs' records take."""
-        ...
-
-    def room(self, total_size: int) -> bool:
-        """Whether that many bytes fit into the current file, 8 bytes behind them included."""
-        ...
-
-    def open_next(self) -> None:
-        """Open the next file, which is made. Raises OutOfResources."""
-        ...
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes that can still be appended if no further file can be made."""
-        ...
-
-    def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
-        """Put all as one batch; publish it, unless the log is pooled; say where they are."""
-        ...
-
-    @property
-    def intended(self) -> Placed | None:
-        """Where the last append was to put them; None if it wrote nothing of them."""
-        ...
 
 
 class Appended(NamedTuple):
@@ -109,54 +67,33 @@ class Append:
     """The one who appends on this node."""
 
     def __init__(
-        self,
-        appender: LogAppender,
-        queue_offsets: QueueOffsets,
-        files: FilesAhead,
-        clock: Clock,
-        metrics: BrokerMetrics,
-        *,
-        file_size: int,
-        reserve: int,
-        clock_step_max_ms: int,
-        last_store_time_ms: int,
-        snapshot: Callable[[], Sequence[Run]],
-        undispatched: Callable[[], int],
-        dispatch_lag_max: int,
-        on_appended: Callable[[Iterable[Queue], PhysicalOffset], None],
-        on_clock_step: Callable[[int], None],
-        on_fault: Callable[[StoreError], None],
-        check_may_append: Callable[[], None] = lambda: None,
+        self, ground: Ground, queue_offsets: QueueOffsets, state_log: StateLog, held: HeldPulls
     ) -> None:
-        """snapshot: the runs that a new file begins with. undispatched: bytes that reput has
-        not dispatched. on_appended: called with the queues that got messages and the end of the
-        log. on_clock_step: called with the size [ms] of a step back. on_fault: called when writing
-        has failed in a way after which nothing more can be appended. check_may_append: raises
-        NotServing where this node may not append any more, or not yet.
+        """state_log: gives the snapshot that a new file begins with. held: the pulls that wait for
+        messages.
         """
-        self._check_may_append = check_may_append
-        self._appender = appender
+        config = ground.config
+        self._ground = ground
+        self._appender, self._files, self._clock = ground.appender, ground.files, ground.clock
         self._queue_offsets = queue_offsets
-        self._files = files
-        self._clock = clock
-        self._append_duration = metrics.append_duration
-        self._file_size = file_size
-        self._reserve = reserve
-        self._clock_step_max_ms = clock_step_max_ms
-        self._last_store_time_ms = last_store_time_ms
-        self._undispatched = undispatched
-        self._dispatch_lag_max = dispatch_lag_max
-        self._on_appended = on_appended
-        self._on_clock_step = on_clock_step
-        self._on_fault = on_fault
-        self._snapshot = snapshot
-        self.records_size_max = file_size - record.BLANK_SIZE
+        self._state_log = state_log
+        self._held = held
+        self._append_duration = ground.metrics.append_duration
+        self._file_size = config.store.commit_log_file_size
+        self._reserve = config.reserve
+        self._dispatch_lag_max = config.dispatch_lag_max
+        self._is_near_to = -1
+        """End of the log up to which dispatch, as far as it was known last, is near enough."""
+        self._end = PhysicalOffset(0)
+        """End of the log after the last append."""
+        self._clock_step_max_ms = config.clock_step_max_ms
+        self._last_store_time_ms = ground.store.last_store_timestamp_ms
+        self._term = ground.term
+        self.records_size_max = self._file_size - record.BLANK_SIZE
         """Bytes of records that one file of the commit log holds."""
         self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
-        self._closed = False
-        self.on_snapshot: Callable[[PhysicalOffset, int], None] | None = None
-        """Called when a snapshot opens a file, with its physical offset and its size [bytes]."""
-        appender.on_new_file = self._begin_file
+        self._closed = not ground.appends
+        self._appender.on_new_file = self._begin_file
 
     def close(self) -> None:
         """Refuse all further appends: the node stops, or is no master any more."""
@@ -191,7 +128,8 @@ class Append:
         """
         if self._closed:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
-        self._check_may_append()
+        if self._term is not None:
+            self._term.check_appends()
         total = self._appender.size_of(runs)
         if total + room > self.records_size_max:
             raise self._too_large(total, self.records_size_max - room)
@@ -200,17 +138,23 @@ class Append:
             self._check_room(total)
         started = self._clock.monotonic()
         time_ms = self._store_time()
-        numbered, placed = self._write(runs, total, time_ms)
+        numbered, placed, end = self._write(runs, total, time_ms)
         self._last_store_time_ms = time_ms
-        end = self._appender.appended
+        self._end = end
         self._append_duration.observe(self._clock.monotonic() - started)
-        self._files.look()
-        self._on_appended(numbered.after, end)
+        if end // self._file_size != self._files.made_in:
+            self._files.log_moved_on()
+        self._ground.appended(self._held, numbered.after, end)
         return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
 
-    def _write(self, runs: Sequence[Run], total: int, time_ms: int) -> tuple[Numbered, Placed]:
-        """Put the runs, behind a snapshot if they open a new file; number all of them."""
-        first: Sequence[Run] = self._snapshot() if self._opens_file(total) else ()
+    def _write(
+        self, runs: Sequence[Run], total: int, time_ms: int
+    ) -> tuple[Numbered, Placed, PhysicalOffset]:
+        """Put the runs, behind a snapshot if they open a new file; number all of them.
+
+        Returns their numbers, their places, and the end of the log.
+        """
+        first: Sequence[Run] = self._state_log.snapshot() if self._opens_file(total) else ()
         while True:
             numbered = self._queue_offsets.number([*first, *runs] if first else runs)
             firsts, count = numbered.firsts, len(first)
@@ -226,7 +170,7 @@ class Append:
                 continue
             except (WriteFailed, FlushFailed) as fault:
                 self._closed = True
-                self._on_fault(fault)
+                self._ground.flusher.fail(fault)
                 intended = self._appender.intended
                 if intended is None:
                     raise
@@ -237,11 +181,12 @@ class Append:
             finally:
                 if count:
                     self._first = ((), ())
-            self._queue_offsets.commit(numbered, self._appender.appended)
-            if count and self.on_snapshot is not None:
+            end = self._appender.appended
+            self._queue_offsets.commit(numbered, end)
+            if count:
                 size = self._appender.size_of(first)
-                self.on_snapshot(PhysicalOffset(placed.start - size), size)
-            return numbered, placed
+                self._state_log.snapshot_placed(PhysicalOffset(placed.start - size), size)
+            return numbered, placed, end
 
     def _opens_file(self, total: int) -> bool:
         """Whether an append of so many bytes goes to the start of a new file, which is there.
@@ -275,7 +220,21 @@ class Append:
 
     def _check_room(self, total: int) -> None:
         self._files.check_may_send()
-        behind = self._undispatched()
+        if self._end > self._is_near_to:
+            self._check_dispatch()
+        if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
+            # Also while it is not known yet whether a file can be made: what is left is kept for
+            # the broker's own records.
+            self._files.raise_why_not()
+
+    def _check_dispatch(self) -> None:
+        """Raise DispatchBehind while reput is too far behind; note up to where it is not.
+
+        What is dispatched only grows, so there is no need to ask again before the log ends
+        ``dispatch_lag_max`` behind it. Where reput begins again further back, as after its files
+        were lost, sends are refused up to that many bytes later.
+        """
+        behind = self._ground.undispatched()
         if behind > self._dispatch_lag_max:
             raise DispatchBehind(
                 f"{behind} bytes are not dispatched yet, {self._dispatch_lag_max} are allowed. "
@@ -284,10 +243,7 @@ class Append:
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )
-        if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
-            # Also while it is not known yet whether a file can be made: what is left is kept for
-            # the broker's own records.
-            self._files.raise_why_not()
+        self._is_near_to = self._ground.dispatched() + self._dispatch_lag_max
 
     def _store_time(self) -> int:
         clock_ms = self._clock.wall_ms()
@@ -296,5 +252,5 @@ class Append:
             return clock_ms
         time_ms, stepped = store_time(clock_ms, last_ms, self._clock_step_max_ms)
         if stepped:
-            self._on_clock_step(last_ms - clock_ms)
+            self._ground.clock_stepped(last_ms - clock_ms)
         return time_ms

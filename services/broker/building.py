@@ -12,17 +12,18 @@ from typing import NamedTuple
 from services.broker.append import Append
 from services.broker.config_files import ConfigFiles
 from services.broker.consuming import Consuming, Foundation
+from services.broker.deduplicator import Deduplicator
 from services.broker.ground import Ground
 from services.broker.opening import ALONE, Opening
 from services.broker.parts import Parts
-from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.replication.group_sends import GroupSends
-from services.broker.sent_before import SentBefore
+from services.broker.sender import Sender
 from services.broker.state_log import StateLog
 from services.broker.state_replay import expired_queues, next_offsets, replay
+from services.broker.stored_ids import StoredIds
 from services.broker.topic_views import TopicViews
 from services.broker.topics import Topics
 from shared.files.index import IndexReader
@@ -118,47 +119,13 @@ def build_with(
         held_max=config.held_pulls_max,
         unit_checks=ground.unit_checks,
     )
-    append = Append(
-        ground.appender,
-        offsets,
-        ground.files,
-        clock,
-        metrics,
-        file_size=config.store.commit_log_file_size,
-        reserve=config.reserve,
-        clock_step_max_ms=config.clock_step_max_ms,
-        last_store_time_ms=store.last_store_timestamp_ms,
-        snapshot=state_log.snapshot,
-        undispatched=lambda: ground.flushed() - ground.dispatched(),
-        dispatch_lag_max=config.dispatch_lag_max,
-        on_appended=lambda queues, end: ground.appended(puller, queues, end),
-        on_clock_step=ground.clock_stepped,
-        on_fault=ground.flusher.fail,
-        check_may_append=(lambda: None) if ground.term is None else ground.term.check_appends,
-    )
-    if not ground.appends:
-        append.close()
+    append = Append(ground, offsets, state_log, puller.held)
     state_log.connect(append, ground.lasting)
     index = IndexReader(store.directory, ground.reader)
     queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown, clock)
-    sends = Sends(
-        append,
-        ground.flusher,
-        topics,
-        clock,
-        metrics,
-        ground.host,
-        ground.committer,
-        delay_levels_ms=config.store.delay_levels_ms,
-        group=group_sends(ground),
-        before=SentBefore(
-            index if config.store.index_enabled else None,
-            ground.reader,
-            clock,
-            dispatched=ground.dispatched,
-            written=ground.readable_end,
-            index_is_whole=lambda: not ground.positions.get(Slot.INDEX_BEHIND),
-        ),
+    sends = Deduplicator(
+        Sender(ground, append, topics, group_sends(ground)),
+        StoredIds(ground, index if config.store.index_enabled else None),
     )
     consuming = Consuming(
         Foundation(

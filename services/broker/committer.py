@@ -115,7 +115,7 @@ class Committer:
         due_s = commit_due(
             self._pace,
             pooled=self._log.appended - self._log.written,
-            waiting=len(self._waiting) > 0,
+            waiting=len(self._waiting.places) > 0,
             since_commit_s=self._clock.monotonic() - self._committed_at,
         )
         if due_s == 0.0:
@@ -145,6 +145,6 @@ class Committer:
 
     async def _stop_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        if len(self._waiting):
+        if len(self._waiting.places):
             self._commit()
         self._end(None)

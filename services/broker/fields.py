@@ -6,6 +6,7 @@ Names are paths a caller can follow: ``messages[3].properties.colour``.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
@@ -110,6 +111,15 @@ def parameter_int(text: str, name: str, low: int = -I64_MAX - 1, high: int = I64
             f"{name} must be a whole number from {low} to {high}, not {shown(text)}.", field=name
         )
     return int(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def plain_name(text: str) -> str | None:
+    """The text if it is a topic's name as it stands, without escapes; else None."""
+    try:
+        return check_name(text) if "%" not in text else None
+    except BadName:
+        return None
 
 
 def check_name(name: str, what: str = "topic") -> str:

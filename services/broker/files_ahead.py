@@ -1,8 +1,8 @@
 """Commit log files made before they are needed, in a worker thread.
 
 Making a file reserves all its blocks, which takes long and fails on a full disk: neither may happen
-inside the append step. After every append it is one comparison whether the log has moved into the
-next file; if so, another one is made behind it. A full or read-only disk is remembered as
+inside the append step. When the log has moved into the next file, another one is made
+behind it. A full or read-only disk is remembered as
 ``failure`` and tried again every second, so that writes come back by themselves when space does; so
 is a limit of open files that is reached.
 
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from shared.files.commit_log_appender import CommitLogAppender
 from tidemark.errors import DiskFull, FileNotReady, OutOfResources, ReadOnlyDisk, StoreError
-from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
@@ -32,24 +32,24 @@ class FilesAhead:
     def __init__(
         self,
         prepare: Callable[[], None],
-        written: Callable[[], PhysicalOffset],
+        appender: CommitLogAppender,
         *,
         file_size: int,
         wait_s: float,
         on_change: Callable[[StoreError | None], None],
     ) -> None:
         """prepare: makes what is missing for appending, blocking; raises DiskFull,
-        ReadOnlyDisk, OutOfResources.
-        written: end of the log. wait_s: how long a request waits for a file. on_change: called when
-        writes stop for lack of space (with why) and when they may go on (with None).
+        ReadOnlyDisk, OutOfResources. wait_s: how long a request waits for a file. on_change: called
+        when writes stop for lack of space (with why) and when they may go on (with None).
         """
         self._prepare = prepare
-        self._written = written
+        self._appender = appender
         self._file_size = file_size
         self._wait_s = wait_s
         self._on_change = on_change
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="files-ahead")
-        self._made_in = -1
+        self.made_in = -1
+        """Number of the file that the log ended in when files were made last."""
         self._making: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self.failure: StoreError | None = None
@@ -66,9 +66,9 @@ class FilesAhead:
         """Called on the loop after each attempt to make files."""
         self._was_prepared = False
 
-    def look(self) -> None:
-        """See whether the log has moved into another file; called after every append."""
-        if self._written() // self._file_size != self._made_in and self._making is None:
+    def log_moved_on(self) -> None:
+        """The log has moved into the next file: make another one behind it soon."""
+        if self._making is None:
             self._wake.set()
 
     def check_may_append(self) -> None:
@@ -77,7 +77,7 @@ class FilesAhead:
             self.raise_why_not()
 
     def check_may_send(self) -> None:
-        """Raise why senders' records are refused, if they are; the broker's own go on."""
+        """Raise why senders' records are refused, if they are; the broker's own may go on."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
 
@@ -126,7 +126,7 @@ class FilesAhead:
 
     async def _make_once(self) -> None:
         loop = asyncio.get_running_loop()
-        made_in = self._written() // self._file_size
+        made_in = self._appender.appended // self._file_size
         try:
             await loop.run_in_executor(self._executor, self._guarded)
         except (DiskFull, ReadOnlyDisk, OutOfResources) as error:
@@ -139,7 +139,7 @@ class FilesAhead:
                 )
                 self._on_change(error)
         else:
-            self._made_in = made_in
+            self.made_in = made_in
             self._was_prepared = True
             if self.failure is not None:
                 self.failure = None

@@ -199,7 +199,7 @@ class Flusher:
             return
         if unflushed <= 0:
             self._hurries = 0  # whoever hurried was served by the flush in flight
-        in_line = len(self._waiting) + self._hurries
+        in_line = len(self._waiting.places) + self._hurries
         now = self._clock.monotonic()
         if in_line and self._gathers(in_line, now):
             self._look_soon()
@@ -272,7 +272,7 @@ class Flusher:
         if released:
             self._group_commit_size.observe(released)
         self._on_flushed()
-        if self._stopping or self._first_at is not None or len(self._waiting):
+        if self._stopping or self._first_at is not None or len(self._waiting.places):
             self._look_soon()
 
     # -- the end --------------------------------------------------------------------------------

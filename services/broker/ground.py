@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.broker.committer import Committer
 from services.broker.config import BrokerConfig
@@ -23,7 +23,6 @@ from services.broker.log_look import LogLook, newest_on_disk
 from services.broker.metrics import BrokerMetrics
 from services.broker.open_store import OpenStore
 from services.broker.paced_bell import PacedBell
-from services.broker.pull import Puller
 from services.broker.queue_offsets import Queue
 from services.broker.replication.confirmer import Confirmer
 from services.broker.replication.term import Term
@@ -39,6 +38,9 @@ from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
+
+if TYPE_CHECKING:
+    from services.broker.held_pulls import HeldPulls
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ class Ground:
         )
         self.files = FilesAhead(
             self._prepare,
-            lambda: self.appender.appended,
+            self.appender,
             file_size=config.store.commit_log_file_size,
             wait_s=config.prepare_wait_s,
             on_change=self._writes_changed,
@@ -191,6 +193,10 @@ class Ground:
             return PhysicalOffset(self.positions.get(Slot.FLUSHED))
         return self.appender.flushed
 
+    def undispatched(self) -> int:
+        """Bytes that are on disk, and that reput has not dispatched."""
+        return self.appender.flushed - self.store.dispatched
+
     def lasts_to(self) -> PhysicalOffset:
         """End of what no crash takes back, and in a group no failover."""
         return self.confirmed() if self.grouped else self.appender.flushed
@@ -229,6 +235,10 @@ class Ground:
         """
         return self.appender.commit() if self.appends else self.end()
 
+    def index_is_whole(self) -> bool:
+        """False while reput makes some of the index again."""
+        return not self.positions.get(Slot.INDEX_BEHIND)
+
     # -- the life --------------------------------------------------------------------------------
 
     def start_appender(self) -> None:
@@ -256,10 +266,10 @@ class Ground:
         """Wake ha."""
         self.doorbell.ring(HA)
 
-    def appended(self, puller: Puller, queues: Iterable[Queue], end: PhysicalOffset) -> None:
-        """These queues got messages, which are in the log up to end."""
+    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+        """Note that these queues got messages, which are in the log up to end."""
         self.flusher.appended()
-        if puller.held.appended(queues, end):
+        if held.appended(queues, end):
             self.doorbell.wake()  # to poll often until it is dispatched
         if self.committer is not None:
             self.committer.appended()

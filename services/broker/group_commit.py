@@ -23,17 +23,15 @@ Waiter = TypeVar("Waiter")
 class GroupCommit(Generic[Waiter]):
     """The line of sends that wait for their bytes to be durable."""
 
-    __slots__ = ("_line", "durable", "next_deadline")
+    __slots__ = ("durable", "next_deadline", "places")
 
     def __init__(self, durable: PhysicalOffset) -> None:
         self.durable = durable
         """Everything below is on disk."""
         self.next_deadline = NO_DEADLINE
         """Nobody in line runs out of time before."""
-        self._line: deque[tuple[PhysicalOffset, float, Waiter]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._line)
+        self.places: Final[deque[tuple[PhysicalOffset, float, Waiter]]] = deque()
+        """End of the bytes, deadline and waiter of each in line, in the order of the ends."""
 
     def join(self, end: PhysicalOffset, waiter: Waiter, deadline: float = NO_DEADLINE) -> bool:
         """Stand in line until bytes below end are durable; False if they are already.
@@ -43,7 +41,7 @@ class GroupCommit(Generic[Waiter]):
         """
         if end <= self.durable:
             return False
-        line = self._line
+        line = self.places
         if line and line[-1][0] > end:
             end = line[-1][0]
         line.append((end, deadline, waiter))
@@ -60,22 +58,24 @@ class GroupCommit(Generic[Waiter]):
             return []
         self.durable = durable
         released: list[Waiter] = []
-        line = self._line
+        line = self.places
         while line and line[0][0] <= durable:
             released.append(line.popleft()[2])
         return released
 
     def expire(self, now: float) -> list[Waiter]:
         """Take those out of the line whose deadline has come; oldest first."""
-        expired = [waiter for _, deadline, waiter in self._line if deadline <= now]
+        expired = [waiter for _, deadline, waiter in self.places if deadline <= now]
         if expired:
-            self._line = deque(place for place in self._line if place[1] > now)
-        self.next_deadline = min((place[1] for place in self._line), default=NO_DEADLINE)
+            left = [place for place in self.places if place[1] > now]
+            self.places.clear()
+            self.places.extend(left)
+        self.next_deadline = min((place[1] for place in self.places), default=NO_DEADLINE)
         return expired
 
     def dissolve(self) -> list[Waiter]:
         """Empty the line (the process stops, or appends no longer): nobody in it was released."""
-        waiters = [waiter for _, _, waiter in self._line]
-        self._line.clear()
+        waiters = [waiter for _, _, waiter in self.places]
+        self.places.clear()
         self.next_deadline = NO_DEADLINE
         return waiters

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -25,6 +26,7 @@ from services.broker.fields import (
     I64_MAX,
     one_of,
     parameter_int,
+    plain_name,
     shown,
 )
 from services.broker.gate import Gate
@@ -50,12 +52,11 @@ from services.broker.listing import LIST_PARAMETERS, list_request
 from services.broker.messages import Rules, message_map, tags_code
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
-from services.broker.plain_paths import plain_pull, plain_send
 from services.broker.pools import CHANGE_SLICES, CHANGES, KINDS, UNKNOWN, Pool, Pools, Role
 from services.broker.pull import PullRequest, parse_tags
 from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.retention.calls import RetentionCalls
-from services.broker.send_call import SendCall
+from services.broker.send_call import SendCall, plain_send
 from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
 from shared.files.index import IndexPlace
@@ -79,6 +80,10 @@ from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import QueueOffset
 
 MESSAGES_DEFAULT: Final = 32
+PULL_PATH: Final = re.compile(
+    r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
+)
+"""Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
@@ -220,7 +225,7 @@ class Api:
             assert isinstance(request, web.Request)
             if request.method == "POST" and (topic := plain_send(request)) is not None:
                 return await timed_send(request, topic)
-            if request.method == "GET" and (plain := plain_pull(request.raw_path)) is not None:
+            if request.method == "GET" and (plain := _plain_pull(request.raw_path)) is not None:
                 return await timed_pull(request, *plain)
             return await otherwise(request)
 
@@ -556,6 +561,18 @@ class Api:
             if isinstance(request.protocol, BoundedHandler):
                 request.protocol.note_refused(request)
         return refused
+
+
+def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
+    """Topic, queue and parameters of a pull without escapes or mistakes in its path; else None."""
+    matched = PULL_PATH.fullmatch(path)
+    if matched is None or (topic := plain_name(matched[1])) is None:
+        return None
+    pairs = [pair.split("=") for pair in matched[3].split("&")]
+    given = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    if len(given) != len(pairs) or not given.keys() <= openapi.PULL_PARAMETERS:
+        return None
+    return topic, int(matched[2]), given
 
 
 def _pool_of(request: web.Request) -> Pool:

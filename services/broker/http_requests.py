@@ -22,8 +22,9 @@ from aiohttp import hdrs, web
 
 from services.broker import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
-from services.broker.limits import BODY_SILENCE_S, Budget
+from services.broker.limits import BODY_SILENCE_S
 from services.broker.pools import Pools
+from shared.runtime.budget import Budget
 from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
     BadName,

@@ -1,15 +1,13 @@
-"""Bounds of the broker, and the ones that are counted while it runs. Pure.
+"""Bounds of the broker.
 
 Everything a caller can make grow has a bound here or in the configuration: bytes of request bodies
 in memory, held pulls, connections, messages per request. At a bound the *next* one is refused with
-a named error; what is already there goes on. Counting happens on the event loop: integers do.
+a named error; what is already there goes on (``shared.runtime.budget`` counts).
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-from tidemark.errors import Overloaded
 
 MESSAGES_MAX: Final = 4096
 """Messages in one produce request."""
@@ -57,36 +55,3 @@ QUERY_MAX: Final = 64
 
 BODY_SILENCE_S: Final = 10.0
 """No byte of a body arrives for so long: the request is refused."""
-
-
-class Budget:
-    """So many at once and not one more: bytes waiting, pulls held."""
-
-    __slots__ = ("advice", "limit", "name", "used")
-
-    def __init__(self, name: str, limit: int, advice: str) -> None:
-        self.name = name
-        self.limit = limit
-        self.advice = advice
-        self.used = 0
-
-    def take(self, amount: int, held: int = 0) -> None:
-        """Take amount or raise Overloaded with nothing taken.
-
-        held: what the taker has of it already. One taker alone always fits: a single request larger
-        than the whole budget is the business of the request limit, not of this one.
-        """
-        if self.used > held and self.used + amount > self.limit:
-            raise Overloaded(
-                f"{self.name}: {self.used} of {self.limit} in use, {amount} more asked. "
-                "Nothing was stored.",
-                self.advice,
-                limit=self.limit,
-                used=self.used,
-            )
-        self.used += amount
-
-    def give_back(self, amount: int) -> None:
-        """Return what was taken."""
-        assert amount <= self.used
-        self.used -= amount

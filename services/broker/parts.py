@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from services.broker.deduplicator import Deduplicator
 from services.broker.delay.delayed import DelayedMessages
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
@@ -11,7 +12,6 @@ from services.broker.groups.redrive import Redrive
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
-from services.broker.produce import Sends
 from services.broker.pull import Puller
 from services.broker.query import Queries
 from services.broker.retention.keeper import Retention
@@ -21,7 +21,7 @@ from services.broker.topic_views import TopicViews
 class Parts(NamedTuple):
     """What serves, once the store is open."""
 
-    sends: Sends
+    sends: Deduplicator
     puller: Puller
     queries: Queries
     topics: TopicViews

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from services.broker.fields import shown
 from services.broker.held_pulls import HeldPulls, Polls, Wake, Watcher
-from services.broker.limits import Budget
 from services.broker.metrics import BrokerMetrics
 from services.broker.pools import held
 from services.broker.queue_offsets import Queue, QueueOffsets
@@ -24,6 +23,7 @@ from services.broker.unit_checks import UnitChecks
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
+from shared.runtime.budget import Budget
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 from tidemark.errors import BadTags, DamagedFile, NotServing

@@ -1,6 +1,6 @@
 """What repeated sends have appended lately, for first tries that were overtaken by their repeats.
 
-Before: ``produce`` appends what a repeat brings. After: ``sent_before`` looks through those parts.
+Before: ``deduplicator`` appends what a repeat brings. After: ``stored_ids`` searches those parts.
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ class StateLog:
     def connect(self, append: Append, lasting: Lasting) -> None:
         """Tell where records go; append asks for snapshots from then on."""
         self._append, self._lasting = append, lasting
-        append.on_snapshot = self._placed
 
     @property
     def snapshot_start(self) -> PhysicalOffset | None:
@@ -251,7 +250,7 @@ class StateLog:
         if not self._slices:
             # Otherwise the append has opened a file, which began with the same snapshot.
             self._slices.extend(bodies[len(at_once) :])
-            self._placed(appended.start, appended.end - appended.start)
+            self.snapshot_placed(appended.start, appended.end - appended.start)
         return appended.end
 
     def _begin(self) -> list[bytes]:
@@ -280,7 +279,7 @@ class StateLog:
             foreign_from=self._log_start(),
         )
 
-    def _placed(self, start: PhysicalOffset, size: int) -> None:
+    def snapshot_placed(self, start: PhysicalOffset, size: int) -> None:
         """A snapshot, or its first part, is in the log."""
         self._due, self._records = False, 0
         self._places.begin(start)

@@ -18,8 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from services.broker.sent import Sent
-from services.broker.sent_before import SentAgain
+from services.broker.send_result import SendResult
 from shared.files.pull import PullResult
 from shared.runtime import traced_ranges
 from shared.runtime.paced_log import PacedLog
@@ -48,7 +47,7 @@ class Trace:
         self.trace = trace
         self._tell = tell
 
-    def appended(self, topic: str, sent: Sent, start: int, end: int) -> None:
+    def appended(self, topic: str, sent: SendResult, start: int, end: int) -> None:
         """The messages are in the log at [start, end), on no disk yet."""
         log.info(
             "messages were appended",
@@ -63,7 +62,7 @@ class Trace:
         )
         self._tell(TracedRange(self.trace, start, end))
 
-    def answered(self, topic: str, sent: Sent | SentAgain) -> None:
+    def answered(self, topic: str, sent: SendResult) -> None:
         """The level is reached, and said to the sender."""
         log.info(
             "a send was answered",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
+from typing import Final
 
 from tidemark.clock import Clock
 from tidemark.formats.hosts import Host
@@ -20,7 +21,7 @@ class UniqueIds:
 
     def __init__(self, clock: Clock, host: Host) -> None:
         self._clock, self._host = clock, host
-        self._maker = UniqueIdMaker(host.address, os.getpid() & 0xFFFF, secrets.randbits(32))
+        self.maker: Final = UniqueIdMaker(host.address, os.getpid() & 0xFFFF, secrets.randbits(32))
         self._month_start_ms = 0
         self._month_end_ms = 0
 
@@ -30,12 +31,7 @@ class UniqueIds:
 
     def make(self) -> str:
         """An id of 32 (IPv6: 56) hexadecimal digits."""
-        return self._maker.make(self.now_ms())
-
-    @property
-    def head(self) -> bytes:
-        """What all ids of this process begin with."""
-        return self._maker.head
+        return self.maker.make(self.now_ms())
 
     def now_ms(self) -> int:
         """Milliseconds since the month began, as an id holds them."""
@@ -43,10 +39,6 @@ class UniqueIds:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._anchor(now_ms)
         return now_ms - self._month_start_ms
-
-    def take(self, count: int) -> int:
-        """Number of the next id; the following ones begin count later."""
-        return self._maker.take(count)
 
     def _anchor(self, now_ms: int) -> None:
         now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()

@@ -3,7 +3,7 @@
 The line itself is ``group_commit``. Each sender has a future of its own, so that one who goes away
 disturbs nobody; they have one timer together, set to the first deadline in the line, because one
 for each would cost more than the append. Before: ``flusher`` or ``committer`` reached an offset.
-After: ``produce`` answers (walk step 7).
+After: ``sender`` answers (walk step 7).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Waiting:
         self._timer_at = NO_DEADLINE
         self._open = True
 
-    def __len__(self) -> int:
-        return len(self._line)
+        self.places: Final = self._line.places
+        """One for each sender in line."""
 
     def wait(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
         """A future: True once the position has reached end, False if the deadline came first.

@@ -49,22 +49,17 @@ class UniqueIdMaker:
             raise ValueError(f"an address has 4 or 16 bytes, not {len(address)}")
         fixed = address + struct.pack(">HI", pid & 0xFFFF, salt & 0xFFFFFFFF)
         self._fixed = fixed.hex().upper()
-        self._next = 0
+        self.head: Final = self._fixed.encode("ascii")
+        """First 20 or 44 hex digits of all ids of this maker."""
+        self.next_number = 0
+        """Number of the next id: its low 16 bits end the id."""
         self._lock = threading.Lock()
 
-    @property
-    def head(self) -> bytes:
-        """What all ids of this maker begin with: 20 or 44 hex digits."""
-        return self._fixed.encode("ascii")
-
     def take(self, count: int) -> int:
-        """Set the next count numbers aside for ids made elsewhere; return the first of them.
-
-        An id is ``head``, the time and the number's low 16 bits. With 0 it only tells the next one.
-        """
+        """Reserve the next count numbers for ids that are made elsewhere; return the first."""
         with self._lock:
-            first = self._next
-            self._next += count
+            first = self.next_number
+            self.next_number += count
         return first
 
     def make(self, now_ms_since_month: int) -> str:

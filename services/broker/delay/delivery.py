@@ -6,7 +6,7 @@ for many turns, and after it the thread keeps what follows. Progress is told by 
 once a second while it moves. A kill anywhere costs nothing: what was appended names its origin.
 
 Turns, and what ``delayed`` does, exclude each other by one lock. Where the log cannot be
-read, or takes no messages, delivery waits and tries again; it never skips. Before: ``produce`` or a
+read, or takes no messages, delivery waits and tries again; it never skips. Before: ``sender`` or a
 send-back put the message where it waits. After: dispatch, like any other message.
 """
 

@@ -2,7 +2,7 @@
 
 Has the face of ``flusher.Flusher.durable``: alone, what is on disk lasts; in a group, what ha has
 confirmed, which is on the disks of the whole in-sync set. Looks at the page whenever a doorbell
-rings and, while somebody waits, every millisecond. Before: ha published CONFIRM. After: ``produce``
+rings and, while somebody waits, every millisecond. Before: ha published CONFIRM. After: ``sender``
 answers (walk step 7).
 """
 
@@ -55,7 +55,7 @@ class Confirmer:
         """
         if self._term.may_answer:
             self._waiting.reach(PhysicalOffset(self._term.confirmed))
-        return len(self._waiting) > 0
+        return len(self._waiting.places) > 0
 
     def close(self) -> None:
         """The term is over: promise nobody anything any more."""

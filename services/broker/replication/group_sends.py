@@ -1,7 +1,7 @@
 """What a send asks its group: may it be stored, is it confirmed, may success be said now.
 
 The rules are ``promises``; here they meet the term and the line of those who wait. Before:
-``produce`` has a request. After: ``produce`` answers it, in the step in which ``reached`` said so.
+``sender`` has a request. After: ``sender`` answers it, in the step in which ``reached`` said so.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decided twice: before the append, so that what cannot be promised is refused with nothing stored,
 and in the very step of the loop in which the answer leaves (docs/replication.md, acknowledging).
-Before: ``messages`` read what the sender asks for. After: ``produce`` answers.
+Before: ``messages`` read what the sender asks for. After: ``sender`` answers.
 """
 
 from __future__ import annotations

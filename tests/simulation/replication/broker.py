@@ -21,7 +21,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
-from services.broker.sent import Sent
+from services.broker.send_result import SendResult
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
 from shared.files.store_dir import Role
@@ -309,7 +309,7 @@ class Broker(Service):
         members, task = self.machine.slot(Slot.IN_SYNC_SIZE), asyncio.current_task()
         assert task is not None
 
-        def stored(topic: str, sent: Sent, start: int, end: int) -> None:
+        def stored(topic: str, sent: SendResult, start: int, end: int) -> None:
             placed.extend((start, end))
             self._waiting[task] = admitted_us + timeout_ms * 1000 + ANSWERED_US
             members_now = self.machine.slot(Slot.IN_SYNC_SIZE)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from services.broker.append import Append, Appended, store_time
+from services.broker.config import BrokerConfig
 from services.broker.files_ahead import FilesAhead
+from services.broker.ground import Ground
+from services.broker.held_pulls import HeldPulls
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import Queue, QueueOffsets
+from services.broker.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
@@ -52,30 +57,73 @@ class Clock(SystemClock):
         return self.now_ms
 
 
-@dataclass
+class Flusher:
+    """What appending needs of the flusher."""
+
+    def __init__(self) -> None:
+        self.faults: list[StoreError] = []
+
+    def fail(self, fault: StoreError) -> None:
+        self.faults.append(fault)
+
+
 class Parts:
     """An Append over a real log, with knobs for everything around it."""
 
-    append: Append
-    appender: CommitLogAppender
-    reader: CommitLogReader
-    offsets: QueueOffsets
-    clock: Clock
-    undispatched: int = 0
-    snapshot: list[Message] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    faults: list[StoreError] = field(default_factory=list)
-    appended: list[tuple[list[Queue], int]] = field(default_factory=list)
-    snapshots_taken: int = 0
-    prepare: Callable[[], None] = lambda: None
-    files: FilesAhead = field(init=False)
+    def __init__(self, store: StoreDir, positions: Positions, wait_s: float) -> None:
+        self.config = BrokerConfig(
+            store=store.config, clock_step_max_ms=10_000, dispatch_lag_max=1000
+        )
+        appender = CommitLogAppender(store, positions)
+        appender.start_at(PhysicalOffset(0))
+        self.offsets = QueueOffsets({})
+        self.reader = CommitLogReader(store, positions)
+        self.store = SimpleNamespace(last_store_timestamp_ms=0)
+        self.metrics = BrokerMetrics(Registry("broker"))
+        self.clock = Clock()
+        self.flusher = Flusher()
+        self.term = None
+        self.appends = True
+        self.appender = appender
+        self.prepare: Callable[[], None] = appender.prepare_next
+        self.files = FilesAhead(
+            lambda: self.prepare(),
+            appender,
+            file_size=FILE_SIZE,
+            wait_s=wait_s,
+            on_change=lambda failure: None,
+        )
+        self.notified: list[tuple[list[Queue], int]] = []
+        """Queues that got messages, and the end of the log, of each append."""
+        self.behind = 0
+        self.steps: list[int] = []
+        self.first: list[Message] = []
+        """The snapshot that a new file begins with."""
+        self.snapshots_taken = 0
+        log = cast(Ground, self)
+        self.append = Append(log, self.offsets, cast(StateLog, self), HeldPulls())
 
-    def take_snapshot(self) -> list[Run]:
-        self.snapshots_taken += 1
-        return runs_of(self.snapshot)
-
-    async def store(self, *messages: Message, own: bool = False) -> Appended:
+    async def put(self, *messages: Message, own: bool = False) -> Appended:
         return await self.append.append(runs_of(messages), own=own)
+
+    def undispatched(self) -> int:
+        return self.behind
+
+    def dispatched(self) -> PhysicalOffset:
+        return PhysicalOffset(self.appender.appended - self.behind)
+
+    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+        self.notified.append((list(queues), end))
+
+    def clock_stepped(self, step_ms: int) -> None:
+        self.steps.append(step_ms)
+
+    def snapshot(self) -> list[Run]:
+        self.snapshots_taken += 1
+        return runs_of(self.first)
+
+    def snapshot_placed(self, start: PhysicalOffset, size: int) -> None:
+        assert size > 0
 
 
 @asynccontextmanager
@@ -84,46 +132,16 @@ async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Par
     store = StoreDir(OsDisk(), directory, config)
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
-    appender = CommitLogAppender(store, positions)
-    appender.start_at(PhysicalOffset(0))
-    clock, offsets = Clock(), QueueOffsets({})
-    metrics = BrokerMetrics(Registry("broker"))
-    parts: Parts
-    files = FilesAhead(
-        lambda: parts.prepare(),
-        lambda: appender.appended,
-        file_size=FILE_SIZE,
-        wait_s=wait_s,
-        on_change=lambda failure: None,
-    )
-    append = Append(
-        appender,
-        offsets,
-        files,
-        clock,
-        metrics,
-        file_size=FILE_SIZE,
-        reserve=FILE_SIZE // 4,
-        clock_step_max_ms=10_000,
-        last_store_time_ms=0,
-        snapshot=lambda: parts.take_snapshot(),
-        undispatched=lambda: parts.undispatched,
-        dispatch_lag_max=1000,
-        on_appended=lambda queues, end: parts.appended.append((list(queues), end)),
-        on_clock_step=lambda step: parts.steps.append(step),
-        on_fault=lambda fault: parts.faults.append(fault),
-    )
-    parts = Parts(append, appender, CommitLogReader(store, positions), offsets, clock)
-    parts.prepare, parts.files = appender.prepare_next, files
+    parts = Parts(store, positions, wait_s)
     stop = asyncio.Event()
-    task = asyncio.create_task(files.run(stop))
+    task = asyncio.create_task(parts.files.run(stop))
     try:
-        await asyncio.wait_for(files.wait(), 5)
+        await asyncio.wait_for(parts.files.wait(), 5)
         yield parts
     finally:
         stop.set()
         await asyncio.gather(task, return_exceptions=True)
-        appender.close(clean=True)
+        parts.appender.close(clean=True)
         parts.reader.close()
         positions.close()
 
@@ -147,7 +165,7 @@ async def fill(parts: Parts, size: int) -> tuple[int, StoreError]:
     """Append until it is refused: how many were stored, and the refusal."""
     for stored in itertools.count():
         try:
-            await parts.store(message(body=bytes(size)))
+            await parts.put(message(body=bytes(size)))
         except StoreError as refusal:
             return stored, refusal
     raise AssertionError("unreachable")
@@ -177,22 +195,22 @@ def test_store_times_stand_still_for_a_small_step_and_follow_a_large_one(
 
 async def test_the_runs_of_a_request_lie_one_behind_the_other(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        await parts.store(message(0))
+        await parts.put(message(0))
         sent = [(1, b"a"), (1, b"bb"), (0, b"ccc"), (2, b"d")]
-        stored = await parts.store(*(message(queue, body) for queue, body in sent))
+        stored = await parts.put(*(message(queue, body) for queue, body in sent))
         assert stored.firsts == [0, 1, 0]
         *starts, end = offsets_of(stored)
         numbers = [0, 1, 1, 0]
         for offset, (queue, body), number in zip(starts, sent, numbers, strict=True):
             assert read(parts, offset) == ("t", queue, number, body)
         assert stored.end == end == parts.appender.appended
-        assert parts.appended[-1] == ([("t", 1), ("t", 0), ("t", 2)], stored.end)
+        assert parts.notified[-1] == ([("t", 1), ("t", 0), ("t", 2)], stored.end)
 
 
 async def test_a_run_of_many_messages_is_numbered_as_one(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        first = await parts.store(*(message(body=b"%d" % number) for number in range(300)))
-        second = await parts.store(*(message(body=b"%d" % number) for number in range(300, 310)))
+        first = await parts.put(*(message(body=b"%d" % number) for number in range(300)))
+        second = await parts.put(*(message(body=b"%d" % number) for number in range(300, 310)))
         assert (first.firsts, second.firsts) == ([0], [300])
         assert second.start == first.end
         for number, offset in enumerate([*offsets_of(first)[:-1], *offsets_of(second)[:-1]]):
@@ -201,16 +219,16 @@ async def test_a_run_of_many_messages_is_numbered_as_one(tmp_path: Path) -> None
 
 async def test_what_is_refused_takes_no_number(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        await parts.store(message())
+        await parts.put(message(body=bytes(1000)))  # so much may be appended before reput is asked
         with pytest.raises(MessageTooLarge) as caught:
-            await parts.store(message(body=bytes(FILE_SIZE)))
+            await parts.put(message(body=bytes(FILE_SIZE)))
         assert caught.value.facts["limit"] == FILE_SIZE - 8
-        parts.undispatched = 1001
+        parts.behind = 1001
         with pytest.raises(DispatchBehind):
-            await parts.store(message())
-        await parts.store(message(), own=True)
-        parts.undispatched = 0
-        assert (await parts.store(message())).firsts == [2]
+            await parts.put(message())
+        await parts.put(message(), own=True)
+        parts.behind = 0
+        assert (await parts.put(message())).firsts == [2]
 
 
 async def test_a_run_that_lies_about_its_messages_is_refused_whole(tmp_path: Path) -> None:
@@ -225,7 +243,7 @@ async def test_a_run_that_lies_about_its_messages_is_refused_whole(tmp_path: Pat
 
 async def test_requests_roll_into_the_next_file_and_wait_for_it(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        stored = [await parts.store(message(body=bytes(10_000))) for _ in range(40)]
+        stored = [await parts.put(message(body=bytes(10_000))) for _ in range(40)]
         assert [each.firsts for each in stored] == [[number] for number in range(40)]
         assert parts.appender.written > 6 * FILE_SIZE
         for number, each in enumerate(stored):
@@ -237,15 +255,15 @@ async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely
 ) -> None:
     async with parts_in(tmp_path) as parts:
         state = [message(0, b"part 0", "state"), message(0, b"part 1", "state")]
-        parts.snapshot = state
-        first = await parts.store(message(body=b"first"))
+        parts.first = state
+        first = await parts.put(message(body=b"first"))
         assert first.firsts == [0]
         assert read(parts, 0) == ("state", 0, 0, b"part 0")
         assert read(parts, first.start) == ("t", 0, 0, b"first")
         # A state record that itself moves the log into the next file stands behind the snapshot.
         while parts.appender.room(10_500):
-            await parts.store(message(body=bytes(10_000)))
-        own = await parts.store(message(0, bytes(10_000), "state"), own=True)
+            await parts.put(message(body=bytes(10_000)))
+        own = await parts.put(message(0, bytes(10_000), "state"), own=True)
         start = parts.reader.next_file(PhysicalOffset(0))
         assert read(parts, start) == ("state", 0, 2, b"part 0")
         assert own.firsts == [4]
@@ -265,7 +283,7 @@ async def held_at_the_last_file(parts: Parts) -> asyncio.Event:
     parts.prepare = slow
     # The broker's own records: sends would stop before the last file is full.
     while parts.appender.room(20_500) or parts.appender.files.next_ready:
-        await parts.store(message(body=bytes(20_000)), own=True)
+        await parts.put(message(body=bytes(20_000)), own=True)
     return hold
 
 
@@ -273,10 +291,10 @@ async def test_a_snapshot_is_asked_for_only_when_it_goes_out(tmp_path: Path) -> 
     # Taken before the file was there it was dropped, and counted as gone out: the file that came
     # began without one.
     async with parts_in(tmp_path) as parts:
-        parts.snapshot = [message(0, b"part", "state")]
+        parts.first = [message(0, b"part", "state")]
         hold = await held_at_the_last_file(parts)
         taken = parts.snapshots_taken
-        waits = asyncio.create_task(parts.store(message(body=bytes(20_000)), own=True))
+        waits = asyncio.create_task(parts.put(message(body=bytes(20_000)), own=True))
         await asyncio.sleep(0)
         assert parts.snapshots_taken == taken
         hold.set()
@@ -287,9 +305,9 @@ async def test_a_snapshot_is_asked_for_only_when_it_goes_out(tmp_path: Path) -> 
 
 async def test_a_message_that_fits_only_without_the_snapshot_goes_without(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        parts.snapshot = [message(0, bytes(5000), "state")]
+        parts.first = [message(0, bytes(5000), "state")]
         body = bytes(FILE_SIZE - 500)
-        stored = await parts.store(message(body=body))
+        stored = await parts.put(message(body=body))
         assert stored.start == 0
         assert parts.offsets.next_of(("state", 0)) == 0
 
@@ -306,13 +324,13 @@ async def test_a_full_disk_stops_sends_before_the_log_is_full_and_leaves_room_fo
         stored, refusal = await fill(parts, 5000)
         assert isinstance(refusal, DiskFull)
         assert parts.appender.reserved_bytes >= FILE_SIZE // 4
-        own = await parts.store(message(0, bytes(5000), "state"), own=True)
+        own = await parts.put(message(0, bytes(5000), "state"), own=True)
         assert own.firsts == [0]
         parts.prepare = parts.appender.prepare_next
         async with asyncio.timeout(10):
             while True:
                 try:
-                    again = await parts.store(message(body=bytes(5000)))
+                    again = await parts.put(message(body=bytes(5000)))
                     break
                 except DiskFull:
                     await asyncio.sleep(0.02)
@@ -338,13 +356,13 @@ async def test_a_slow_disk_is_an_error_that_says_so_and_stores_nothing(tmp_path:
 
 async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
-        first = await parts.store(message())
+        first = await parts.put(message())
         parts.clock.now_ms -= 5000
-        second = await parts.store(message())
+        second = await parts.put(message())
         assert second.store_timestamp_ms == first.store_timestamp_ms
         assert parts.steps == []
         parts.clock.now_ms -= 60_000
-        third = await parts.store(message())
+        third = await parts.put(message())
         assert third.store_timestamp_ms == parts.clock.now_ms
         assert parts.steps == [65_000]
 
@@ -355,10 +373,10 @@ async def test_what_retention_refuses_are_sends_and_not_the_brokers_own_records(
     async with parts_in(tmp_path) as parts:
         parts.files.refusal = DiskFull("the disk is 91 % full.", "Wait.")
         with pytest.raises(DiskFull, match="91 %"):
-            await parts.store(message())
-        assert (await parts.store(message(), own=True)).firsts == [0]
+            await parts.put(message())
+        assert (await parts.put(message(), own=True)).firsts == [0]
         parts.files.refusal = None
-        assert (await parts.store(message())).firsts == [1]
+        assert (await parts.put(message())).firsts == [1]
 
 
 async def test_a_guard_keeps_files_from_being_made_and_every_attempt_is_told(
@@ -381,7 +399,7 @@ async def test_a_guard_keeps_files_from_being_made_and_every_attempt_is_told(
         assert isinstance(refusal, DiskFull)
         assert parts.appender.reserved_bytes >= FILE_SIZE + FILE_SIZE // 4
         assert parts.appender.files.ready_ahead == 1
-        await parts.store(message(body=bytes(20_000)), own=True)
+        await parts.put(message(body=bytes(20_000)), own=True)
         parts.files.guard = lambda: None
         await parts.files.wait()
         assert attempts[-1] is None
@@ -391,28 +409,28 @@ async def test_a_closed_log_refuses(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         parts.append.close()
         with pytest.raises(NotServing, match="stopping"):
-            await parts.store(message())
+            await parts.put(message())
 
 
 async def test_a_failed_write_ends_appending_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with parts_in(tmp_path) as parts:
-        await parts.store(message())
+        await parts.put(message())
         file = next(iter(parts.appender._open.values()))
         monkeypatch.setattr(type(file), "pwrite", _fails)
         end = parts.appender.appended
         with pytest.raises(WriteFailed) as failed:
-            await parts.store(message(), message())
+            await parts.put(message(), message())
         monkeypatch.undo()
         intended = failed.value.appended
         assert isinstance(intended, Appended)
         assert (intended.firsts, intended.start) == ([1], end)
         sizes = memoryview(intended.sizes).cast("I")
         assert (len(sizes), intended.end) == (2, end + sum(sizes))
-        assert [type(fault) for fault in parts.faults] == [WriteFailed]
+        assert [type(fault) for fault in parts.flusher.faults] == [WriteFailed]
         with pytest.raises(NotServing):
-            await parts.store(message())
+            await parts.put(message())
         assert parts.offsets.next_of(("t", 0)) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.broker.gate import Gate
-from services.broker.limits import Budget
+from shared.runtime.budget import Budget
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tidemark.errors import (

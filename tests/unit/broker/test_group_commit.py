@@ -15,7 +15,7 @@ def test_one_flush_releases_everybody_below_it_and_nobody_above() -> None:
         assert line.join(PhysicalOffset(end), name)
     assert line.advance(PhysicalOffset(199)) == ["a"]
     assert line.advance(PhysicalOffset(300)) == ["b", "c"]
-    assert len(line) == 0
+    assert len(line.places) == 0
 
 
 def test_who_comes_after_the_flush_does_not_wait() -> None:
@@ -95,5 +95,5 @@ def test_nobody_is_released_early_forgotten_or_twice(steps: list[tuple[str, int]
                 for each in late:
                     left.remove(each)
                 assert all(joined[each] <= now for each in late)
-    assert len(line) == len(left)
+    assert len(line.places) == len(left)
     assert line.advance(PhysicalOffset(end)) == left

@@ -223,7 +223,7 @@ async def test_a_large_snapshot_goes_out_in_slices_and_not_at_every_file() -> No
     before = len(sink.bodies)
     first = bodies_of(log.snapshot())
     assert len(first) == 1
-    log._placed(PhysicalOffset(before), 1)
+    log.snapshot_placed(PhysicalOffset(before), 1)
     assert log.snapshot() == [], "the rest is still going out"
     while log._slices:
         await log._append_slice()

@@ -7,7 +7,7 @@ appender does it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -48,7 +48,6 @@ class Files:
         self.end = 0
         self.missing = False
         self.full = False
-        self.on_snapshot: Callable[[PhysicalOffset, int], None] = lambda start, size: None
         self.state_log: StateLog | None = None
 
     def append_now(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
@@ -66,7 +65,7 @@ class Files:
             start = self.end
             self._put(first)
             if first:
-                self.on_snapshot(PhysicalOffset(start), self.end - start)
+                self.state_log.snapshot_placed(PhysicalOffset(start), self.end - start)
         start = self.end
         self._put(bodies)
         return Appended([], PhysicalOffset(start), b"", 1, PhysicalOffset(self.end))

@@ -14,7 +14,7 @@ import pytest
 from services.broker import api_document
 from services.broker.append import Appended
 from services.broker.messages import AckLevel, Rules
-from services.broker.sent import Sent
+from services.broker.send_result import SendResult
 from services.broker.traces import HEADER, MESSAGES_NAMED_MAX, TRACED_PER_S, Trace, Traces
 from shared.files.commit_log import CommitLogReader
 from shared.files.pull import PullResult, PullStatus
@@ -102,7 +102,7 @@ def test_what_is_appended_is_told_to_the_other_services() -> None:
     traces = Traces(StillClock())
     traces.ring = lambda service, note: rung.append((service, decode(note)))
 
-    class Nothing(Sent):
+    class Nothing(SendResult):
         def results(self) -> list[dict[str, Any]]:
             return []
 

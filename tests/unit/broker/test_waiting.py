@@ -55,7 +55,7 @@ async def test_each_is_out_of_time_at_his_own_deadline() -> None:
     for after_s, left in ((0.01, 3), (0.03, 2), (0.05, 1)):
         clock.now = 100.0 + after_s
         assert await waits[after_s] is False
-        assert len(waiting) == left
+        assert len(waiting.places) == left
     assert not for_ever.done()
 
 

@@ -135,7 +135,7 @@ class RetainedStore:
         appender = self.small.appender
         self.files = FilesAhead(
             appender.prepare_next,
-            lambda: appender.appended,
+            appender,
             file_size=FILE_SIZE,
             wait_s=1.0,
             on_change=lambda failure: None,

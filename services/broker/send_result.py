@@ -1,8 +1,8 @@
-"""The answer to a send: where its messages are, shown only when somebody asks for it.
+"""The result of a send: where each message is. Built only when it is asked for.
 
-Nothing is made per message before: the common answer is packed in one pass over the request's own
-bytes. Before: ``produce`` has appended, and the level is reached. After: ``send_call`` writes it
-(walk step 7).
+The common answer is packed in one pass over the request's own bytes, without an object for each
+message. Before: ``sender`` has appended, and the level is reached. After: ``send_call`` writes the
+answer (walk step 7).
 """
 
 from __future__ import annotations
@@ -26,16 +26,26 @@ from tidemark.errors import (
 )
 from tidemark.formats import batch, hosts, ids, properties, twins
 from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
 
 COPIES: Final = 1
 """Of a node alone."""
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
-class Sent:
-    """An answered send: what was stored where, shown only when it is asked for."""
+class SendResult:
+    """Level, copies and places of a send that was stored, whole or in part."""
 
-    __slots__ = ("_appended", "_entries", "_positions", "_runs", "_waits", "copies", "level")
+    __slots__ = (
+        "_appended",
+        "_entries",
+        "_positions",
+        "_results",
+        "_runs",
+        "_waits",
+        "copies",
+        "level",
+    )
 
     def __init__(
         self,
@@ -46,24 +56,38 @@ class Sent:
         positions: Sequence[int] | None = None,
         waits: Sequence[Wait | None] | None = None,
     ) -> None:
-        """entries: of all messages, in the request's order. positions: of each of them, its place
-        among the messages of the runs; None: the same. waits: of each, what it waits for; None:
-        none waits.
+        """entries: all messages, in the request's order. positions: place of each of them among
+        the messages of the runs; None: the same. waits: what each waits for; None: none waits.
         """
         self.level = level
         self.copies = COPIES
         self._entries = entries
         self._runs = runs
-        self._appended = appended
+        self._appended: Appended | None = appended
         self._positions = positions
         self._waits = waits
+        self._results: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def of_places(cls, level: AckLevel, results: list[dict[str, Any]]) -> SendResult:
+        """The result of a repeated send, whose messages lie in more than one place of the log."""
+        made = cls.__new__(cls)
+        made.level, made.copies, made._results = level, COPIES, results
+        made._appended = None
+        return made
+
+    @property
+    def start(self) -> PhysicalOffset:
+        """Where the first record of what was appended begins."""
+        assert self._appended is not None, "asked only of what was appended"
+        return self._appended.start
 
     def packed(self) -> bytes:
         """The body of the answer in msgpack."""
-        runs, appended = self._runs, self._appended
-        if len(runs) > 1 or self._waits is not None:
+        appended = self._appended
+        if appended is None or len(self._runs) > 1 or self._waits is not None:
             return cast(bytes, msgpack.packb(self.as_dict()))
-        run = runs[0]
+        run = self._runs[0]
         return twins.pack_answer(
             run.entries,
             appended.sizes,
@@ -86,7 +110,13 @@ class Sent:
 
     def results(self) -> list[dict[str, Any]]:
         """Where each message is, in the request's order."""
-        runs, (firsts, start, sizes, time_ms, _) = self._runs, self._appended
+        if self._results is None:
+            assert self._appended is not None, "of_places sets the results"
+            self._results = self._made(self._appended)
+        return self._results
+
+    def _made(self, appended: Appended) -> list[dict[str, Any]]:
+        runs, (firsts, start, sizes, time_ms, _) = self._runs, appended
         numbers = [
             (run.queue_id, number)
             for run, first in zip(runs, firsts, strict=True)

@@ -1,34 +1,29 @@
-"""A send that is repeated because its outcome was unknown: what of it is in the log already.
+"""Unique ids of what is in the log already, for a send that is repeated.
 
 The sender chose the unique ids and says that it sends again. What reput has dispatched is looked up
 in the index, in slices and within a bound; the ids of what lies behind that are read once and kept
-while it is not dispatched. Only what is in neither is appended, and the answer tells the old
-places. How far the index is looked through is a position in the log, noted ten minutes before by
-the clock that nobody sets: the wall clock may be set between a send and its repeat. Without such a
-note, after a start, it is 4 GiB of log. A store without an index gives duplicates
-of what is dispatched. While an index is made again, only what lies behind what is dispatched can be
-told; a repeat of anything else has to wait. A first try that waits itself may be overtaken by its
-repeat: what repeats have appended lately is noted for it. Before: ``produce`` has a repeated
-request, or one that waited. After: it appends the rest.
+while it is not dispatched. How far back the index is searched is a position in the log, noted ten
+minutes before by the monotonic clock: the wall clock may be set between a send and its repeat.
+Without such a note, after a start, it is 4 GiB of log. In a store without an index, repeats of what
+is dispatched are stored again. While an index is made again, only what lies behind what is
+dispatched can be found; a repeat of anything else has to wait. Before: ``deduplicator`` has a
+repeated request, or one that waited. After: it appends the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple, cast
-
-import msgpack
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from services.broker.delay.placing import Wait
-from services.broker.messages import AckLevel
+from services.broker.ground import Ground
 from services.broker.repeats import Part
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import Asked, Budget, IndexReader
 from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
-from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, ids, properties, twins
 from tidemark.formats.delay import TIMER_TOPIC
@@ -94,31 +89,6 @@ class Place(NamedTuple):
             "store_timestamp_ms": self.store_timestamp_ms,
             **more,
         }
-
-
-class SentAgain:
-    """The answer to a repeated send: old places and new ones, in the request's order."""
-
-    def __init__(self, level: AckLevel, copies: int, results: list[dict[str, Any]]) -> None:
-        self.level = level
-        self.copies = copies
-        self._results = results
-
-    def packed(self) -> bytes:
-        """The body of the answer in msgpack."""
-        return cast(bytes, msgpack.packb(self.as_dict()))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The body of the answer as a value."""
-        return {
-            "status": "PUT_OK",
-            "ack": {"level": self.level.value, "copies": self.copies},
-            "results": self._results,
-        }
-
-    def results(self) -> list[dict[str, Any]]:
-        """Where each message is."""
-        return self._results
 
 
 class Indexed(NamedTuple):
@@ -188,31 +158,20 @@ class _Tail:
         return None
 
 
-class SentBefore:
-    """Finds messages by their unique ids up to the log's last byte. Belongs to one loop."""
+class StoredIds:
+    """Finds stored messages by their unique ids, up to the log's last byte. Belongs to one loop."""
 
-    def __init__(
-        self,
-        index: IndexReader | None,
-        reader: CommitLogReader,
-        clock: Clock,
-        *,
-        dispatched: Callable[[], PhysicalOffset],
-        written: Callable[[], PhysicalOffset],
-        index_is_whole: Callable[[], bool],
-    ) -> None:
-        """index: None if the store keeps none. written: end of what can be read of the log, which
-        is all that was appended: the first try may be no older than a moment. index_is_whole: False
-        while some of the index is made again.
-        """
+    def __init__(self, ground: Ground, index: IndexReader | None) -> None:
+        """index: None if the store keeps none."""
         self._index = index
-        self._reader = reader
-        self._clock = clock
-        self._dispatched = dispatched
-        self._written = written
-        self._index_is_whole = index_is_whole
+        self._reader = ground.reader
+        self._clock = ground.clock
+        self._dispatched = ground.dispatched
+        # All that was appended: the first try may be no older than a moment.
+        self._written = ground.readable_end
+        self._index_is_whole = ground.index_is_whole
         self._looking = asyncio.Lock()
-        self._tail = _Tail(reader)
+        self._tail = _Tail(self._reader)
         self._notes: deque[tuple[float, int]] = deque()
         """(monotonic time, end of the log then), oldest first, NOTE_INTERVAL_S apart or more."""
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from services.broker import sent_before
+from services.broker import stored_ids
 from services.broker.delay.placing import Wait
+from services.broker.ground import Ground
 from services.broker.repeats import NOTED_MAX, Part, Repeats
-from services.broker.sent_before import (
+from services.broker.stored_ids import (
     LOOK_BACK_S,
     Place,
-    SentBefore,
+    StoredIds,
     unique_ids_of,
     walk,
     without,
@@ -68,20 +71,24 @@ def broker(tmp_path: Path) -> Iterator[Rebooted]:
     made.close()
 
 
-def before_of(
-    broker: SmallBroker, *, has_index: bool = True, clock: Clock | None = None
-) -> SentBefore:
-    return SentBefore(
-        broker.index if has_index else None,
-        broker.reader,
-        clock or Clock(broker),
+def ids_of(
+    broker: SmallBroker,
+    *,
+    has_index: bool = True,
+    clock: Clock | None = None,
+    index_is_whole: Callable[[], bool] | None = None,
+) -> StoredIds:
+    ground = SimpleNamespace(
+        reader=broker.reader,
+        clock=clock or Clock(broker),
         dispatched=broker.dispatched,
-        written=lambda: broker.appender.appended,
-        index_is_whole=lambda: not broker.positions.get(Slot.INDEX_BEHIND),
+        readable_end=lambda: broker.appender.appended,
+        index_is_whole=index_is_whole or (lambda: not broker.positions.get(Slot.INDEX_BEHIND)),
     )
+    return StoredIds(cast(Ground, ground), broker.index if has_index else None)
 
 
-def find(before: SentBefore, topics: Sequence[str], unique_ids: Sequence[str]) -> dict[str, Place]:
+def find(before: StoredIds, topics: Sequence[str], unique_ids: Sequence[str]) -> dict[str, Place]:
     indexed = asyncio.run(before.find_indexed(topics, unique_ids, GiveWay()))
     return before.find(indexed, topics, unique_ids)
 
@@ -103,7 +110,7 @@ def test_what_is_dispatched_and_what_is_not_is_found_and_nothing_else(
     broker.dispatch()
     (second, _) = append(broker, "t", "B", "OTHER")
     append(broker, "u", "C")
-    found = find(before_of(broker), ["t"], ["A", "B", "C", "D"])
+    found = find(ids_of(broker), ["t"], ["A", "B", "C", "D"])
     assert {name: place.physical_offset for name, place in found.items()} == {
         "A": first,
         "B": second,
@@ -117,14 +124,14 @@ def test_of_two_with_one_id_the_first_counts(broker: SmallBroker) -> None:
     (first,) = append(broker, "t", "A")
     broker.dispatch()
     append(broker, "t", "A")
-    assert find(before_of(broker), ["t"], ["A"])["A"].physical_offset == first
+    assert find(ids_of(broker), ["t"], ["A"])["A"].physical_offset == first
 
 
 def test_the_walk_goes_on_in_the_next_file(broker: SmallBroker) -> None:
     names = [f"ID{number}" for number in range(2000)]
     offsets = append(broker, "t", *names)
     assert broker.appender.appended > 1 << 18, "more than a file"
-    found = find(before_of(broker), ["t"], names)
+    found = find(ids_of(broker), ["t"], names)
     assert [found[name].physical_offset for name in names] == offsets
 
 
@@ -133,7 +140,7 @@ def test_a_clock_that_was_set_ahead_hides_nothing(broker: SmallBroker) -> None:
     repeat, and the message was stored twice."""
     append(broker, "t", "A")
     broker.dispatch()
-    before = before_of(broker)
+    before = ids_of(broker)
     broker.now_ms += 700_000
     assert find(before, ["t"], ["A"])
     broker.now_ms -= 10 * 86_400_000
@@ -142,7 +149,7 @@ def test_a_clock_that_was_set_ahead_hides_nothing(broker: SmallBroker) -> None:
 
 def test_it_looks_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroker) -> None:
     clock = Clock(broker)
-    before = before_of(broker, clock=clock)
+    before = ids_of(broker, clock=clock)
     append(broker, "t", "A")
     broker.dispatch()
     assert find(before, ["t"], ["A"])
@@ -160,14 +167,14 @@ def test_what_is_not_dispatched_is_read_once_however_many_repeats_there_are(
     """Each repeat walked all of it, on the loop: with reput stopped a send took 260 ms."""
     names = [f"ID{number}" for number in range(3000)]
     places = append(broker, "t", *names)
-    before, walked = before_of(broker), list[int]()
+    before, walked = ids_of(broker), list[int]()
 
     def counted(*args: Any) -> Any:
         found = walk(*args)
         walked.extend(entry.physical_offset for entry in found[0])
         return found
 
-    monkeypatch.setattr(sent_before, "walk", counted)
+    monkeypatch.setattr(stored_ids, "walk", counted)
     for number in (0, 1500, 2999):
         (found,) = find(before, ["t", "u"], [names[number]]).values()
         assert found.physical_offset == places[number]
@@ -185,14 +192,14 @@ def test_what_is_not_dispatched_is_read_once_however_many_repeats_there_are(
 def test_the_unique_ids_that_are_kept_are_bounded(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sent_before, "TAIL_IDS_MAX", 1500)
+    monkeypatch.setattr(stored_ids, "TAIL_IDS_MAX", 1500)
     append(broker, "t", *(f"ID{number}" for number in range(4000)))
     with pytest.raises(Overloaded, match="Nothing was stored"):
-        find(before_of(broker), ["t"], ["ID1"])
+        find(ids_of(broker), ["t"], ["ID1"])
 
 
 def test_dispatch_between_the_two_halves_of_a_look_hides_nothing(broker: SmallBroker) -> None:
-    before = before_of(broker)
+    before = ids_of(broker)
     places = append(broker, "t", "A", "B")
     indexed = asyncio.run(before.find_indexed(["t"], ["A", "B", "C"], GiveWay()))
     (last,) = append(broker, "t", "C")
@@ -205,20 +212,20 @@ def test_dispatch_between_the_two_halves_of_a_look_hides_nothing(broker: SmallBr
 def test_ids_made_to_have_one_hash_are_refused_after_a_bounded_look(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sent_before, "RECORDS_MAX", 10)
+    monkeypatch.setattr(stored_ids, "RECORDS_MAX", 10)
     alike = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=5)]
     assert len({index_hash("t", each) for each in alike}) == 1
     append(broker, "t", *alike[1:])
     broker.dispatch()
     with pytest.raises(Overloaded, match="same hashes"):
-        find(before_of(broker), ["t"], [alike[0]])
+        find(ids_of(broker), ["t"], [alike[0]])
 
 
 def test_without_an_index_the_tail_is_what_is_known(broker: SmallBroker) -> None:
     append(broker, "t", "A")
     broker.dispatch()
     append(broker, "t", "B")
-    assert find(before_of(broker, has_index=False), ["t"], ["A", "B"]).keys() == {"B"}
+    assert find(ids_of(broker, has_index=False), ["t"], ["A", "B"]).keys() == {"B"}
 
 
 def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
@@ -234,15 +241,15 @@ def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
     assert broker.positions.get(Slot.INDEX_BEHIND)
     assert broker.dispatched() == broker.appender.appended
     with pytest.raises(DispatchBehind, match=r"index is being made again.*Nothing was st") as found:
-        find(before_of(broker), ["t"], ["A"])
+        find(ids_of(broker), ["t"], ["A"])
     assert found.value.retriable
     (second,) = append(broker, "t", "B")
-    assert find(before_of(broker), ["t"], ["B"])["B"].physical_offset == second, "it is in the tail"
+    assert find(ids_of(broker), ["t"], ["B"])["B"].physical_offset == second, "it is in the tail"
     with pytest.raises(DispatchBehind):
-        find(before_of(broker), ["t"], ["B", "A"])
-    assert not find(before_of(broker, has_index=False), ["t"], ["A"]), "there is none to wait for"
+        find(ids_of(broker), ["t"], ["B", "A"])
+    assert not find(ids_of(broker, has_index=False), ["t"], ["A"]), "there is none to wait for"
     broker.dispatch()
-    places = find(before_of(broker), ["t"], ["A", "B", "C"])
+    places = find(ids_of(broker), ["t"], ["A", "B", "C"])
     assert {name: place.physical_offset for name, place in places.items()} == {
         "A": first,
         "B": second,
@@ -256,14 +263,7 @@ def test_an_index_that_is_taken_away_during_the_look_may_lack_what_was_not_found
     broker.dispatch()
     for missing in ("A", "B"):
         answers = iter([True, False])
-        before = SentBefore(
-            broker.index,
-            broker.reader,
-            Clock(broker),
-            dispatched=broker.dispatched,
-            written=lambda: broker.appender.appended,
-            index_is_whole=lambda answers=answers: next(answers),  # type: ignore[misc]
-        )
+        before = ids_of(broker, index_is_whole=functools.partial(next, answers))
         if missing == "A":
             assert find(before, ["t"], ["A"])
         else:
@@ -305,10 +305,10 @@ def test_only_so_many_repeats_are_kept_and_who_began_before_is_told_so() -> None
 def test_a_tail_that_is_too_long_is_a_matter_of_waiting(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.broker.sent_before.TAIL_MAX", 100)
+    monkeypatch.setattr("services.broker.stored_ids.TAIL_MAX", 100)
     append(broker, "t", "A", "B")
     with pytest.raises(DispatchBehind, match="Nothing was stored") as caught:
-        find(before_of(broker), ["t"], ["A"])
+        find(ids_of(broker), ["t"], ["A"])
     assert caught.value.retriable
     assert caught.value.facts["limit"] == 100
 
@@ -341,7 +341,7 @@ def test_what_waits_for_a_time_is_due_as_its_record_says(
     )
     if dispatched:
         broker.dispatch()
-    place = find(before_of(broker), ["orders", delay.TIMER_TOPIC], ["A"])["A"]
+    place = find(ids_of(broker), ["orders", delay.TIMER_TOPIC], ["A"])["A"]
     later = Wait(delay.TIMER_TOPIC, at_ms=due_ms + 5000)
     for wait in (later, None):
         result = place.result("A", HOST, wait)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import msgpack
 import pytest
 
 from services.broker.append import Append, Appended
-from services.broker.committer import Committer
+from services.broker.deduplicator import Deduplicator
 from services.broker.delay.wanted import Delay
-from services.broker.flusher import Flusher
+from services.broker.ground import Ground
 from services.broker.messages import AckLevel, Pick, ProduceRequest
 from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.sent import Sent, result_of
+from services.broker.send_result import SendResult, result_of
+from services.broker.sender import Sender
 from services.broker.topics import Topics
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -110,23 +111,36 @@ class OneTopic:
         return TopicConfig(name, QUEUES, QUEUES)
 
 
+def ground_of(
+    log: object,
+    metrics: BrokerMetrics | None = None,
+    *,
+    pooled: bool = False,
+    delay_levels_ms: tuple[int, ...] = (),
+) -> Ground:
+    """What a sender needs of a log, which is its own flusher and, if it is pooled, committer."""
+    return cast(
+        Ground,
+        SimpleNamespace(
+            flusher=log,
+            committer=log if pooled else None,
+            clock=SystemClock(),
+            host=HOST,
+            config=SimpleNamespace(store=SimpleNamespace(delay_levels_ms=delay_levels_ms)),
+            metrics=metrics or BrokerMetrics(Registry("broker")),
+        ),
+    )
+
+
 def sends_to(
     log: Log,
     metrics: BrokerMetrics | None = None,
     *,
     pooled: bool = False,
     delay_levels_ms: tuple[int, ...] = (),
-) -> Sends:
-    return Sends(
-        cast(Append, log),
-        cast(Flusher, log),
-        cast(Topics, OneTopic()),
-        SystemClock(),
-        metrics or BrokerMetrics(Registry("broker")),
-        HOST,
-        cast(Committer, log) if pooled else None,
-        delay_levels_ms,
-    )
+) -> Deduplicator:
+    ground = ground_of(log, metrics, pooled=pooled, delay_levels_ms=delay_levels_ms)
+    return Deduplicator(Sender(ground, cast(Append, log), cast(Topics, OneTopic())))
 
 
 def request(
@@ -151,7 +165,7 @@ def stored(log: Log) -> list[tuple[int, list[bytes]]]:
     ]
 
 
-async def queues_of(sends: Sends, log: Log, *picks: Pick, topic: str = "t") -> list[int]:
+async def queues_of(sends: Deduplicator, log: Log, *picks: Pick, topic: str = "t") -> list[int]:
     """Where the messages of a request with these picks go, as the answer says and the log has."""
     bodies = [b"%d" % number for number in range(len(picks))]
     sent = await sends.send(topic, request(*bodies, picks=list(picks)), BORN)
@@ -261,7 +275,7 @@ async def test_a_send_that_meets_no_file_waits_for_it() -> None:
     log = Log()
     log.lacks_file = True
     sent = await sends_to(log).send("t", request(b"a"), BORN)
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
     assert len(log.requests) == 1
 
 

@@ -5,34 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from services.broker.append import FILE_TRIES
+from services.broker.deduplicator import Deduplicator
 from services.broker.delay.wanted import Delay
-from services.broker.flusher import Flusher
+from services.broker.ground import Ground
 from services.broker.messages import AckLevel, ProduceRequest
-from services.broker.metrics import BrokerMetrics
-from services.broker.produce import Sends
 from services.broker.queue_offsets import QueueOffsets
-from services.broker.sent import Sent
-from services.broker.sent_before import SentAgain, SentBefore
+from services.broker.send_result import SendResult
+from services.broker.sender import Sender
+from services.broker.stored_ids import StoredIds
 from services.broker.topics import Topics
-from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
 from shared.state.state import BrokerState
-from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
+from tests.support.small_broker import BORN, LEVELS_MS, SmallBroker
 from tests.unit.broker.test_append import held_at_the_last_file, parts_in
-from tests.unit.broker.test_sent_before import before_of
+from tests.unit.broker.test_sender import ground_of
+from tests.unit.broker.test_stored_ids import ids_of
 from tests.unit.broker.test_topics import FakeLog
 from tidemark.errors import FileNotReady, Overloaded
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
-
-Answer = Sent | SentAgain
 
 
 class Held:
@@ -74,18 +73,11 @@ class Kit:
 
     def __init__(self, broker: Broker, topics: object | None = None) -> None:
         self.broker, self.topics = broker, HeldTopics()
-        self.sends = Sends(
-            broker.append_part,
-            broker.flusher_part,
-            cast(Topics, topics or self.topics),
-            SystemClock(),
-            BrokerMetrics(Registry("broker")),
-            HOST,
-            delay_levels_ms=LEVELS_MS,
-            before=before_of(broker),
-        )
+        ground = ground_of(broker.flusher_part, delay_levels_ms=LEVELS_MS)
+        sender = Sender(ground, broker.append_part, cast(Topics, topics or self.topics))
+        self.sends = Deduplicator(sender, ids_of(broker))
 
-    def send(self, *ids: str | None, retry: bool = False, **more: Any) -> asyncio.Task[Answer]:
+    def send(self, *ids: str | None, retry: bool = False, **more: Any) -> asyncio.Task[SendResult]:
         return asyncio.create_task(self.sends.send("t", request(*ids, retry=retry, **more), BORN))
 
     def stored(self) -> list[str]:
@@ -210,7 +202,7 @@ async def test_a_first_try_that_waited_is_answered_as_ever_beside_repeats_of_oth
     await kit.send("B", retry=True)
     kit.broker.positions.publish(Slot.INDEX_BEHIND, 1)
     await let_go(kit.broker.files, [0])
-    assert isinstance(await sent, Sent)
+    assert isinstance(await sent, SendResult)
     assert kit.stored() == ["B", "A"]
 
 
@@ -236,22 +228,15 @@ async def test_with_a_slow_disk_a_send_and_all_its_repeats_are_stored_once(tmp_p
     async with parts_in(tmp_path) as parts:
         hold = await held_at_the_last_file(parts)
         start = parts.appender.appended
-        sends = Sends(
-            parts.append,
-            cast(Flusher, None),
-            cast(Topics, HeldTopics()),
-            SystemClock(),
-            BrokerMetrics(Registry("broker")),
-            HOST,
-            before=SentBefore(
-                None,
-                parts.reader,
-                SystemClock(),
-                dispatched=lambda: start,
-                written=lambda: parts.appender.appended,
-                index_is_whole=lambda: True,
-            ),
+        log = SimpleNamespace(
+            reader=parts.reader,
+            clock=SystemClock(),
+            dispatched=lambda: start,
+            readable_end=lambda: parts.appender.appended,
+            index_is_whole=lambda: True,
         )
+        sender = Sender(ground_of(None), parts.append, cast(Topics, HeldTopics()))
+        sends = Deduplicator(sender, StoredIds(cast(Ground, log), None))
         tries = [
             asyncio.create_task(
                 sends.send("t", request(name, retry=retry, ack=AckLevel.MEMORY), BORN)
