@@ -53,13 +53,16 @@ class Damage:
                 own.out.put(CheckLog(at))
 
     def _places(self, at: int | None) -> list[int]:
-        """Where to look for damage at or shortly before at: a look is at one file, up to there."""
+        """Where to look for damage at or shortly before at: a look is at one file, up to there.
+
+        Small files of the log may be several within what two nodes compare.
+        """
         own = self._own
         if at is None or not own.first_offset <= at < own.confirm:
             return []
         before = max(own.first_offset, at - CRC_WINDOW)
         size = own.setup.file_size
-        return [at] if before // size == at // size else [before - before % size + size - 1, at]
+        return [*range(before - before % size + size - 1, at, size), at]
 
     def found(self, detail: str) -> None:
         """A record of the own log is damaged, and this node does not follow anybody, or was known

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.replication.process import running
+from tidemark.errors import DiskFull
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.machine import Machine
+
+LOOK_S: Final = 0.25
+"""Interval at which the disk is looked at."""
 
 
 class _NoOffsets:
@@ -24,13 +32,25 @@ class _NoOffsets:
 
 
 class _NoRetention:
-    """Nothing expires."""
+    """Nothing expires; the disk is looked at, as ``retention.fullness`` does."""
 
-    fullness = SimpleNamespace(sends_refused=False)
+    def __init__(self, files_ahead: Any, machine: Machine) -> None:
+        self._files, self._machine = files_ahead, machine
+        self.fullness = self
+
+    @property
+    def sends_refused(self) -> bool:
+        """Whether the disk is too full for sends."""
+        return self._files.refusal is not None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stop."""
-        await stop.wait()
+        while not stop.is_set():
+            is_crowded = self._machine.is_crowded
+            self._files.refusal = DiskFull("too full for sends.") if is_crowded else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await stop.wait()
 
 
 class NoConsuming:
@@ -38,7 +58,9 @@ class NoConsuming:
 
     def __init__(self, base: Any, *, on_group_change: Callable[[], None]) -> None:
         self.offsets = _NoOffsets()
-        self.retention = _NoRetention()
+        thread = running()
+        assert thread is not None
+        self.retention = _NoRetention(base.files_ahead, thread.process.machine)
         coordinator = SimpleNamespace(topic_changed=lambda topic: None)
         self.groups = SimpleNamespace(coordinator=coordinator, state=base.state)
         self.configs = self.views = self.send_back = self.redrive = self.tracer = None
@@ -58,7 +80,7 @@ class NoConsuming:
             process.is_opened = True
             await stop.wait()
 
-        return {"opened": wait}
+        return {"opened": wait, "retention": lambda: self.retention.run(stop)}
 
     async def finish(self) -> None:
         """Nothing is still to be said."""

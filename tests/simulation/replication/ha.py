@@ -44,6 +44,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication.history import PROMISING, History
+from tests.simulation.replication.known_marks import Unfit, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
@@ -95,6 +96,8 @@ class Ha(Service):
         """Orders to switch, and to whom."""
         self._differed: tuple[set[str], set[str]] | None = None
         """Alarms, and what the probes said instead, at the last look; None: they agreed."""
+        self.found_us = 0
+        """When it had recovered the log."""
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
         process.on_end.append(lambda: network.ended(self))
@@ -168,6 +171,7 @@ class Ha(Service):
 
     async def main(self) -> None:
         """As ``services.ha.service``."""
+        before = marks_of(self.machine)
         held = await asyncio.to_thread(self._open)
         found = await asyncio.to_thread(
             lambda: held.recover(
@@ -178,6 +182,8 @@ class Ha(Service):
         if found.halted is not None and self.node not in self.history.damaged:
             raise Violation(f"{self.node} halts at its start: {found.halted}")
         self.history.check_own_confirm(self.machine)
+        check_found(self.machine, before, found, self.history)
+        self.found_us = self.machine.timeline.now_us
         self.tell(f"found {found}")
         positions = held.positions
         views = self.views = LogViews(held.directory, positions)
@@ -232,6 +238,7 @@ class _Judged:
         self._counted: dict[Member, int] = {}
         self._repeats = Repeats(ha.node)
         self._steps = StepsTaken(ha, replica)
+        self._unfit = Unfit(ha, replica)
         self._read: Stored | None = None
         """The lease as it was read last; None: another request has ended since."""
         self._wanted_epoch = 0
@@ -249,6 +256,7 @@ class _Judged:
         effects = self._replica.handle(event, now_ms)
         self._repeats.happened(event, now_ms)
         self._steps.handled()
+        self._unfit.happened(event, now_ms)
         own = self._replica.own
         if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
             raise Violation(f"{ha.node} has no alarm, and failed: {event.code}: {event.detail}")
@@ -306,6 +314,7 @@ class _Judged:
                 history.enters(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
                 self._steps.asks(effect)
+                self._unfit.asks(effect)
                 if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
                     self._wanted_epoch = lease.epoch
                     if self._read != base:

@@ -20,6 +20,7 @@ from shared.files.store_dir import Role
 from shared.state.state import BrokerState
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.confirmed import Confirmed
+from tests.simulation.replication.known_marks import check_cut
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
@@ -281,6 +282,10 @@ class History:
             raise Violation(f"{machine.name} has finished what it began, and {path} is not durable")
         if machine.is_being_emptied and machine.durable_incarnation == machine.resync_of:
             raise Violation(f"{machine.name} is emptied, and still the member that it was")
+
+    def cuts(self, machine: Machine, point: int) -> None:
+        """A replica has begun to cut its log."""
+        check_cut(machine, point, self.confirmed)
 
     def becomes_another(self, machine: Machine, *, alone: bool) -> None:
         """A store was emptied: nobody may have it mapped."""

@@ -17,9 +17,10 @@ from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.violation import Violation
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_files import Directory, Inode
+from tidemark.errors import DiskFull
 from tidemark.formats import epochs
 from tidemark.formats.checkpoint import Slot, check_slot, proven
-from tidemark.formats.epochs import EpochStart
+from tidemark.formats.epochs import EpochStart, EpochsUnreadable
 from tidemark.formats.filenames import offset_name
 
 ROOT: Final = Path("/store")
@@ -38,6 +39,8 @@ PROMISE: Final = ROOT / "ha" / "promise"
 IDENTITY: Final = ROOT / "ha" / "identity"
 INTENT: Final = ROOT / "ha" / "intent"
 CONFIRM: Final = ROOT / "ha" / "confirm"
+DAMAGE: Final = ROOT / "ha" / "damage"
+TWIN: Final = TABLE.with_name(TABLE.name + ".bak")
 CUT: Final = ROOT / "cut"
 WATCHED_FILES: Final = (
     *("promise", "confirm", "intent", "identity"),
@@ -68,6 +71,10 @@ class Judge(Protocol):
 
     def cut_is_over(self, machine: Machine) -> None:
         """A process is about to remove the intent of a cut or a resync."""
+        ...
+
+    def cuts(self, machine: Machine, point: int) -> None:
+        """The intent to cut the log at point stands in its file."""
         ...
 
     def gives_log_back(self, machine: Machine, process: Process) -> None:
@@ -102,6 +109,10 @@ class Machine:
         """Has failed: a sync may have, once."""
         self.roomy_us = 0
         """Since when its disk has room again."""
+        self.is_crowded = False
+        """The disk is filled to where sends are refused, and takes everything all the same."""
+        self.queues_are_full = False
+        """The disk takes no further queue file."""
         self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed_append: Callable[[], None] | None = None
         self._armed: dict[Slot, Callable[[], None]] = {}
@@ -171,6 +182,9 @@ class Machine:
         """A name was made, replaced or removed."""
         if path == INTENT and self.is_being_emptied:
             self.resync_of = self.incarnation
+        point = self._said(INTENT).get("point") if path == INTENT else None
+        if isinstance(point, int):
+            self._judge.cuts(self, point)
         if path == TABLE:
             self._judge.writes(self, process, "replaces the epoch table")
         if path == PROMISE:
@@ -238,6 +252,7 @@ class Machine:
         self._armed_files.clear()
         self._armed_append = None
         self.is_full = self.syncs_fail = False
+        self.is_crowded = self.queues_are_full = False
 
     @property
     def syncs_fail(self) -> bool:
@@ -292,6 +307,25 @@ class Machine:
         assert isinstance(inode, Inode)
         inode.flip(at % FILE_SIZE, bit)
 
+    def remove_log_file(self, at: int) -> None:
+        """The file that holds at is gone, for whoever opens it and on the disk."""
+        self.disk.remove_tree(LOG / offset_name(at - at % FILE_SIZE))
+
+    def put_file(self, path: Path, data: bytes | None) -> None:
+        """Somebody puts a file into the store, or removes it (None); durably."""
+        self.disk.remove_tree(path)
+        if data is not None:
+            file = self.disk.create(path, 0, reserve=False)
+            file.pwrite(data, 0)
+            file.sync()
+            file.close()
+        self.disk.sync_directory(path.parent)
+
+    def must_have_room(self, path: Path) -> None:
+        """A file is about to be made. Raises DiskFull."""
+        if self.queues_are_full and QUEUES in path.parents:
+            raise DiskFull(f"no room for {path}.", path=path, free_bytes=0, limit=1)
+
     def remove_queues(self) -> None:
         """Somebody removes every queue file."""
         _remove_below(self.disk, QUEUES)
@@ -321,6 +355,17 @@ class Machine:
         """As ``ha/confirm`` says."""
         said = self._said(CONFIRM).get("confirm")
         return said if isinstance(said, int) else 0
+
+    @property
+    def noted_damage(self) -> int | None:
+        """Where ``ha/damage`` says that the log is damaged; None: it says nothing."""
+        said = self._said(DAMAGE).get("at")
+        return said if isinstance(said, int) else None
+
+    @property
+    def has_durable_damage(self) -> bool:
+        """Whether a start after a power cut would know of damage."""
+        return bool(self._durable_file(DAMAGE))
 
     @property
     def promised(self) -> int:
@@ -450,11 +495,17 @@ def _remove_below(disk: SimDisk, directory: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _facts(raw: bytes) -> dict[str, object]:
-    """What a file of ha says; the judge asks again and again."""
-    said = json.loads(raw.partition(b"\n")[0] or b"{}")
+    """What a file of ha says; the judge asks again and again. Nothing, if it was spoiled."""
+    try:
+        said = json.loads(raw.partition(b"\n")[0] or b"{}")
+    except ValueError:
+        return {}
     return said if isinstance(said, dict) else {}
 
 
 @lru_cache(maxsize=1024)
 def _entries(raw: bytes) -> tuple[EpochStart, ...]:
-    return tuple(epochs.decode(raw)) if raw else ()
+    try:
+        return tuple(epochs.decode(raw)) if raw else ()
+    except EpochsUnreadable:
+        return ()  # somebody spoiled it

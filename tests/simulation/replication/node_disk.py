@@ -27,6 +27,7 @@ class ProcessDisk:
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
         """As of a real disk."""
+        self.machine.must_have_room(path)
         file = self._disk.create(path, size, reserve=reserve)
         self.machine.touched(path, self.process)
         border()

@@ -17,6 +17,7 @@ from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machi
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.rotting import Rotting
 from tests.simulation.replication.trying import (
     AGAIN_MS,
     QUIET_MS,
@@ -79,6 +80,7 @@ class Trials(Trying):
             *(self._remove_a_member, self._order_in_the_dark),
             *(self._pause_failover, self._stand_still),
             *Outages(world).trials,
+            *Rotting(world).trials,
         )
 
     def run(self, count: int) -> None:

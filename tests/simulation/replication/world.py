@@ -8,6 +8,7 @@ from typing import Final
 from services.ha.lease.value import Member
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.group import Group
+from tests.simulation.replication.known_marks import check_damage_is_kept, check_trouble_is_known
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import (
@@ -169,6 +170,8 @@ class World:
             if service is not None:
                 service.check_answered()
                 service.check_probes()
+                check_damage_is_kept(service)
+                check_trouble_is_known(service)
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _check_links(self) -> None:

@@ -1,0 +1,153 @@
+"""What a start of ha must know from the disk, and what it must keep there for the next one.
+
+Marks of a replica are in files that only it writes: promise, confirm offset, damage. A start that
+knows less than the one before it stands for the lease, cuts or acknowledges where it must not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from services.ha.effects import LeasePut
+from services.ha.events import Event, Failed
+from services.ha.failover import State
+from services.ha.own import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
+from services.ha.setup import Found
+from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+from tidemark.formats.record import BLANK_SIZE, MAGIC_BLANK
+
+if TYPE_CHECKING:
+    from services.ha.replica import Replica
+    from tests.simulation.replication.ha import Ha
+    from tests.simulation.replication.history import History
+
+SENSED_US: Final = 500_000
+"""ha looks at the page of its node every 50 ms: it knows by then what a service says there."""
+DECIDED_MS: Final = 2 * TIMES.lease_ms
+"""A campaign that began before has ended by then."""
+ROOM_MS: Final = STEP_BACK_PAUSES * TIMES.lease_ms
+"""A replica without room for its promise leaves the lease to the others for so long."""
+SIZE_AND_MAGIC: Final = 8
+
+
+class Marks(NamedTuple):
+    """Of one volume, as its files say it before a start."""
+
+    incarnation: str
+    promised: int
+    confirm: int
+    damage: int | None
+
+
+def marks_of(machine: Machine) -> Marks:
+    """As they are now."""
+    return Marks(machine.incarnation, machine.promised, machine.noted_confirm, machine.noted_damage)
+
+
+def check_found(machine: Machine, before: Marks, found: Found, history: History) -> None:
+    """A start knows what the files said, unless the store was emptied or the replica halts."""
+    if found.damage and machine.name not in history.damaged:
+        raise Violation(f"{machine.name} knows of damage, and nothing was damaged: {found.damage}")
+    if found.halted is not None or before.incarnation != found.incarnation:
+        return
+    if found.promised < before.promised or found.confirm < before.confirm:
+        raise Violation(
+            f"{machine.name} starts with the promise of {found.promised}, confirmed up to "
+            f"{found.confirm}; its files said {before.promised} and {before.confirm}"
+        )
+    at = before.damage
+    if at is None or found.damage or at >= len(history.confirmed):
+        return
+    end = at + _size_at(history.confirmed, at)
+    if machine.log(at, end) != history.confirmed[at:end]:
+        raise Violation(
+            f"{machine.name} starts and takes its log to be sound; ha/damage said {at}, and the "
+            "record there is damaged still"
+        )
+
+
+def check_cut(machine: Machine, point: int, confirmed: bytearray) -> None:
+    """No replica cuts off a confirmed record that it has: it may be the last sound copy."""
+    while point < len(confirmed):
+        size = _size_at(confirmed, point)
+        is_filler = int.from_bytes(confirmed[point + 4 : point + 8], "big") == MAGIC_BLANK
+        if not is_filler and FILE_SIZE - point % FILE_SIZE >= BLANK_SIZE:
+            if machine.log(point, point + size) == confirmed[point : point + size]:
+                raise Violation(
+                    f"{machine.name} cuts its log at {point}, where it has a record that is "
+                    "confirmed"
+                )
+            return
+        point += FILE_SIZE - point % FILE_SIZE  # fillers of two histories may be the same
+
+
+def check_damage_is_kept(ha: Ha) -> None:
+    """Damage that a replica knows of is in its file: the next start would not meet it."""
+    replica, machine = ha.replica, ha.machine
+    if replica is None or not ha.process.alive or replica.found.halted is not None:
+        return
+    own = replica.own
+    knows = own.damage or (own.halted is not None and own.halted.code == DAMAGE)
+    fails = machine.is_full or machine.has_failed
+    if knows and own.state is not State.RESYNC and not fails and not machine.has_durable_damage:
+        raise Violation(
+            f"{machine.name} knows that its log is damaged, and its next start would not"
+        )
+
+
+def check_trouble_is_known(ha: Ha) -> None:
+    """What broker and reput say of their trouble, ha takes for the node's; and nothing else."""
+    replica, machine, process = ha.replica, ha.machine, ha.process
+    if replica is None or not process.alive or process.paused:
+        return
+    slots = Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE
+    changed_us = [machine.changed_us.get(slot, 0) for slot in slots]
+    since_us = machine.timeline.now_us - max(process.resumed_us, ha.found_us, *changed_us)
+    said, known = any(machine.slot(slot) for slot in slots), replica.own._store_trouble
+    if since_us > SENSED_US and bool(known) != (said or bool(replica.own.damage)):
+        values = {slot.name: machine.slot(slot) for slot in slots}
+        raise Violation(f"the page of {machine.name} says {values}, its ha {known or 'nothing'}")
+
+
+class Unfit:
+    """What one start of ha knows against itself, when it takes the lease."""
+
+    def __init__(self, ha: Ha, replica: Replica) -> None:
+        self._ha, self._replica = ha, replica
+        self._damaged_ms = -DECIDED_MS if replica.found.damage else None
+        self._no_room_ms: int | None = None
+
+    def happened(self, event: Event, now_ms: int) -> None:
+        """The replica has decided what an event means."""
+        if isinstance(event, Failed) and event.code in NO_ROOM:
+            self._no_room_ms = now_ms
+        if not self._replica.own.damage:
+            self._damaged_ms = None
+        elif self._damaged_ms is None:
+            self._damaged_ms = now_ms
+
+    def asks(self, put: LeasePut) -> None:
+        """It writes the lease."""
+        node, base, now_ms = self._ha.node, put.base.lease, self._replica.own.now_ms
+        holder, wanted = base.holder, put.lease
+        is_forced = getattr(self._replica.leadership.campaign, "_forced", False)
+        if wanted.epoch <= base.epoch or wanted.holder is None or is_forced:
+            return
+        is_others = holder is not None and holder.node != node
+        if is_others and self._damaged_ms is not None and now_ms - self._damaged_ms >= DECIDED_MS:
+            raise Violation(
+                f"{node} takes the lease of {holder}, and knows that its log is damaged"
+            )
+        is_given = holder is None and base.handover_to == node
+        if not is_given and self._no_room_ms is not None and now_ms - self._no_room_ms < ROOM_MS:
+            raise Violation(
+                f"{node} takes the lease {now_ms - self._no_room_ms} ms after its disk had no room "
+                "for what a master writes"
+            )
+
+
+def _size_at(log: bytearray, at: int) -> int:
+    return max(SIZE_AND_MAGIC, int.from_bytes(log[at : at + 4], "big"))

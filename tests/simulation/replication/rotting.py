@@ -1,0 +1,321 @@
+"""Trials of a whole group in which a disk loses bytes or files that were confirmed.
+
+Each is one cause with a known outcome: the damaged node finds it, says so, knows it after a restart
+and leads no node that is sound; the others go on, and copied anew by order it is a member again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from services.ha.divergence import CRC_WINDOW
+from services.ha.lease.value import Member
+from services.ha.own import DAMAGE, LOGS_DIFFER
+from shared.state.records import STATE_TOPIC
+from tests.simulation.replication.broker import PULLED_MAX
+from tests.simulation.replication.confirmed import Place
+from tests.simulation.replication.machine import DAMAGE as DAMAGE_FILE
+from tests.simulation.replication.machine import FILE_SIZE, Machine
+from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+FOUND_MS: Final = 10_000
+"""A pass over the log begins every two seconds, and this is the longest that one takes."""
+MET_MS: Final = 1_500
+"""Where a reader has met damage, the broker says so and ha has looked by then."""
+SHUT_MS: Final = 1_000
+"""The broker of a halted node serves no consumer by then."""
+KNOWN_MS: Final = 3_000
+"""A start has recovered the log, and read again where it is damaged, by then."""
+ALONE_MS: Final = 2 * TIMES.lease_ms + TIMES.wait_random_ms + 2 * TIMES.wait_rank_ms + 250
+"""A node with trouble waits no longer before it takes a lease that has run out."""
+DIFFER_MS: Final = 8_000
+"""A slave that found a difference asks again every two seconds; both logs are looked at by then."""
+HANDED_MS: Final = 10_000 + 3 * TIMES.lease_ms
+"""Trouble of a master moves the lease by then, also if it did so a moment ago."""
+TAIL_SIZE: Final = 40
+"""Properties end a record: no CRC but the record's covers them."""
+SIZE_AND_MAGIC: Final = 8
+FILES_MIN: Final = 4
+"""Of a log in which one in the middle can be missing."""
+
+
+class _Spot(NamedTuple):
+    """One record of a queue."""
+
+    topic: str
+    queue: int
+    offset: int
+    place: Place
+
+
+class Rotting(Trying):
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            self._rot_at_a_slave,
+            self._rot_under_a_comparison,
+            self._rot_at_the_last_node,
+        )
+
+    # -- trials ----------------------------------------------------------------------------
+
+    def _rot_at_a_slave(self) -> None:
+        """The check of a slave finds what no reader meets: known when all nodes die in that moment,
+        and found again, by the same process, in a log that was copied anew."""
+        if not self._may_lose_one:
+            return
+        epoch, slave = self._history.epoch, self._any_but(self._master())
+        start, end = self._any_spot(slave).place
+        self._flip(slave, self._random.randrange(end - TAIL_SIZE, end))
+        if self._random.random() < 0.5:
+            self._die_when_it_is_known(slave)
+        else:
+            self._must_be_found(slave)
+            if self._history.epoch != epoch:
+                raise Violation(f"{slave.name}, a slave, is damaged, and epoch {epoch} is over")
+        self._copy_anew(slave)
+        self._lose_a_log_file(slave)
+        self._must_be_found(slave)
+        self._copy_anew(slave)
+        start, end = self._any_spot(slave).place
+        size = self._random.choice((SIZE_AND_MAGIC, end - start))
+        self._flip(slave, self._random.randrange(start, start + size))
+        self._must_be_found(slave)
+        self._copy_anew(slave)
+
+    def _rot_under_a_comparison(self) -> None:
+        """A slave that is compared with its master finds that the logs differ. It keeps what it has
+        of them; the master finds its damage, hands over to a sound node and halts."""
+        if not self._may_lose_one:
+            return
+        history, group, master = self._history, self._group, self._master()
+        slave, spot = self._any_but(master), None
+        history.producers_rest = True
+        if self._random.random() < 0.5:
+            end = slave.slot(Slot.FLUSHED)
+            group.cut_power(slave)
+            self._wait(UNHEARD_MS + QUIET_MS)
+            spot = self._unknown_to(slave, end)
+        else:
+            self._wait(QUIET_MS)
+            slave.processes["ha"].end()
+        start, end = (spot or self._at_the_end_of_a_file(master)).place
+        self._flip(master, self._random.randrange(start, end))
+        if not slave.is_on:
+            group.boot(slave)
+        if not self._until(lambda: self._knows(master), DIFFER_MS):
+            raise Violation(
+                f"{slave.name} was compared with {master.name}, whose log is damaged, and they say "
+                f"{self._said(slave)} and {self._said(master)}"
+            )
+        self._must_hand_over(master)
+        history.producers_rest = False
+        self._must_be_found(master)
+        self._copy_anew(master)
+        if LOGS_DIFFER in self._said(slave):
+            raise Violation(f"the logs are the same, and {slave.name} says {self._said(slave)}")
+
+    def _rot_at_the_last_node(self) -> None:
+        """A damaged master goes on while there is no other node, also behind a restart of its ha;
+        it hands over to the first sound one, and halts."""
+        history, group, master = self._history, self._group, self._master()
+        if not self._may_lose_one:
+            return  # the next master needs what is damaged here
+        for other in history.others(master):
+            self._lose(other, SERVICES)
+        self._wait(UNHEARD_MS)
+        epoch, spot = history.epoch, self._any_spot(master)
+        self._flip(master, self._random.randrange(*spot.place))
+        reader = group.broker_of(master.name)
+        assert reader is not None, "it would not be whole"
+
+        def is_met() -> bool:
+            reader.show(spot.topic, spot.queue, spot.offset)
+            return self._knows(master)
+
+        if not self._until(is_met, MET_MS):
+            raise Violation(
+                f"a consumer of {master.name} meets a damaged record at {spot.place}, and its ha "
+                f"says {self._said(master)}"
+            )
+        self._kill(master, self._random.choice((("ha",), SERVICES)))
+        if not self._until(lambda: self._knows(master), KNOWN_MS):
+            raise Violation(f"{master.name} was damaged before it was started again, and is silent")
+
+        # With a member that is away, the record of the epoch is not confirmed.
+        opens = group.plan.min_in_sync == 1 and not self._is_read_at_a_start(master, spot)
+        states = ("master",) if opens else ("master", "promoting")
+
+        def leads() -> bool:
+            return history.epoch > epoch and self._world.state_of(master.name).startswith(states)
+
+        if not self._until(leads, AGAIN_MS):
+            raise Violation(
+                f"{master.name} is damaged and the last node, and {self._world.why_not_whole(0)}"
+            )
+        self._bring_back()
+        self._must_hand_over(master)
+        self._must_be_found(master)
+        self._copy_anew(master)
+
+    # -- what they do ----------------------------------------------------------------------
+
+    def _die_when_it_is_known(self, slave: Machine) -> None:
+        """All nodes are killed when the slave has noted that it is damaged; it is in the set then.
+        It is the first that is back, and does not take the lease of another node."""
+        group, history = self._group, self._history
+        delay_us = self._random.randint(0, 2_000)
+        slave.arm_file(DAMAGE_FILE.name, lambda: self._timeline.after(delay_us, self._lose_all))
+        if not self._until(lambda: bool(group.gone), FOUND_MS):
+            raise Violation(f"{slave.name} is damaged for {FOUND_MS} ms, and has noted nothing")
+        epoch = history.epoch
+        for service in SERVICES:
+            group.gone.discard((slave.name, service))
+            group.start_later(slave, service, 50)
+        if not self._until(lambda: self._knows(slave), KNOWN_MS):
+            raise Violation(f"{slave.name} has noted damage, is started again and does not say so")
+        is_member = Member(slave.name, slave.incarnation) in history.published
+        self._wait(ALONE_MS if is_member else QUIET_MS)
+        if history.epoch != epoch:
+            raise Violation(f"{slave.name} is damaged, and takes the lease of epoch {epoch}")
+        self._bring_back()
+        self._must_be_found(slave)
+
+    def _kill(self, machine: Machine, services: Iterable[str]) -> None:
+        for service in services:
+            machine.processes[service].end()
+
+    def _lose_all(self) -> None:
+        for machine in self._group.machines.values():
+            self._lose(machine, SERVICES)
+
+    def _flip(self, machine: Machine, at: int) -> None:
+        """A bit of a byte of the log is another on one disk."""
+        self._group.tell("world", f"a bit of byte {at} of {machine.name} flips")
+        self._history.damaged.add(machine.name)
+        machine.flip(at, self._random.randrange(8))
+
+    def _lose_a_log_file(self, machine: Machine) -> None:
+        """A file in the middle of the log is gone."""
+        count = (self._world.shown(machine.name) or 0) // FILE_SIZE
+        if count < FILES_MIN:
+            self._flip(machine, self._any_spot(machine).place.start)
+            return
+        at = self._random.randrange(1, count - 1) * FILE_SIZE
+        self._group.tell("world", f"the log file {at} of {machine.name} is gone")
+        self._history.damaged.add(machine.name)
+        machine.remove_log_file(at)
+
+    def _copy_anew(self, machine: Machine) -> None:
+        """By order, by the process that runs; the group is whole again."""
+        ha, before = self._group.ha_of(machine.name), machine.incarnation
+        assert ha is not None, "it says that it is damaged"
+        self._history.replaced.add(machine.name)
+        token: int | None = None
+
+        def is_begun() -> bool:
+            nonlocal token
+            reply = None if token is None else ha.replies.get(token)
+            if token is None or (reply is not None and not reply.ok):
+                token = self._group.order("resync", {"group": "g0"}, machine)
+            return machine.incarnation != before
+
+        if not self._until(is_begun, AGAIN_MS):
+            raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
+        self._must_be_whole_again(f"{machine.name} was to be copied anew")
+        if machine.noted_damage is not None:
+            raise Violation(f"{machine.name} was copied anew, and ha/damage is there still")
+        self._history.damaged.clear()
+
+    # -- which records ---------------------------------------------------------------------
+
+    def _spots(self, end: int) -> list[_Spot]:
+        """Of all messages below end, in the order of the log."""
+        records = self._history.records
+        found = [
+            _Spot(topic, queue, offset, place)
+            for topic, queue in records.queues
+            for offset, place in enumerate(records.seen(topic, queue, end))
+        ]
+        return sorted(found, key=lambda spot: spot.place)
+
+    def _any_spot(self, machine: Machine) -> _Spot:
+        """One that its consumers may see: any, or the first or last one of a file."""
+        spots = self._spots(self._world.shown(machine.name) or 0)
+        last = {spot.place.start // FILE_SIZE: spot for spot in spots}
+        first = {spot.place.start // FILE_SIZE: spot for spot in reversed(spots)}
+        chosen = self._random.choice((spots, list(last.values()), list(first.values())))
+        return self._random.choice(chosen)
+
+    def _is_read_at_a_start(self, machine: Machine, spot: _Spot) -> bool:
+        """Whether a broker that is granted an epoch reads it: it cannot open the epoch then."""
+        durable = machine.slot(Slot.DISPATCHED_DURABLE)
+        return spot.topic == STATE_TOPIC or spot.place.end > durable - durable % FILE_SIZE
+
+    def _at_the_end_of_a_file(self, machine: Machine) -> _Spot:
+        """The last one of a file that is compared, but not of the log's last file; none that
+        consumers ask for all the time."""
+        records, end = self._history.records, len(self._history.confirmed)
+        last = {spot.place.start // FILE_SIZE: spot for spot in self._spots(end)}
+        found = [
+            spot
+            for number, spot in last.items()
+            if number < (end - 1) // FILE_SIZE
+            and spot.place.start > end - CRC_WINDOW
+            and spot.offset + PULLED_MAX < len(records.seen(spot.topic, spot.queue, end))
+        ]
+        return self._random.choice(found) if found else self._any_spot(machine)
+
+    def _unknown_to(self, slave: Machine, end: int) -> _Spot | None:
+        """A confirmed one that a slave without power has on its disk, and does not know to be
+        confirmed; None: there is none. end: of what was on its disk."""
+        marks = slave.slot(Slot.CONFIRM), slave.slot(Slot.DISPATCHED_DURABLE), slave.noted_confirm
+        found = [spot for spot in self._spots(end) if spot.place.start >= max(marks)]
+        return found[-1] if found else None
+
+    # -- what must be so -------------------------------------------------------------------
+
+    def _knows(self, machine: Machine) -> bool:
+        """It says that a record of its log is damaged."""
+        return DAMAGE in self._said(machine)
+
+    def _must_be_found(self, machine: Machine) -> None:
+        """It halts, says why, shows consumers nothing; the others take sends."""
+
+        def is_found() -> bool:
+            halted = self._world.state_of(machine.name).startswith("halted")
+            return halted and self._knows(machine)
+
+        acked = len(self._history.acked)
+        if not self._until(is_found, FOUND_MS):
+            raise Violation(
+                f"{machine.name} is damaged for {FOUND_MS} ms, and it is "
+                f"{self._world.state_of(machine.name)} with the alarms {self._said(machine)}"
+            )
+        if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):
+            raise Violation(f"{machine.name} is damaged, and its consumers are served")
+        is_answered = self._until(lambda: len(self._history.acked) > acked, AGAIN_MS)
+        if self._may_lose_one and not is_answered:
+            raise Violation(f"nothing is acknowledged since {machine.name} is damaged")
+
+    def _must_hand_over(self, machine: Machine) -> None:
+        """Another node gets the lease."""
+        history = self._history
+
+        def is_moved() -> bool:
+            return history.holder is not None and history.holder.node != machine.name
+
+        if not self._until(is_moved, HANDED_MS):
+            raise Violation(
+                f"{machine.name} is damaged and the master for {HANDED_MS} ms: "
+                f"{self._world.why_not_whole(0)}"
+            )
