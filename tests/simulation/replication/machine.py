@@ -307,6 +307,17 @@ class Machine:
         assert isinstance(inode, Inode)
         inode.flip(at % FILE_SIZE, bit)
 
+    def page(self) -> bytes:
+        """As processes see it."""
+        return self.disk.peek(PAGE) or b""
+
+    def put_page(self, data: bytes) -> None:
+        """The page is that one, for whoever opens it and on the disk; nobody has it mapped."""
+        page = self._inode(PAGE)
+        assert page is not None, "it was there"
+        page.cache[:] = page.durable[:] = data
+        page.lengths = [len(data)]
+
     def remove_log_file(self, at: int) -> None:
         """The file that holds at is gone, for whoever opens it and on the disk."""
         self.disk.remove_tree(LOG / offset_name(at - at % FILE_SIZE))

@@ -20,7 +20,8 @@ from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import Slot
+from tests.support.sim_disk import SECTOR
+from tidemark.formats.checkpoint import REGION_HA, Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -74,7 +75,7 @@ class Rotting(Trying):
         if not self._may_lose_one:
             return
         epoch, slave = self._history.epoch, self._any_but(self._master())
-        start, end = self._any_spot(slave).place
+        end = self._any_spot(slave).place.end
         self._flip(slave, self._random.randrange(end - TAIL_SIZE, end))
         if self._random.random() < 0.5:
             self._die_when_it_is_known(slave)
@@ -86,10 +87,7 @@ class Rotting(Trying):
         self._lose_a_log_file(slave)
         self._must_be_found(slave)
         self._copy_anew(slave)
-        start, end = self._any_spot(slave).place
-        size = self._random.choice((SIZE_AND_MAGIC, end - start))
-        self._flip(slave, self._random.randrange(start, start + size))
-        self._must_be_found(slave)
+        self._find_behind_an_older_mark(slave)
         self._copy_anew(slave)
 
     def _rot_under_a_comparison(self) -> None:
@@ -128,12 +126,13 @@ class Rotting(Trying):
         """A damaged master goes on while there is no other node, also behind a restart of its ha;
         it hands over to the first sound one, and halts."""
         history, group, master = self._history, self._group, self._master()
-        if not self._may_lose_one:
-            return  # the next master needs what is damaged here
+        spots = self._not_read_at_a_start(master)
+        if not self._may_lose_one or not spots:
+            return  # the next master needs this node, or this one could not open its epoch
         for other in history.others(master):
             self._lose(other, SERVICES)
         self._wait(UNHEARD_MS)
-        epoch, spot = history.epoch, self._any_spot(master)
+        epoch, spot = history.epoch, self._random.choice(spots)
         self._flip(master, self._random.randrange(*spot.place))
         reader = group.broker_of(master.name)
         assert reader is not None, "it would not be whole"
@@ -152,11 +151,10 @@ class Rotting(Trying):
             raise Violation(f"{master.name} was damaged before it was started again, and is silent")
 
         # With a member that is away, the record of the epoch is not confirmed.
-        opens = group.plan.min_in_sync == 1 and not self._is_read_at_a_start(master, spot)
-        states = ("master",) if opens else ("master", "promoting")
+        state = "master" if group.plan.min_in_sync == 1 else "promoting"
 
         def leads() -> bool:
-            return history.epoch > epoch and self._world.state_of(master.name).startswith(states)
+            return history.epoch > epoch and self._world.state_of(master.name).startswith(state)
 
         if not self._until(leads, AGAIN_MS):
             raise Violation(
@@ -193,6 +191,32 @@ class Rotting(Trying):
     def _kill(self, machine: Machine, services: Iterable[str]) -> None:
         for service in services:
             machine.processes[service].end()
+
+    def _find_behind_an_older_mark(self, slave: Machine) -> None:
+        """Damage is known although the power cut leaves an older confirm offset: that page's sector
+        was written to the disk before the record was confirmed."""
+        older, confirm = slave.page(), slave.slot(Slot.CONFIRM)
+        spots: list[_Spot] = []
+
+        def is_newer() -> bool:
+            nonlocal older, confirm, spots
+            shown = min(slave.slot(Slot.DISPATCHED_DURABLE), slave.slot(Slot.CONFIRM))
+            if shown // FILE_SIZE > confirm // FILE_SIZE:
+                older, confirm = slave.page(), slave.slot(Slot.CONFIRM)
+            spots = [spot for spot in self._spots(shown) if spot.place.start >= confirm]
+            return bool(spots)
+
+        self._until(is_newer, AGAIN_MS)
+        start, end = (spots[-1] if spots else self._any_spot(slave)).place
+        size = self._random.choice((SIZE_AND_MAGIC, end - start))
+        self._flip(slave, self._random.randrange(start, start + size))
+        self._must_be_found(slave)
+        page = slave.page()
+        self._group.cut_power(slave)
+        sector = slice(REGION_HA, REGION_HA + SECTOR)
+        slave.put_page(page[: sector.start] + older[sector] + page[sector.stop :])
+        self._group.boot(slave)
+        self._must_be_found(slave)
 
     def _lose_all(self) -> None:
         for machine in self._group.machines.values():
@@ -256,10 +280,11 @@ class Rotting(Trying):
         chosen = self._random.choice((spots, list(last.values()), list(first.values())))
         return self._random.choice(chosen)
 
-    def _is_read_at_a_start(self, machine: Machine, spot: _Spot) -> bool:
-        """Whether a broker that is granted an epoch reads it: it cannot open the epoch then."""
+    def _not_read_at_a_start(self, machine: Machine) -> list[_Spot]:
+        """Those that a broker which is granted an epoch does not read: it opens the epoch."""
         durable = machine.slot(Slot.DISPATCHED_DURABLE)
-        return spot.topic == STATE_TOPIC or spot.place.end > durable - durable % FILE_SIZE
+        spots = self._spots(durable - durable % FILE_SIZE)
+        return [spot for spot in spots if spot.topic != STATE_TOPIC]
 
     def _at_the_end_of_a_file(self, machine: Machine) -> _Spot:
         """The last one of a file that is compared, but not of the log's last file; none that

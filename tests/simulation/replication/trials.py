@@ -26,6 +26,7 @@ from tests.simulation.replication.trying import (
     Trying,
 )
 from tests.simulation.replication.violation import Violation
+from tests.simulation.replication.without_room import WithoutRoom
 from tidemark.formats.checkpoint import BrokerState, Slot
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Trials(Trying):
             *(self._pause_failover, self._stand_still),
             *Outages(world).trials,
             *Rotting(world).trials,
+            *WithoutRoom(world).trials,
         )
 
     def run(self, count: int) -> None:
