@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,10 @@ from tests.simulation.replication.machine import (
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
+from tidemark.formats import epochs
 from tidemark.formats.checkpoint import Slot
+from tidemark.formats.epochs import EpochStart
+from tidemark.offsets import Epoch, PhysicalOffset
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -44,10 +48,15 @@ CROWDED: Final = "crowded"
 """Filled to where sends are refused."""
 QUEUES: Final = "queues"
 """No room for a further queue file."""
-SPOILED: Final = 3
+OFTEN: Final = 10
+"""Producers choose a topic that has no queue yet more often than all others."""
+SPOILED: Final = 8
 """Files in a row."""
 DAMAGED_FILE: Final = "damaged-file"
 CONTRADICTION: Final = "halted-replica"
+UNCONFIRMED: Final = "corrupt-record", "log-files-missing"
+"""The log ends below what was confirmed."""
+HOW: Final = ("a byte", "short", "another format", "no facts", "value", "value")
 
 
 class WithoutRoom(Trying):
@@ -55,6 +64,8 @@ class WithoutRoom(Trying):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._topics = 0
+        """Made for a queue that has no room."""
         self.trials: tuple[Callable[[], None], ...] = (
             self._have_no_room_for_a_promise,
             self._crowd_a_disk,
@@ -98,7 +109,7 @@ class WithoutRoom(Trying):
         for what in self._random.sample((CROWDED, QUEUES), 2):
             master = self._master()
             self._crowd(master, what)
-            if not self._until(lambda now=master: self._is_ill(now), ILL_MS):
+            if not self._until(partial(self._is_ill, master), ILL_MS):
                 raise Violation(f"{master.name} is {what}, and none of its services says so")
             self._must_move_from(master, HANDED_MS, f"it is {what}")
             epoch = history.epoch
@@ -121,8 +132,9 @@ class WithoutRoom(Trying):
         self._wait(QUIET_MS)
         holders: set[str] = set()
 
-        def note(_: Lease, now: Lease) -> None:
-            holders.update([now.holder.node] if now.holder is not None else [])
+        def note(before: Lease, now: Lease) -> None:
+            if now.holder is not None and now.epoch != before.epoch:
+                holders.add(now.holder.node)
 
         self._lose(master, SERVICES)
         self._group.on_lease.append(note)
@@ -148,9 +160,12 @@ class WithoutRoom(Trying):
             kept = {each: slave.disk.peek(each) for each in (path, TWIN)}
             group.tell("world", f"{path} of {slave.name} is spoiled: {how}")
             history.damaged.add(slave.name)
-            code = self._spoil(slave, path, how)
+            codes = self._spoil(slave, path, how)
             self._bring_back()
-            self._must_halt(slave, path, how, code)
+            if codes:
+                self._must_halt(slave, path, how, codes)
+            else:
+                self._must_be_whole_again(f"{path} of {slave.name} has a twin")
             self._lose(slave, ["ha"])
             for each, data in kept.items():
                 slave.put_file(each, data)
@@ -166,10 +181,13 @@ class WithoutRoom(Trying):
             machine.is_crowded = True
             return
         machine.queues_are_full = True
-        self._history.late_topics.append(f"another{len(self._history.late_topics)}")
+        self._topics += 1
+        self._history.late_topics += [f"more{self._topics}"] * OFTEN
 
     def _uncrowd(self, machine: Machine) -> None:
         machine.is_crowded = machine.queues_are_full = False
+        topics = self._history.late_topics
+        topics[:] = [topic for topic in topics if topic != f"more{self._topics}"]
         machine.roomy_us = self._timeline.now_us
 
     def _is_ill(self, machine: Machine) -> bool:
@@ -193,17 +211,18 @@ class WithoutRoom(Trying):
         """Files, and what may be wrong with each: a byte, a format or a value that cannot be."""
         ways: list[tuple[Path, str]] = []
         for path in (PROMISE, CONFIRM, IDENTITY, DAMAGE, INTENT):
-            ways += [
-                (path, how) for how in ("a byte", "short", "another format", "no JSON", "value")
-            ]
-        ways += [(CONFIRM, "beyond the log"), (TABLE, "both"), (TABLE, "order")]
+            ways += [(path, how) for how in HOW]
+        ways += [(TABLE, how) for how in ("one", "both", "start", "border")]
+        if machine.table[-1].start > 0:
+            ways.append((TABLE, "epoch"))
+        ways.append((CONFIRM, "beyond the log"))
         return ways
 
-    def _spoil(self, machine: Machine, path: Path, how: str) -> str:
-        """Spoil a file; the code with which its node halts."""
-        data = machine.disk.peek(path) or _file(_SOUND[path])
+    def _spoil(self, machine: Machine, path: Path, how: str) -> tuple[str, ...]:
+        """Spoil a file; codes of which its node halts for one. None: it does not halt."""
         if path == TABLE:
-            return self._spoil_table(machine, data, how)
+            return self._spoil_table(machine, how)
+        data = machine.disk.peek(path) or _file(_SOUND[path])
         facts: dict[str, Any] = json.loads(data.partition(b"\n")[0])
         match how:
             case "a byte":
@@ -213,7 +232,7 @@ class WithoutRoom(Trying):
                 data = data[: self._random.randrange(len(data))]
             case "another format":
                 data = _file(facts | {"format": 2})
-            case "no JSON":
+            case "no facts":
                 line = self._random.choice((b"{", b"[1]", b"7"))
                 data = line + b"\n" + _check(line)
             case "beyond the log":
@@ -222,28 +241,40 @@ class WithoutRoom(Trying):
                 name, wrong = self._random.choice(_WRONG[path])
                 data = _file(facts | {name: wrong})
         machine.put_file(path, data)
-        return CONTRADICTION if how == "beyond the log" else DAMAGED_FILE
+        return UNCONFIRMED if how == "beyond the log" else (DAMAGED_FILE,)
 
-    def _spoil_table(self, machine: Machine, data: bytes, how: str) -> str:
-        lines = data.splitlines(keepends=True)
-        if how == "order":
-            data = b"".join([*lines[:-1], lines[-1], lines[-1]])
-        else:
-            data = data[:-3] + b"x" + data[-2:]
-        for path in (TABLE, TWIN):
+    def _spoil_table(self, machine: Machine, how: str) -> tuple[str, ...]:
+        """The table has a twin; both may be unreadable, or say what cannot be."""
+        *before, last = machine.table
+        match how:
+            case "epoch":
+                entries = [EpochStart(last.epoch, PhysicalOffset(last.start - 1)), last]
+            case "start":
+                earlier = Epoch(last.epoch - 1) if last.epoch > 1 else last.epoch
+                entries = [EpochStart(earlier, last.start), last]
+            case "border":
+                entries = [*before, EpochStart(last.epoch, PhysicalOffset(last.start + 1))]
+            case _:
+                entries = [*before, last]
+        data = epochs.encode(entries)
+        if how in ("both", "one"):
+            data = data[:-2] + b"x" + data[-1:]
+        for path in (self._random.choice((TABLE, TWIN)),) if how == "one" else (TABLE, TWIN):
             machine.put_file(path, data)
-        return DAMAGED_FILE
+        if how == "one":
+            return ()
+        return (DAMAGED_FILE if how == "both" else CONTRADICTION,)
 
     # -- what must be so -------------------------------------------------------------------
 
-    def _must_halt(self, machine: Machine, path: Path, how: str, code: str) -> None:
+    def _must_halt(self, machine: Machine, path: Path, how: str, codes: tuple[str, ...]) -> None:
         def is_halted() -> bool:
             return self._world.state_of(machine.name).startswith("halted")
 
-        if not self._until(is_halted, HALTED_MS) or code not in self._said(machine):
+        if not self._until(is_halted, HALTED_MS) or not self._said(machine).keys() & codes:
             raise Violation(
-                f"{path.name} of {machine.name} was spoiled ({how}), it should halt for {code}; it "
-                f"is {self._world.state_of(machine.name)} with {self._said(machine)}"
+                f"{path.name} of {machine.name} was spoiled ({how}), it should halt for {codes}; "
+                f"it is {self._world.state_of(machine.name)} with {self._said(machine)}"
             )
         if not self._until(lambda: not self._world.shown(machine.name), QUIET_MS):
             raise Violation(f"{machine.name} is halted, and its consumers are served")
@@ -255,21 +286,23 @@ _SOUND: Final[dict[Path, dict[str, Any]]] = {
     INTENT: {"format": 1, "what": "cut", "point": 0, "table": []},
 }
 """Of files that are not always there."""
-_NO_COUNTS: Final = (-1, True, 1.5, "7", None)
+_NO_COUNTS: Final[tuple[Any, ...]] = (-1, True, 1.5, "7", [])
+_NO_INCARNATIONS: Final[tuple[Any, ...]] = (7, [], "a" * 31, "a" * 33, "g" * 32, "A" * 32)
+_NO_TABLES: Final[tuple[Any, ...]] = ({}, 7, [7], [[1]], [[1, -1]], [[1, "2"]], [[True, 1]])
 _WRONG: Final[dict[Path, list[tuple[str, Any]]]] = {
     PROMISE: [
         (name, value) for name in ("promised", "seen_epoch", "seen_version") for value in _NO_COUNTS
     ],
     CONFIRM: [("confirm", value) for value in _NO_COUNTS],
     IDENTITY: [
-        *[("incarnation", value) for value in (7, None, "a" * 31, "a" * 33, "g" * 32, "A" * 32)],
+        *[("incarnation", value) for value in _NO_INCARNATIONS],
         *[(name, 7) for name in ("cluster", "group", "node")],
     ],
-    DAMAGE: [*[("at", value) for value in _NO_COUNTS], ("detail", 7), ("detail", None)],
+    DAMAGE: [*[("at", value) for value in _NO_COUNTS], ("detail", 7), ("detail", [])],
     INTENT: [
         *[("point", value) for value in _NO_COUNTS],
-        *[("table", value) for value in (None, 7, [7], [[1]], [[1, -1]], [[1, "2"]], [[True, 1]])],
-        *[("what", value) for value in (None, "resync", "else")],
+        *[("table", value) for value in _NO_TABLES],
+        *[("what", value) for value in (7, "resync", "else")],
     ],
 }
 """Values that are none, with a checksum that fits."""
