@@ -44,7 +44,7 @@ from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication.history import PROMISING, History
-from tests.simulation.replication.known_marks import Unfit, check_found, marks_of
+from tests.simulation.replication.known_marks import Noted, Unfit, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
@@ -96,6 +96,7 @@ class Ha(Service):
         """Orders to switch, and to whom."""
         self._differed: tuple[set[str], set[str]] | None = None
         """Alarms, and what the probes said instead, at the last look; None: they agreed."""
+        self.noted = Noted()
         self.found_us = 0
         """When it had recovered the log."""
         self.views: LogViews | None = None

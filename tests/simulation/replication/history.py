@@ -661,6 +661,11 @@ class History:
     def _now_us(self) -> int:
         return self._nodes()[0].timeline.now_us
 
+    @property
+    def unwritten_us(self) -> int:
+        """How long ago the lease was last written."""
+        return self._now_us() - self._applied_us
+
     def others(self, machine: Machine) -> list[Machine]:
         """All nodes but that one."""
         return [node for node in self._nodes() if node is not machine]

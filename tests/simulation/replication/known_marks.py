@@ -30,6 +30,13 @@ DECIDED_MS: Final = 2 * TIMES.lease_ms
 """A campaign that began before has ended by then."""
 ROOM_MS: Final = STEP_BACK_PAUSES * TIMES.lease_ms
 """A replica without room for its promise leaves the lease to the others for so long."""
+FROM_THE_START: Final = -(1 << 40)
+EARLY: Final = 0.9
+"""Clocks run apart by less, and a lease is first seen behind its last write."""
+NOTED_US: Final = 4_000_000
+"""ha notes the confirm offset every second, by three syncs of a disk that is not slow."""
+QUICK_US: Final = 50_000
+"""What a sync of such a disk takes."""
 SIZE_AND_MAGIC: Final = 8
 
 
@@ -38,13 +45,20 @@ class Marks(NamedTuple):
 
     incarnation: str
     promised: int
+    seen: tuple[int, int]
     confirm: int
     damage: int | None
 
 
 def marks_of(machine: Machine) -> Marks:
     """As they are now."""
-    return Marks(machine.incarnation, machine.promised, machine.noted_confirm, machine.noted_damage)
+    return Marks(
+        machine.incarnation,
+        machine.promised,
+        machine.seen,
+        machine.noted_confirm,
+        machine.noted_damage,
+    )
 
 
 def check_found(machine: Machine, before: Marks, found: Found, history: History) -> None:
@@ -57,6 +71,11 @@ def check_found(machine: Machine, before: Marks, found: Found, history: History)
         raise Violation(
             f"{machine.name} starts with the promise of {found.promised}, confirmed up to "
             f"{found.confirm}; its files said {before.promised} and {before.confirm}"
+        )
+    if (found.seen_epoch, found.seen_version) < before.seen:
+        raise Violation(
+            f"{machine.name} starts as if the lease had never shown {before.seen}, but "
+            f"{found.seen_epoch, found.seen_version} only"
         )
     at = before.damage
     if at is None or found.damage or at >= len(history.confirmed):
@@ -112,12 +131,36 @@ def check_trouble_is_known(ha: Ha) -> None:
         raise Violation(f"the page of {machine.name} says {values}, its ha {known or 'nothing'}")
 
 
+class Noted:
+    """Whether one start of ha notes on its disk what it knows to be confirmed."""
+
+    def __init__(self) -> None:
+        self._since: tuple[int, int] | None = None
+        """When the page said so, and that it was confirmed."""
+
+    def check(self, ha: Ha) -> None:
+        """The confirm offset in its file is not old: below it nothing is ever cut."""
+        replica, machine, now_us = ha.replica, ha.machine, ha.machine.timeline.now_us
+        fails = machine.is_full or machine.has_failed or machine.disk_us > QUICK_US
+        rests = not ha.process.alive or ha.process.paused
+        if replica is None or rests or fails or replica.own.state in (State.HALTED, State.RESYNC):
+            self._since = None
+            return
+        if self._since is None or machine.noted_confirm >= self._since[1]:
+            self._since = now_us, machine.slot(Slot.CONFIRM)
+        elif now_us - max(self._since[0], ha.process.resumed_us) > NOTED_US:
+            raise Violation(
+                f"{machine.name} knows for {NOTED_US} µs that {self._since[1]} is confirmed, and "
+                f"has noted {machine.noted_confirm}"
+            )
+
+
 class Unfit:
     """What one start of ha knows against itself, when it takes the lease."""
 
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
-        self._damaged_ms = -DECIDED_MS if replica.found.damage else None
+        self._damaged_ms = FROM_THE_START if replica.found.damage else None
         self._no_room_ms: int | None = None
 
     def happened(self, event: Event, now_ms: int) -> None:
@@ -141,6 +184,14 @@ class Unfit:
             raise Violation(
                 f"{node} takes the lease of {holder}, and knows that its log is damaged"
             )
+        is_own = holder is not None and holder.member == self._replica.own.member
+        if is_own and self._damaged_ms == FROM_THE_START and len(base.in_sync) > 1:
+            unchanged_ms = self._ha.history.unwritten_us // 1000
+            if unchanged_ms < TIMES.lease_ms * EARLY:
+                raise Violation(
+                    f"{node} knows that its log is damaged, and takes its own lease again after "
+                    f"{unchanged_ms} ms: no other member could"
+                )
         is_given = holder is None and base.handover_to == node
         if not is_given and self._no_room_ms is not None and now_ms - self._no_room_ms < ROOM_MS:
             raise Violation(

@@ -385,6 +385,15 @@ class Machine:
         return said if isinstance(said, int) else 0
 
     @property
+    def seen(self) -> tuple[int, int]:
+        """As ``ha/promise`` says: the largest epoch and version of the set that the lease had."""
+        said = self._said(PROMISE)
+        epoch, version = said.get("seen_epoch"), said.get("seen_version")
+        if isinstance(epoch, int) and isinstance(version, int):
+            return epoch, version
+        return 0, 0
+
+    @property
     def durably_promised(self) -> int:
         """As ``ha/promise`` will say after a power cut."""
         said = _facts(self._durable_file(PROMISE)).get("promised", 0)
@@ -393,7 +402,7 @@ class Machine:
     @property
     def durable_table(self) -> tuple[EpochStart, ...]:
         """The epoch table as it will be after a power cut."""
-        return _entries(self._durable_file(TABLE))
+        return _entries(self._durable_file(TABLE)) or _entries(self._durable_file(TWIN))
 
     @property
     def durable_incarnation(self) -> str:
@@ -419,7 +428,12 @@ class Machine:
     @property
     def table(self) -> tuple[EpochStart, ...]:
         """The epoch table."""
-        return _entries(self.disk.peek(TABLE) or b"")
+        return _entries(self.disk.peek(TABLE) or b"") or _entries(self.disk.peek(TWIN) or b"")
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether the table and its twin are the same."""
+        return self.disk.peek(TABLE) == self.disk.peek(TWIN)
 
     @property
     def end(self) -> int:

@@ -235,6 +235,8 @@ def _check_grant(machine: Machine, process: Process) -> None:
     table = machine.durable_table
     if not table or table[-1].epoch != epoch:
         raise Violation(f"{machine.name} grants epoch {epoch}, which its table on disk lacks")
+    if not machine.has_twin:
+        raise Violation(f"{machine.name} grants epoch {epoch}, and its table has no twin")
     boot = machine.slot(Slot.HA_BOOT_ID_HIGH), machine.slot(Slot.HA_BOOT_ID_LOW)
     if boot != machine.boot or not machine.slot(Slot.GRANTED_TO):
         raise Violation(f"{machine.name} grants epoch {epoch} to no start of this boot")

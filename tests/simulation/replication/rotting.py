@@ -65,6 +65,7 @@ class Rotting(Trying):
             self._rot_at_a_slave,
             self._rot_under_a_comparison,
             self._rot_at_the_last_node,
+            self._rot_at_a_master,
         )
 
     # -- trials ----------------------------------------------------------------------------
@@ -162,6 +163,32 @@ class Rotting(Trying):
             )
         self._bring_back()
         self._must_hand_over(master)
+        self._must_be_found(master)
+        self._copy_anew(master)
+
+    def _rot_at_a_master(self) -> None:
+        """A damaged master of a whole group hands over, or, if it is killed as soon as it has noted
+        the damage, leaves its lease to the others."""
+        if not self._may_lose_one:
+            return
+        history, group, master = self._history, self._group, self._master()
+        spot, epoch, reader = self._any_spot(master), history.epoch, group.broker_of(master.name)
+        self._flip(master, self._random.randrange(*spot.place))
+        if self._random.random() < 0.7:
+            strike, delay_us = master.processes["ha"].end, self._random.randint(0, 2_000)
+            master.arm_file(DAMAGE_FILE.name, lambda: self._timeline.after(delay_us, strike))
+        assert reader is not None, "it would not be whole"
+
+        def is_moved() -> bool:
+            reader.show(spot.topic, spot.queue, spot.offset)
+            return history.epoch > epoch
+
+        self._until(is_moved, AGAIN_MS)
+        if history.epoch == epoch or history.holder is None or history.holder.node == master.name:
+            raise Violation(
+                f"{master.name} met damage in epoch {epoch}, and {history.holder} has the lease in "
+                f"epoch {history.epoch}"
+            )
         self._must_be_found(master)
         self._copy_anew(master)
 

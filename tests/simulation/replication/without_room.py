@@ -302,7 +302,7 @@ _WRONG: Final[dict[Path, list[tuple[str, Any]]]] = {
     INTENT: [
         *[("point", value) for value in _NO_COUNTS],
         *[("table", value) for value in _NO_TABLES],
-        *[("what", value) for value in (7, "resync", "else")],
+        *[("what", value) for value in (7, "else")],
     ],
 }
 """Values that are none, with a checksum that fits."""

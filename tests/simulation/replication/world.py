@@ -170,6 +170,7 @@ class World:
             if service is not None:
                 service.check_answered()
                 service.check_probes()
+                service.noted.check(service)
                 check_damage_is_kept(service)
                 check_trouble_is_known(service)
         self.timeline.after(250_000, self._check_now_and_then)
