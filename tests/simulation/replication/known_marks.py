@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.history import History
 
 SENSED_US: Final = 500_000
-"""ha looks at the page of its node every 50 ms: it knows by then what a service says there."""
+"""ha reads the page of its node every 50 ms: it knows by then what a service says there."""
 DECIDED_MS: Final = 2 * TIMES.lease_ms
 """A campaign that began before has ended by then."""
 ROOM_MS: Final = STEP_BACK_PAUSES * TIMES.lease_ms

@@ -312,7 +312,7 @@ class Machine:
         return self.disk.peek(PAGE) or b""
 
     def put_page(self, data: bytes) -> None:
-        """The page is that one, for whoever opens it and on the disk; nobody has it mapped."""
+        """The page is that one, for whoever opens it and on the disk; no process has it mapped."""
         page = self._inode(PAGE)
         assert page is not None, "it was there"
         page.cache[:] = page.durable[:] = data
@@ -323,7 +323,7 @@ class Machine:
         self.disk.remove_tree(LOG / offset_name(at - at % FILE_SIZE))
 
     def put_file(self, path: Path, data: bytes | None) -> None:
-        """Somebody puts a file into the store, or removes it (None); durably."""
+        """A file of the store is replaced, or removed (None), durably."""
         self.disk.remove_tree(path)
         if data is not None:
             file = self.disk.create(path, 0, reserve=False)
@@ -533,4 +533,4 @@ def _entries(raw: bytes) -> tuple[EpochStart, ...]:
     try:
         return tuple(epochs.decode(raw)) if raw else ()
     except EpochsUnreadable:
-        return ()  # somebody spoiled it
+        return ()  # it was spoiled

@@ -1,7 +1,7 @@
 """Trials of a whole group in which a disk has no room, or a file of ha is not what it was.
 
 A node without room leaves the lease to others and goes on by itself when it has some again. A node
-with an unreadable file halts for a reason that is always the same, and serves nobody.
+with an unreadable file halts for a reason that is always the same, and serves no client.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ILL_MS: Final = 3_000
 """Broker or reput has met that there is no room, and said so, by then."""
-TOLD_MS: Final = 300
+SEEN_MS: Final = 300
 """ha has seen it, and said so to the other nodes."""
 HANDED_MS: Final = 10_000 + 3 * TIMES.lease_ms
 """Trouble of a master moves the lease by then, also if it did so a moment ago."""
@@ -197,7 +197,7 @@ class WithoutRoom(Trying):
         return machine.name in [member.node for member in self._history.published]
 
     def _must_refuse_as_target(self, machine: Machine, what: str) -> None:
-        self._wait(TOLD_MS)
+        self._wait(SEEN_MS)
         service = self._group.ha_of(self._master().name)
         token = self._group.order("switchover", {"to": machine.name})
         assert service is not None, "it has taken over"
@@ -219,7 +219,7 @@ class WithoutRoom(Trying):
         return ways
 
     def _spoil(self, machine: Machine, path: Path, how: str) -> tuple[str, ...]:
-        """Spoil a file; codes of which its node halts for one. None: it does not halt."""
+        """Spoil a file; its node halts for one of these codes, or not at all if there is none."""
         if path == TABLE:
             return self._spoil_table(machine, how)
         data = machine.disk.peek(path) or _file(_SOUND[path])
