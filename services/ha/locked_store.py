@@ -165,11 +165,20 @@ class LockedStore:
 
     def write_promise(self, promise: Promise) -> None:
         """Promise, durably; the first one makes this volume a member of the group."""
+        self.write_owed_identity()
+        self.files.write_promise(promise)
+
+    def write_owed_identity(self) -> None:
+        """Say which volume this is, durably, if that was put off: before a lease names it.
+
+        Else 1. a store that was alone founds the group, and the lease names its volume; 2. ha is
+        killed before the first promise; 3. the next start makes another incarnation, and the set
+        has a member that does not exist any more.
+        """
         if self._identity_is_owed:
             assert self.identity is not None
             self.files.write_identity(self.identity)
             self._identity_is_owed = False
-        self.files.write_promise(promise)
 
     @property
     def published_confirm(self) -> int:

@@ -171,6 +171,7 @@ class ReplicaDisk:
         return Done(token)
 
     def _settle(self, token: int) -> Done:
+        self._held.write_owed_identity()
         if not self._copied.is_open:  # the broker appends, or nobody may
             return Done(token, *self._published())
         settled = self._copied.settle()

@@ -44,6 +44,8 @@ class Group:
         """Services that are not started any more."""
         self.on_lease: list[Callable[[Lease, Lease], None]] = []
         """Called with what the lease said and says, when it is changed."""
+        self.on_made: list[Callable[[Lease], None]] = []
+        """Called with what the lease says, when it is made where there was none."""
         self._print = say
         self.history = History(lambda: list(self.machines.values()))
         self.history.epoch_of = self._epoch_of
@@ -234,3 +236,6 @@ class Group:
         if before is not None and now is not None:
             for call in self.on_lease:
                 call(before.lease, now.lease)
+        if before is None and now is not None:
+            for made in self.on_made:
+                made(now.lease)

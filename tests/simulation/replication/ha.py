@@ -23,6 +23,7 @@ from services.ha.events import (
     Failed,
     LeaseAnswered,
     LeaseOutcome,
+    LinkUp,
     Received,
     Sensed,
     Tick,
@@ -33,6 +34,7 @@ from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.mastership import Mastership
 from services.ha.opening import HeldStore
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
+from services.ha.promises import RETRY_MS
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
 from services.ha.setup import Setup
@@ -61,6 +63,8 @@ IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
 SENSE_INTERVAL_MS: Final = 50
 ORDER_US_MAX: Final = 15_000_000
 """The longest that an order may wait for the lease or for other nodes, one after another."""
+SEEN_US: Final = (RETRY_MS + 1_000) * 1000
+"""A write that found no room is tried again after that pause."""
 _BLANK: Final = re.compile(r"\bNone\b")
 """In a sentence: what was not known is named as if it were."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
@@ -99,6 +103,8 @@ class Ha(Service):
         self.noted = Noted()
         self.found_us = 0
         """When it had recovered the log."""
+        self._unseen: tuple[tuple[int, int], int] | None = None
+        """What the lease showed and the disk does not know, and since when."""
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
         process.on_end.append(lambda: network.ended(self))
@@ -139,6 +145,28 @@ class Ha(Service):
         for token, asked_us in self.unanswered.items():
             if now_us - max(asked_us, resumed_us) > ORDER_US_MAX:
                 raise Violation(f"{self.node} has not answered order {token} of {asked_us} µs")
+
+    def check_seen(self) -> None:
+        """What the lease showed of the set is being written soon: after a restart a lease that is
+        older than that is not believed."""
+        replica, machine, now_us = self.replica, self.machine, self.machine.timeline.now_us
+        if replica is None or not self.process.alive or self.process.paused or machine.is_full:
+            self._unseen = None
+            return
+        if replica.promises._writing:
+            self._unseen = None  # on a disk that is slow that takes its time
+            return
+        shown = replica.session._set[0]
+        if not replica.own.initialised or shown <= machine.durably_seen or replica.own.ending:
+            self._unseen = None
+            return
+        if self._unseen is None or self._unseen[0] != shown:
+            self._unseen = shown, now_us
+        if now_us - max(self._unseen[1], self.process.resumed_us) > SEEN_US:
+            raise Violation(
+                f"the lease showed {self.node} {shown} {now_us - self._unseen[1]} µs ago, and its "
+                f"disk knows of {machine.durably_seen}"
+            )
 
     def check_probes(self) -> None:
         """What the probes say is what ha alarms about, soon."""
@@ -254,8 +282,14 @@ class _Judged:
             self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
         if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
             ha.history.told_us[ha.node] = ha.machine.timeline.now_us
+        if isinstance(event, Received) and not ha.history.epoch:
+            self._note_description(event.frame)
+        if isinstance(event, LinkUp) and event.outbound:
+            self._repeats.connected(event.peer.node)
         effects = self._replica.handle(event, now_ms)
         self._repeats.happened(event, now_ms)
+        if isinstance(event, Done) and event.token == self._repeats.promise:
+            self._must_know_its_promise()
         self._steps.handled()
         self._unfit.happened(event, now_ms)
         own = self._replica.own
@@ -277,6 +311,23 @@ class _Judged:
                 effect, terms, None if before is not after or after is None else after.epoch
             )
         return effects
+
+    def _note_description(self, frame: Frame) -> None:
+        match _parsed(frame):
+            case StatusOk(node=node):
+                self._steps.told(node)
+
+    def _must_know_its_promise(self) -> None:
+        """A promise that was written is known as it stands on the disk, no more and no less: what
+        is wanted meanwhile is written next."""
+        machine, promises = self._ha.machine, self._replica.promises
+        known = promises.promised, promises._seen
+        durable = machine.durably_promised, machine.durably_seen
+        if known != durable:
+            raise Violation(
+                f"{machine.name} has written its promise, and takes (epoch, what it saw) to be "
+                f"{known}; its disk has {durable}"
+            )
 
     def _judge(self, effect: Effect, terms: set[int], reigns: int | None) -> None:
         ha, history = self._ha, self._ha.history
@@ -309,6 +360,11 @@ class _Judged:
                     case Append(size=0) as append:
                         now_ms = self._replica.own.now_ms
                         self._repeats.sends(link, append.confirm, now_ms, empty=True)
+            case do.Connect(node):
+                session = self._replica.session
+                if session.stored is not None and not session.backwards:
+                    epoch = self._replica.promises.highest
+                    self._repeats.connects(node, epoch, self._replica.own.now_ms)
             case do.PersistPromise():
                 self._steps.promises(effect.promised)
             case do.PersistTable(_, entries) if entries:
@@ -347,6 +403,8 @@ class _Judged:
         term = self._replica.leadership.term
         for link in () if term is None else term.links.values():
             slave = self._ha.history.node(link.peer.node)
+            if slave.incarnation != link.peer.incarnation:
+                continue  # the link is to a disk that is gone
             if link.appended is not None and 0 < slave.end < needed:
                 raise Violation(
                     f"{self._ha.node} keeps its log from {needed} on, and {slave.name} has it up "

@@ -78,6 +78,12 @@ class History:
         """Nodes that took reads in an epoch when their queues covered its first record."""
         self.lost_queues: set[str] = set()
         """Nodes of which queue files were removed: until they are made again, queues end early."""
+        self.strangers: set[str] = set()
+        """Nodes whose store belongs to no group: they wait for an order."""
+        self.is_forced = False
+        """An operator makes a node the only member of the set."""
+        self.is_restored = False
+        """An operator puts an older lease in the place of the present one."""
         self.late_topics: list[str] = []
         """Producers send to these, too, from some time on."""
         self.producers_rest = False
@@ -149,7 +155,10 @@ class History:
             raise Violation(f"{process.name} of {machine.name} {what} without byte 0")
 
     def promises(self, machine: Machine, epoch: int) -> None:
-        """A replica promises an epoch: its volume does, not its node."""
+        """A replica promises an epoch: its volume does, not its node. Behind the promise the volume
+        belongs to the group, so its identity is on the disk before."""
+        if not machine.durable_incarnation:
+            raise Violation(f"{machine.name} promises epoch {epoch}, and its disk has no identity")
         self._promised.add((Member(machine.name, machine.incarnation), epoch))
         self.promised(machine, epoch)
 
@@ -296,7 +305,15 @@ class History:
 
     def enters(self, machine: Machine, table: Sequence[EpochStart], *, begins: bool) -> None:
         """An epoch gets its entry; begins: by its master, whose log ends where it starts."""
-        if begins and table[-1].start != machine.end and machine.end:
+        first = machine.slot(Slot.MIN)
+        if begins and table[0].start > first:
+            raise Violation(
+                f"{machine.name} begins with the table {table}, and the bytes from {first} to "
+                f"{table[0].start} belong to no epoch"
+            )
+        # The first epoch of a store that was alone has its older bytes, too.
+        starts = (machine.end,) if len(table) > 1 else (machine.end, first)
+        if begins and table[-1].start not in starts and machine.end:
             raise Violation(
                 f"{machine.name} begins epoch {table[-1].epoch} at {table[-1].start}, and its log "
                 f"ends at {machine.end}"
@@ -540,13 +557,18 @@ class History:
         # A first lease that was deleted before its holder acted on it is founded again.
         is_founded_again = self.deleted and lease.epoch not in self._acted
         self.went_back = shown < self._newest or (is_another and not is_founded_again)
-        if self.went_back and not self.deleted:
+        if self.went_back and not (self.deleted or self.is_restored):
             raise Violation(f"the lease goes back from {self._newest} to {shown}")
         if self.went_back:
             return  # believed by nobody: whoever acts on it never acquired anything
-        if before is not None and len(lease.in_sync) < min(
-            len(before.lease.in_sync), lease.min_in_sync
-        ):
+        is_same_version = lease.in_sync_version <= self._newest[1] and bool(self.published)
+        if is_same_version and lease.in_sync != self.published and not self.deleted:
+            raise Violation(
+                f"the in-sync set {self.published} becomes {lease.in_sync}, and its version "
+                f"{self._newest[1]} becomes {lease.in_sync_version}"
+            )
+        least = min(lease.min_in_sync, 0 if before is None else len(before.lease.in_sync))
+        if len(lease.in_sync) < least and not self.is_forced:
             raise Violation(f"the in-sync set shrinks to {len(lease.in_sync)}, below the minimum")
         if before is not None and lease.epoch == before.lease.epoch:
             for member in {*lease.in_sync} - {*before.lease.in_sync}:
@@ -651,7 +673,8 @@ class History:
         A node of which nothing was confirmed yet may be copied anew: what it has, its master lost
         before it was on any disk.
         """
-        if node.name in self.damaged:
+        is_stranger = role is NodeRole.HALTED and node.name in self.strangers
+        if node.name in self.damaged or is_stranger:
             return
         if role is NodeRole.HALTED or (confirm > 0 and node.name not in self.replaced):
             raise Violation(f"{node.name} is {role.name}, and nothing was damaged")

@@ -351,6 +351,11 @@ class Machine:
         return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
 
     @property
+    def flushed(self) -> int:
+        """End of the log that is on disk, as the page says, of whichever boot."""
+        return self.slot(Slot.FLUSHED)
+
+    @property
     def is_clean(self) -> bool:
         """Whether its store is marked as stopped in order."""
         return self._inode(ROOT / "abort") is None
@@ -398,6 +403,16 @@ class Machine:
         """As ``ha/promise`` will say after a power cut."""
         said = _facts(self._durable_file(PROMISE)).get("promised", 0)
         return said if isinstance(said, int) else 0
+
+    @property
+    def durably_seen(self) -> tuple[int, int]:
+        """The newest (epoch, version of the in-sync set) that ``ha/promise`` will know after a
+        power cut."""
+        said = _facts(self._durable_file(PROMISE))
+        epoch, version = said.get("seen_epoch", 0), said.get("seen_version", 0)
+        assert isinstance(epoch, int), "ha writes numbers"
+        assert isinstance(version, int), "ha writes numbers"
+        return epoch, version
 
     @property
     def durable_table(self) -> tuple[EpochStart, ...]:

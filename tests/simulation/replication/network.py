@@ -24,6 +24,7 @@ from services.ha.frames import (
 )
 from services.ha.lease.value import Member
 from services.ha.versions import Versions, common
+from tests.simulation.replication.handshaking import check_handshake
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.violation import Violation
@@ -200,6 +201,9 @@ class Network:
         return random.randint(30, self._delay_max_us)
 
     def _join(self, owner: Listener, peer: Listener) -> None:
+        versions = owner.versions, peer.versions
+        nodes = owner.node, peer.node
+        check_handshake(owner.member, peer.member, versions, nodes, self._number // 2)
         ends = []
         for whose in (owner, peer):
             self._number += 1

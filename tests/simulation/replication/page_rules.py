@@ -106,6 +106,9 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
             _must_be(machine, slot, value, idle, "of a start that serves an epoch already")
         case Slot.REPUT_GENERATION if value:
             _must_be(machine, slot, value, value <= machine.slot(Slot.GENERATION), "of no recovery")
+        case Slot.HA_NONCE:
+            fenced = bool(machine.slot(Slot.FENCED)) and not machine.slot(Slot.GRANTED_TO)
+            _must_be(machine, slot, value, fenced, "and the grant of the start before stands")
         case Slot.ROLE:
             _check_role(machine, process, NodeRole(value))
         case Slot.FENCED if not value:

@@ -18,6 +18,10 @@ HEARTBEATS_APART_MS: Final = 50
 """Half of what the plan's times ask for."""
 GROWTHS_APART_MS: Final = 500
 """Half of what a member waits that could not be added."""
+TRIED_WITHIN_MS: Final = 3_000
+TRIES_MAX: Final = 10
+"""Pauses of 100, 200, 400, 800 and then 1000 ms are seven tries, and the pauses may begin anew once
+by an order."""
 FENCES_MAX: Final = 2
 """By a switch, and by what ends its term before the switch is over."""
 WRITES_APART_MS: Final = 500
@@ -35,16 +39,18 @@ class Repeats:
         """By link and epoch in which it has introduced itself: epochs of the log that it told."""
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
         """By epoch and member that was to be added: version of the lease, and when it was asked."""
+        self._tried: dict[str, tuple[int, list[int]]] = {}
+        """By node: the epoch, and when a connection was tried that came to nothing."""
         self._fences = 0
         """Since its last grant, or since it asked for a term."""
-        self._promise: int | None = None
+        self.promise: int | None = None
         """Token of the promise that is being written, or was last."""
         self._failed_ms: int | None = None
         """When a promise could not be written, last."""
 
     def happened(self, event: Event, now_ms: int) -> None:
         """An effect has come to an end."""
-        if isinstance(event, Failed) and event.token == self._promise:
+        if isinstance(event, Failed) and event.token == self.promise:
             self._failed_ms = now_ms
 
     def sends(self, link: int, confirm: int, now_ms: int, *, empty: bool) -> None:
@@ -64,6 +70,22 @@ class Repeats:
         if before is not None and epochs_count >= before[0] and end >= before[1]:
             raise Violation(f"{self._node} says HELLO twice on link {link} in epoch {epoch}")
         self._greeted[link, epoch] = epochs_count, end
+
+    def connects(self, node: str, epoch: int, now_ms: int) -> None:
+        """A connection is tried again behind a pause, and ever more seldom. In another epoch a node
+        may be tried at once: it may be the new master."""
+        known_epoch, tried = self._tried.get(node, (epoch, []))
+        since = [at_ms for at_ms in tried if now_ms - at_ms < TRIED_WITHIN_MS]
+        since = [*since, now_ms] if known_epoch == epoch else [now_ms]
+        self._tried[node] = epoch, since
+        if len(since) > TRIES_MAX:
+            raise Violation(
+                f"{self._node} connects to {node} {len(since)} times in {TRIED_WITHIN_MS} ms"
+            )
+
+    def connected(self, node: str) -> None:
+        """A connection that was tried is there."""
+        self._tried.pop(node, None)
 
     def _asks(self, put: LeasePut, now_ms: int) -> None:
         """A master wants another set; of one version it is asked again until it is known."""
@@ -94,7 +116,7 @@ class Repeats:
                     raise Violation(f"{self._node} fences its broker {self._fences} times")
         if not isinstance(effect, do.PersistPromise):
             return
-        self._promise = effect.token
+        self.promise = effect.token
         if self._failed_ms is not None and now_ms - self._failed_ms < WRITES_APART_MS:
             raise Violation(
                 f"{self._node} writes its promise again {now_ms - self._failed_ms} ms after that "

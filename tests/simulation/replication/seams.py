@@ -26,6 +26,7 @@ from services.ha import (
     log_check,
     master_protocol,
     opening,
+    recreation,
     replica_disk,
 )
 from services.ha import worker as ha_worker
@@ -53,6 +54,9 @@ RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
+ASK_AGAIN_MS: Final = 150
+"""In proportion, too: a promise whose answer is lost is asked for once more before the old term is
+over."""
 ANSWER_MAX_MS: Final = 5
 """Between the look at the clock and the load of the deadline."""
 BUSY_POLL_S: Final = 0.02
@@ -140,6 +144,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(watch, "HEARTBEAT_S", HEARTBEAT_S))
         stack.enter_context(patch.object(follower, "WATCH_INTERVAL_S", HEARTBEAT_S))
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
+        stack.enter_context(patch.object(recreation, "ASK_AGAIN_MS", ASK_AGAIN_MS))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
         stack.enter_context(patch.object(copied_log, "TELL_SIZE", STREAM_SIZE_MAX))
         for module in (master_protocol, catch_up):

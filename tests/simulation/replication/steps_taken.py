@@ -15,6 +15,7 @@ from services.ha.founding import Founding
 from services.ha.in_sync import Peer
 from services.ha.lease.value import Member
 from services.ha.liveness import stall_ms
+from services.ha.recreation import Recreation
 from services.ha.replica import Replica
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
@@ -34,6 +35,8 @@ DECIDED_US: Final = 5_000
 """What it does before was decided before it stood still."""
 PAUSED_US: Final = (TIMES.renew_ms - 50) * 1000
 """Whoever has lost a campaign lets others try for so long."""
+RECREATED_US: Final = (TIMES.lease_ms - TIMES.margin_ms + TIMES.request_timeout_ms) * 1000
+"""The old term had no more time left than a lease without its margin; ha may look a while later."""
 UNANSWERED_US: Final = (TIMES.link_dead_ms + TIMES.heartbeat_ms + 100) * 1000
 """What a node said of itself counts no longer than that."""
 HEARD_US: Final = (TIMES.link_dead_ms - 50) * 1000
@@ -50,11 +53,16 @@ class StepsTaken:
         """When a campaign for the lease was lost last."""
         self._asked: tuple[int, int] | None = None
         """Epoch and version of the in-sync set that was asked for last."""
+        self._told: set[str] = set()
+        """Nodes that have described themselves to this start before the group's first lease."""
+        self._recreating: tuple[object, int] | None = None
+        """The attempt to make the lease again that goes on, and when it began."""
 
     def handled(self) -> None:
         """It has decided what an event means: who stands for the lease could serve with it."""
         self._must_wait_for_linked()
         self._must_copy_in_sync()
+        self._must_give_up_in_time()
         campaign, before = self._replica.leadership.campaign, self._campaign
         self._campaign = campaign
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
@@ -98,6 +106,26 @@ class StepsTaken:
         if own.state is State.IN_SYNC and following.link is None:
             raise Violation(f"{self._ha.node} is in sync, and copies from nobody")
 
+    def told(self, node: str) -> None:
+        """A node describes itself."""
+        self._told.add(node)
+
+    def _must_give_up_in_time(self) -> None:
+        """A master that makes a deleted lease again has not more time for that than its old term
+        had, which is less than a lease; only its write may take longer."""
+        campaign, began = self._replica.leadership.campaign, self._recreating
+        ha = self._ha
+        now_us = ha.machine.timeline.now_us
+        if not isinstance(campaign, Recreation) or campaign._writing:
+            self._recreating = None
+        elif began is None or began[0] is not campaign:
+            self._recreating = campaign, now_us
+        elif now_us - max(began[1], ha.process.resumed_us) > RECREATED_US:
+            raise Violation(
+                f"{ha.node} asks for promises of epoch {campaign.epoch} for "
+                f"{now_us - began[1]} µs, and its old term is over"
+            )
+
     def _must_wait_for_linked(self) -> None:
         """A master waits for who is to join the set as long as it follows."""
         term = self._replica.leadership.term
@@ -117,8 +145,12 @@ class StepsTaken:
             )
 
     def _must_have_heard_all(self) -> None:
-        """Whoever founds a group knows of every node that its volume never was in one."""
+        """Whoever founds a group knows of every node that its volume never was in one, and which
+        one has records."""
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
+        unheard = {other.name for other in ha.history.others(ha.machine)} - self._told
+        if unheard and not ha.history.epoch:
+            raise Violation(f"{ha.node} founds the group, and has not heard {sorted(unheard)}")
         for other in ha.history.others(ha.machine):
             process = other.processes.get("ha")
             if process is not None and process.alive and not process.paused:

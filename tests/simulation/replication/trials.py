@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from services.ha.lease.value import Lease
 from services.ha.operator import SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
+from tests.simulation.replication.beginnings import Beginnings
+from tests.simulation.replication.lost_leases import LostLeases
 from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
@@ -75,7 +77,7 @@ class Trials(Trying):
         operating = Operating(world, wait=self._wait, until=self._until)
         self._trials = (
             *(self._switch_once, self._end_a_node, self._flip_a_bit, self._lose_queues),
-            *(operating.run, self._lose_lease),
+            operating.run,
             *(self._fill_a_disk, self._slow_a_disk, self._lose_members),
             *(self._stall_a_winner, self._lose_a_winner, self._stall_a_target),
             *(self._remove_a_member, self._order_in_the_dark),
@@ -83,6 +85,8 @@ class Trials(Trying):
             *Outages(world).trials,
             *Rotting(world).trials,
             *WithoutRoom(world).trials,
+            *Beginnings(world).trials,
+            *LostLeases(world).trials,
         )
 
     def run(self, count: int) -> None:
@@ -320,20 +324,6 @@ class Trials(Trying):
         if self._history.holder is not None and self._history.holder.node != to:
             self._group.order("switchover", {"to": to})
             self._wait(FOLLOWED_MS)
-
-    def _lose_lease(self) -> None:
-        """Somebody deletes the lease object of a whole group: it is made again without an operator,
-        under a later epoch, and with all members."""
-        epoch = self._history.epoch
-        self._world.operator_rests = True
-        self._group.lease.delete()
-        if self._random.random() < 0.5:  # who asks for the lease again asks others whom it lacks
-            self._group.network.break_links(*self._random.sample(sorted(self._group.machines), 2))
-        if not self._until(lambda: self._group.lease.stored is not None, AGAIN_MS):
-            raise Violation(f"the lease was deleted, and in {AGAIN_MS} ms nobody made it again")
-        self._must_be_whole_again("the lease was deleted")
-        if self._history.epoch <= epoch:
-            raise Violation(f"the lease was deleted in epoch {epoch}, and that epoch goes on")
 
     def _fill_a_disk(self) -> None:
         """A master without room on its disk hands over to a node that has some."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from services.ha.lease.value import Member
 from tests.simulation.replication import page_rules
+from tests.simulation.replication.beginnings import Beginning
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.known_marks import check_damage_is_kept, check_trouble_is_known
 from tests.simulation.replication.lease_object import Weather
@@ -83,6 +84,7 @@ class World:
         """When two nodes were last seen to be connected, or could not be."""
         self._confirmed = 0
         """End of what was confirmed before the healing."""
+        self._beginning = Beginning(self) if self._begins_whole else None
 
     def run(self) -> None:
         """Bootstrap, faults, healing. Raises Violation."""
@@ -95,14 +97,11 @@ class World:
     def _run(self) -> None:
         group = self.group
         group.tell("world", f"{group.plan}")
-        *early, last = group.machines.values()
-        for machine in early:
-            group.boot(machine)
-        if self._late_us:
-            self.timeline.after(self._late_us, lambda: self._boot_late(last))
-        else:
-            group.boot(last)
         self.timeline.after(100_000, self._check_now_and_then)
+        if self._beginning is not None:
+            self._beginning.begin()
+        else:
+            self._boot_all()
         if self._has_rounds:
             whole = self._go_through_rounds()
         elif self._is_tried:
@@ -147,6 +146,15 @@ class World:
             raise Violation(f"healed for {HEAL_MS} ms: {why}")
         return whole
 
+    def _boot_all(self) -> None:
+        *early, last = self.group.machines.values()
+        for machine in early:
+            self.group.boot(machine)
+        if self._late_us:
+            self.timeline.after(self._late_us, lambda: self._boot_late(last))
+        else:
+            self.group.boot(last)
+
     def _boot_late(self, machine: Machine) -> None:
         if not machine.processes:  # a fault may have been quicker
             self.group.boot(machine)
@@ -173,6 +181,7 @@ class World:
                 service.noted.check(service)
                 check_damage_is_kept(service)
                 check_trouble_is_known(service)
+                service.check_seen()
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _check_links(self) -> None:

@@ -1,0 +1,331 @@
+"""How a group is founded, and how stores and members come to one that is there.
+
+Every world that begins whole is founded in one of these ways; the trials give a node of a whole
+group a store that it has to adopt, or have it elected by force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from services.ha.leadership import UNADOPTED
+from services.ha.lease.value import Lease, Member
+from tests.simulation.replication.alone import write_alone
+from tests.simulation.replication.machine import IDENTITY, PROMISE, TABLE, Machine
+from tests.simulation.replication.plan import SERVICES, TIMES
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+APART_MS: Final = 0, 0, 300, 2_000
+"""Between the starts of two nodes."""
+WAITED_MS: Final = 2_000
+"""A node that waits for another one longer than that says so."""
+FOUNDED_MS: Final = 10 * TIMES.lease_ms
+"""Nodes that all run have founded their group by then, with a restart of the founder, too."""
+STRUCK_MS: Final = 1_000
+"""The founder writes what it has to write by then."""
+MISSING: Final = "lease-missing"
+
+
+class Beginning(Trying):
+    """Of one world: which stores hold records, which node starts when, and what happens to it."""
+
+    def __init__(self, world: World) -> None:
+        """Write the stores. Before the world's time begins."""
+        super().__init__(world)
+        machines, random = list(self._group.machines.values()), self._random
+        self._holding = random.sample(machines, random.choice((0, 0, 1, 1, 1, 2)))
+        for machine in self._holding:
+            write_alone(machine, random)
+        self._made: list[Lease] = []
+
+    def begin(self) -> None:
+        """Start all nodes, and wait until there is a group. Raises Violation."""
+        group, random = self._group, self._random
+        group.on_made.append(self._made.append)
+        machines = list(group.machines.values())
+        founder = self._holding[0] if self._holding else machines[0]
+        if len(self._holding) < 2:
+            self._arm(founder)
+            self._know_log_of(founder)
+        waiting = random.sample(machines, len(machines))
+        group.is_struck = True  # nodes that wait for each other long say so
+        while waiting:
+            group.boot(waiting.pop())
+            waited_ms = random.choice(APART_MS) if waiting else 0
+            self._wait(waited_ms)
+            self._must_wait(waiting, waited_ms)
+        if len(self._holding) > 1:
+            founder = self._empty_one()
+        if not self._until(lambda: bool(self._made), FOUNDED_MS):
+            raise Violation(f"all nodes run, and {founder.name} does not found the group")
+        self._must_begin_with(founder, self._made[0])
+        self._wait(STRUCK_MS)
+        founder.calm()
+        group.on_made.clear()
+        group.is_struck = False
+
+    def _know_log_of(self, machine: Machine) -> None:
+        """What a store held before there was a group is not lost, as if it were confirmed."""
+        self._history.records.extend(machine.log(0, machine.flushed))
+
+    def _arm(self, founder: Machine) -> None:
+        """The founder may be killed, or lose its power, at each step of its first term."""
+        group, random = self._group, self._random
+
+        def strike() -> None:
+            self._timeline.after(random.randint(0, 20_000), lose)
+
+        def lose() -> None:
+            if not founder.is_on:
+                return
+            if random.random() < 0.5:
+                founder.processes["ha"].end()
+                return
+            group.cut_power(founder)
+            self._timeline.after(100_000, lambda: group.boot(founder))
+
+        match random.randrange(8):
+            case 0:
+                founder.arm_file(IDENTITY.name, strike)
+            case 1:
+                founder.arm_file(PROMISE.name, strike)
+            case 2:
+                founder.arm_file(TABLE.name, strike)
+            case 3:
+                group.on_made.append(lambda _: strike())
+
+    def _must_wait(self, waiting: list[Machine], waited_ms: int) -> None:
+        """No node founds a group before it has heard all, and it says for which one it waits."""
+        if not waiting:
+            return
+        if self._made:
+            raise Violation(f"the group is founded, and {waiting[0].name} has not started yet")
+        if waited_ms < WAITED_MS:
+            return
+        for machine in self._group.machines.values():
+            said = self._said(machine).get(MISSING, "")
+            if machine.processes.get("ha") is not None and not any(
+                other.name in said for other in waiting
+            ):
+                raise Violation(
+                    f"{machine.name} waits for {[other.name for other in waiting]} for "
+                    f"{waited_ms} ms, and says {said!r}"
+                )
+
+    def _empty_one(self) -> Machine:
+        """Two stores hold records: no node chooses. One is emptied, and the other one founds."""
+        group = self._group
+        names = [machine.name for machine in self._holding]
+
+        def said() -> dict[str, str]:
+            machines = group.machines.values()
+            return {each.name: self._said(each).get(MISSING, "") for each in machines}
+
+        def is_said() -> bool:
+            return all(name in sentence for name in names for sentence in said().values())
+
+        if not self._until(is_said, FOUNDED_MS) or self._made:
+            raise Violation(
+                f"{names} hold records; the lease is {self._made}, and they say {said()}"
+            )
+        emptied = self._random.choice(self._holding)
+        (founder,) = (machine for machine in self._holding if machine is not emptied)
+        self._know_log_of(founder)
+        group.cut_power(emptied)
+        emptied.replace_volume()
+        group.boot(emptied)
+        return founder
+
+    def _must_begin_with(self, founder: Machine, lease: Lease) -> None:
+        group, holder = self._group, lease.holder
+        so = (
+            holder is not None and holder.node == founder.name,
+            lease.epoch == lease.in_sync_version == 1,
+            len(lease.in_sync) == 1,
+            lease.replicas == tuple(group.machines),
+            lease.min_in_sync == group.plan.min_in_sync,
+            not lease.paused and lease.handover_to is None,
+        )
+        if not all(so):
+            raise Violation(f"{founder.name} is to found the group, and the lease is {lease}")
+
+
+class Beginnings(Trying):
+    """Trials of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            *(self._adopt_a_store, self._force_the_last, self._lose_one_after_another),
+        )
+
+    # -- adoption --------------------------------------------------------------------------
+
+    def _adopt_a_store(self) -> None:
+        """A store from before the group is left as it is, until an order gives it to the group."""
+        if not self._may_lose_one:
+            return
+        group, history, slave = self._group, self._history, self._any_but(self._master())
+        self._know_as_stranger(slave)
+        group.cut_power(slave)
+        slave.replace_volume()
+        write_alone(slave, self._random)
+        end = slave.flushed
+        before = slave.log(0, end)
+        group.boot(slave)
+        if not self._until(lambda: self._is_unadopted(slave), AGAIN_MS):
+            raise Violation(f"{slave.name} has the store of no group, and is {self._state(slave)}")
+        acked = len(history.acked)
+        self._wait(QUIET_MS)
+        is_changed = slave.log(0, end) != before or slave.incarnation or slave.promised
+        if is_changed or not self._is_unadopted(slave):
+            raise Violation(f"{slave.name} has the store of no group, and it was changed")
+        if len(history.acked) == acked:
+            raise Violation(f"{slave.name} has the store of no group, and no send is acknowledged")
+        if self._random.random() < 0.5:
+            named = self._random.choice((IDENTITY.name, PROMISE.name))
+            slave.arm_file(named, slave.processes["ha"].end)
+        self._adopt(slave, end)
+        self._must_be_whole_again(f"the store of {slave.name} was adopted")
+        history.strangers.clear()
+
+    def _know_as_stranger(self, machine: Machine) -> None:
+        self._history.replaced.add(machine.name)
+        self._history.strangers.add(machine.name)
+
+    def _adopt(self, slave: Machine, end: int) -> None:
+        """Order it, and again if ha ended before it was written down."""
+        group, order = self._group, self._random.choice(("adopt", "adopt", "resync"))
+        arguments = {"group": "g0"} if order == "resync" else {}
+        token: int | None = None
+
+        def is_adopted() -> bool:
+            nonlocal token
+            service = group.ha_of(slave.name)
+            reply = None if service is None or token is None else service.replies.get(token)
+            if reply is not None and not reply.ok:
+                raise Violation(f"{slave.name} has the store of no group, and answers {reply}")
+            if reply is not None and order == "adopt" and reply.body.get("log_end") != end:
+                raise Violation(f"{slave.name} adopts a store that ends at {end}: {reply}")
+            if self._is_unadopted(slave):
+                token = group.order(order, arguments, slave)
+            return bool(slave.incarnation and slave.promised)
+
+        if not self._until(is_adopted, AGAIN_MS):
+            raise Violation(f"{slave.name} does not adopt its store: {self._state(slave)}")
+
+    def _is_unadopted(self, machine: Machine) -> bool:
+        is_halted = self._state(machine).startswith("halted")
+        return is_halted and UNADOPTED in self._said(machine)
+
+    def _state(self, machine: Machine) -> str:
+        return self._world.state_of(machine.name)
+
+    # -- elections -------------------------------------------------------------------------
+
+    def _force_the_last(self) -> None:
+        """A node outside the set becomes the master by force, once it is the last one and the lease
+        has run out; the others follow it."""
+        if not self._may_lose_one:
+            return
+        group, history, slave = self._group, self._history, self._any_but(self._master())
+        history.producers_rest = self._world.operator_rests = True
+        self._wait(QUIET_MS)
+        self._lose_from_set(slave)
+        others = [each for each in group.machines.values() if each is not slave]
+        for other in others:
+            self._lose(other, SERVICES)
+        group.gone -= {(slave.name, service) for service in SERVICES}
+        group.start_later(slave, "ha", 50)
+        self._until(lambda: self._state(slave).startswith("follower"), AGAIN_MS)
+        epoch, confirmed = history.epoch, len(history.confirmed)
+        loss = {
+            "estimated_loss_bytes": 0,
+            "own_end": slave.end,
+            "known_from": [slave.name],
+        }
+        dry = self._ordered(slave, "failover", {"dry_run": "true"})
+        self._must_answer(slave, dry, ok=True, body=loss)
+        stopped = {"group": "g0", "old_master_stopped": "true"}
+        early = self._ordered(slave, "failover", stopped)
+        self._must_answer(slave, early, ok=False, body=loss)
+        history.is_forced = True
+        reply = early
+
+        def is_forced() -> bool:
+            nonlocal reply
+            reply = self._ordered(slave, "failover", stopped)
+            return reply is not None and reply.ok
+
+        self._until(is_forced, AGAIN_MS)
+        self._must_answer(slave, reply, ok=True, body={**loss, "master": slave.name})
+        if history.published != (Member(slave.name, slave.incarnation),) or history.epoch <= epoch:
+            raise Violation(
+                f"{slave.name} is forced to be the master, and the set is {history.published}"
+            )
+        history.producers_rest = self._world.operator_rests = False
+        self._bring_back()
+        self._must_be_whole_again(f"{slave.name} was forced to be the master")
+        history.is_forced = False
+        if len(history.confirmed) < confirmed:
+            raise Violation(f"{slave.name} had all, was forced to be the master, and less is there")
+
+    def _lose_from_set(self, slave: Machine) -> None:
+        """Kill ha of a slave, which leaves the set."""
+        self._lose(slave, ["ha"])
+        if not self._until(lambda: not self._is_member(slave), AGAIN_MS):
+            raise Violation(f"{slave.name} is silent, and stays in the set")
+
+    def _is_member(self, machine: Machine) -> bool:
+        return machine.name in [member.node for member in self._history.published]
+
+    def _ordered(self, machine: Machine, order: str, arguments: dict[str, str]) -> Any:
+        """The answer to an order; None: there is none."""
+        service = self._group.ha_of(machine.name)
+        token = self._group.order(order, arguments, machine)
+        if service is None or token is None:
+            return None
+        self._until(lambda: token in service.replies, AGAIN_MS)
+        return service.replies.get(token)
+
+    def _must_answer(self, machine: Machine, reply: Any, *, ok: bool, body: dict[str, Any]) -> None:
+        said = None if reply is None else {name: reply.body.get(name) for name in body}
+        if reply is None or reply.ok != ok or said != body:
+            raise Violation(f"{machine.name} is to answer {body}, and answers {reply}")
+
+    def _lose_one_after_another(self) -> None:
+        """A set that may not shrink any further keeps its members: each of them can be elected. One
+        that was removed cannot, even if it is the only node left."""
+        group, history, random = self._group, self._history, self._random
+        first = self._master()
+        if group.plan.nodes - group.plan.min_in_sync > 1 or (
+            group.plan.nodes > 2 and self._may_lose_one
+        ):
+            self._lose_from_set(self._any_but(first))
+        epoch = history.epoch
+        self._lose(first, SERVICES)
+        if not self._until(lambda: history.epoch > epoch, AGAIN_MS):
+            raise Violation(f"{first.name} is gone, and no other node takes the lease")
+        second = self._master()
+        self._wait(random.choice((0, 100, QUIET_MS)))
+        self._lose(second, SERVICES)
+        epoch = history.epoch
+        group.gone -= {(first.name, service) for service in SERVICES}
+        for service in SERVICES:
+            group.start_later(first, service, 50)
+        if self._is_member(first):
+            self._until(lambda: history.epoch > epoch, AGAIN_MS)
+        else:
+            self._wait(2 * TIMES.lease_ms + 4 * TIMES.wait_random_ms)
+        if self._is_member(first) != (history.epoch > epoch):
+            raise Violation(
+                f"of the set {history.published} {first.name} is left, and the epoch is "
+                f"{history.epoch} after {epoch}"
+            )
+        self._bring_back()
+        self._must_be_whole_again(f"{first.name} and {second.name} were gone, one after the other")
