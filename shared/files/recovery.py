@@ -116,9 +116,10 @@ def recover(
     ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing cut or
     written, StrayFile, WrongFileSize.
     """
+    said_min = positions.get(Slot.MIN)  # before the look at the files: see _publish
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
-        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at)
+        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at, said_min)
         recovered = recovery.run(progress, recovered_by)
     finally:
         files.close()
@@ -138,8 +139,10 @@ class _Recovery:
         now: int,
         confirm: int,
         begin_at: int | None,
+        said_min: int,
     ) -> None:
         self.confirm = confirm
+        self.said_min = said_min
         self.begin_at = begin_at
         self.store = store
         self.positions = positions
@@ -252,6 +255,9 @@ class _Recovery:
         if self.begin_at is not None:
             starts[:] = [start for start in starts if start >= self.begin_at]
         published = self._recorded_start() or 0
+        if self.store.config.visible_after == "confirmed" and published in starts:
+            # The broker of a slave may be about to remove names below, while its ha recovers.
+            del starts[: starts.index(published)]
         for index in range(len(starts) - 1, 0, -1):
             has_gap = starts[index] - starts[index - 1] > self.files.file_size
             if has_gap and starts[index] <= published:
@@ -618,14 +624,19 @@ class _Recovery:
         publish(Slot.FLUSHED, end)
         publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
         publish(Slot.BOOT_ID_LOW, self.boot_id[1])
-        publish(Slot.MIN, self.log_min)
+        # 1. ha of a slave starts again, and finds where the log begins. 2. The slave's broker runs
+        # all the while, and lets the first file go. 3. Were that undone here, the file would be
+        # missing, for every reader and for the next start.
+        if self.log_min != self.said_min or not self.positions.is_checked(Slot.MIN):
+            publish(Slot.MIN, self.log_min)
         self._publish_foreign(end)
         publish(Slot.MAGIC_AND_FORMAT, REGION_MAGIC)
         publish(Slot.RECOVERED_BY, recovered_by)
         publish(Slot.GENERATION, generation)
         self.positions.sync()
         if not self.positions.is_private and self.store.read_only is None:
-            write_log_start(self.store.disk, self.store.log_start_path, self.log_min)
+            log_start = self.positions.get(Slot.MIN)
+            write_log_start(self.store.disk, self.store.log_start_path, log_start)
             with contextlib.suppress(DiskFull, ReadOnlyDisk):
                 self.store.finish_adoption()
         return generation

@@ -7,6 +7,7 @@ and what serves consumer groups (``consuming``).
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,7 +294,8 @@ class Broker(Service):
         """One request. The answer leaves in the step of the loop in which the send ends."""
         history, random = self.history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
-        size_max = LARGE_BODY_MAX if random.random() < LARGE_SHARE else BODY_MAX
+        share = history.large_share or LARGE_SHARE
+        size_max = LARGE_BODY_MAX if random.random() < share else BODY_MAX
         body = f"{serial} ".encode() * random.randint(1, size_max // 8)
         asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
         pairs = properties.encode({properties.UNIQ_KEY: f"{serial:016x}"})
@@ -388,7 +390,8 @@ class Broker(Service):
         for held in self._held.values():
             assert self.store is not None
             seen = history.records.seen(held.topic, held.queue, self.store.dispatched)
-            waits = len(seen) <= held.offset and self._api.parts is held.parts
+            live = bisect_left(seen, self.machine.begins_at, key=lambda place: place.start)
+            waits = len(seen) <= max(held.offset, live) and self._api.parts is held.parts
             if waits or self.process.paused or name in {*history.damaged, *history.lost_queues}:
                 held.idle_us = now_us
             elif now_us - max(held.idle_us, self.process.resumed_us) > WOKEN_US:

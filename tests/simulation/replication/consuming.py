@@ -1,21 +1,17 @@
-"""A broker without consumer groups, delays and retention: the parts of a term are all there."""
+"""A broker without consumer groups and delays: the parts of a term are all there."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from tests.simulation.replication.expiring import Expiring
 from tests.simulation.replication.process import running
-from tidemark.errors import DiskFull
 
 if TYPE_CHECKING:
-    from tests.simulation.replication.machine import Machine
-
-LOOK_S: Final = 0.25
-"""Interval at which the disk is looked at."""
+    pass
 
 
 class _NoOffsets:
@@ -31,36 +27,12 @@ class _NoOffsets:
         """There are none."""
 
 
-class _NoRetention:
-    """Nothing expires; the disk is looked at, as ``retention.fullness`` does."""
-
-    def __init__(self, files_ahead: Any, machine: Machine) -> None:
-        self._files, self._machine = files_ahead, machine
-        self.fullness = self
-
-    @property
-    def sends_refused(self) -> bool:
-        """Whether the disk is too full for sends."""
-        return self._files.refusal is not None
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until stop."""
-        while not stop.is_set():
-            is_crowded = self._machine.is_crowded
-            self._files.refusal = DiskFull("too full for sends.") if is_crowded else None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await stop.wait()
-
-
 class NoConsuming:
     """In place of ``services.broker.consuming.Consuming``."""
 
     def __init__(self, base: Any, *, on_group_change: Callable[[], None]) -> None:
         self.offsets = _NoOffsets()
-        thread = running()
-        assert thread is not None
-        self.retention = _NoRetention(base.files_ahead, thread.process.machine)
+        self.retention = Expiring(base, base.queues.forget)
         coordinator = SimpleNamespace(topic_changed=lambda topic: None)
         self.groups = SimpleNamespace(coordinator=coordinator, state=base.state)
         self.configs = self.views = self.send_back = self.redrive = self.tracer = None

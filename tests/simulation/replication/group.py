@@ -60,6 +60,8 @@ class Group:
             name: Machine(timeline, name, self.history, drift=plan.drift, disk_us=disk_us)
             for name, disk_us in zip(names, plan.disk_us, strict=True)
         }
+        for machine in self.machines.values():
+            machine.master_from = self._master_from
         self.services: dict[tuple[str, str], Ha | Broker | Reput] = {}
         """The present start of each service of each node."""
         self._nodes = tuple(
@@ -95,12 +97,16 @@ class Group:
         if self._print is not None:
             self._print(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
 
-    def boot(self, machine: Machine) -> None:
-        """Power is there again: another boot of the machine, and its services."""
+    def boot(self, machine: Machine, *, first: str | None = None) -> None:
+        """Power is there again: another boot of the machine, and its services. first: the one that
+        starts before the others; None: any."""
         machine.power_on()
         self.network.off.discard(machine.name)
         for service in SERVICES:
-            self.start_later(machine, service, self.random.choice((5, 50, 50, 500)))
+            delay_ms = self.random.choice((5, 50, 50, 500))
+            if first is not None:
+                delay_ms = 5 if service == first else 100
+            self.start_later(machine, service, delay_ms)
 
     def cut_power(self, machine: Machine) -> None:
         """All its processes are gone, and what was not on disk."""
@@ -174,6 +180,11 @@ class Group:
             process=f"{self.random.getrandbits(64):016x}",
             boot=machine.boot,
         )
+
+    def _master_from(self) -> int | None:
+        """Where the log of the node that holds the lease begins."""
+        holder = self.history.holder
+        return None if holder is None else self.machines[holder.node].begins_at
 
     def _epoch_of(self, machine: Machine) -> int | None:
         """The epoch for which the broker of a node holds the log."""

@@ -45,6 +45,7 @@ from shared.files.store_dir import StoreDir
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from tests.simulation.replication import redone
 from tests.simulation.replication.history import PROMISING, History
 from tests.simulation.replication.known_marks import Noted, Unfit, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
@@ -65,6 +66,11 @@ ORDER_US_MAX: Final = 15_000_000
 """The longest that an order may wait for the lease or for other nodes, one after another."""
 SEEN_US: Final = (RETRY_MS + 1_000) * 1000
 """A write that found no room is tried again after that pause."""
+UNTRUE: Final = re.compile(
+    r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a HELLO|no window|copied to|bytes at|bytes of epoch|"
+    r"epoch \d+ from|compared instead|point \d+ beyond|HELLO of|files of|no epoch in the table"
+)
+"""Reasons to close a link that a peer has only if it does not keep to the protocol."""
 _BLANK: Final = re.compile(r"\bNone\b")
 """In a sentence: what was not known is named as if it were."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
@@ -213,6 +219,8 @@ class Ha(Service):
         self.history.check_own_confirm(self.machine)
         check_found(self.machine, before, found, self.history)
         self.found_us = self.machine.timeline.now_us
+        if found.halted is None:
+            redone.check_found(self.machine, found)
         self.tell(f"found {found}")
         positions = held.positions
         views = self.views = LogViews(held.directory, positions)
@@ -384,6 +392,9 @@ class _Judged:
                 history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)
             case LeaseCreate(_, lease):
                 history.asks(ha.machine, None, lease)
+            case do.Close(reason=reason):
+                if UNTRUE.match(reason) and not history.damaged:
+                    raise Violation(f"{ha.node} closes a link, for {reason}")
             case do.Publish(slots=slots):
                 for slot, value in slots:
                     if slot is Slot.NEEDED_FROM and value:
@@ -391,7 +402,7 @@ class _Judged:
                 history.of_terms[ha.process] = terms
                 history.reigns[ha.process] = reigns
             case do.Note(event=event, sentence=sentence):
-                if event in IMPOSSIBLE and not history.damaged:
+                if event in IMPOSSIBLE and not history.damaged and ha.node not in history.spoilt:
                     raise Violation(f"{ha.node}: {sentence}")
                 _check_sentence(ha.node, event, sentence)
             case do.Reply(body=body):
@@ -454,9 +465,20 @@ class _Links:
         assert self._ha.views is not None
         views = self._ha.views.views(offset, size)
         if views is None:
+            if offset >= self._ha.machine.begins_at:
+                raise Violation(f"{self._ha.node} does not find {size} bytes at {offset} to send")
             self.close_link(number, f"log-gone: bytes {offset} to {offset + size}")
             return
+        self._must_be_the_log(views, offset, size)
         self._ha.network.send(self._ha, number, frame, views)
+
+    def _must_be_the_log(self, views: list[memoryview], offset: int, size: int) -> None:
+        """What a master sends is what its files have now."""
+        machine = self._ha.machine
+        if b"".join(views) != machine.log(offset, offset + size):
+            raise Violation(
+                f"{self._ha.node} sends {size} bytes at {offset} that are not its log's"
+            )
 
     def close_link(self, number: int, reason: str) -> None:
         """Close a link."""

@@ -9,6 +9,7 @@ sees this.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from services.ha.payloads import Hello, HelloOk
 from shared.cluster.time_rules import LOCAL
 from shared.files.store_dir import Role
 from shared.state.state import BrokerState
-from tests.simulation.replication import page_rules
+from tests.simulation.replication import page_rules, redone
 from tests.simulation.replication.confirmed import Confirmed
 from tests.simulation.replication.known_marks import check_cut
 from tests.simulation.replication.machine import Machine
@@ -74,6 +75,8 @@ class History:
         self.epochs_count = 0
         self.damaged: set[str] = set()
         """Nodes of which a bit of the log was flipped."""
+        self.spoilt: set[str] = set()
+        """Nodes to which a piece of log came that was none."""
         self._covered: set[tuple[str, int]] = set()
         """Nodes that took reads in an epoch when their queues covered its first record."""
         self.lost_queues: set[str] = set()
@@ -84,6 +87,10 @@ class History:
         """An operator makes a node the only member of the set."""
         self.is_restored = False
         """An operator puts an older lease in the place of the present one."""
+        self.expired = 0
+        """Where the log begins of whoever has let most of it go."""
+        self.large_share = 0.0
+        """Of the messages that producers send, those that are large; 0: as many as usual."""
         self.late_topics: list[str] = []
         """Producers send to these, too, from some time on."""
         self.producers_rest = False
@@ -140,6 +147,8 @@ class History:
                 self._must_be_within_the_lease(machine, process, value)
             case Slot.GENERATION if process.name == "broker":
                 self._must_be_granted_still(machine, process)
+            case Slot.MIN if process.name == "broker" and value > machine.slot(slot):
+                self.expires(machine, value)
             case Slot.ROLE if value in (NodeRole.HALTED, NodeRole.RESYNC):
                 confirm = max(machine.slot(Slot.CONFIRM), machine.noted_confirm)
                 self.needs_help(machine, NodeRole(value), confirm)
@@ -159,6 +168,10 @@ class History:
         belongs to the group, so its identity is on the disk before."""
         if not machine.durable_incarnation:
             raise Violation(f"{machine.name} promises epoch {epoch}, and its disk has no identity")
+        if epoch < machine.durably_promised:
+            raise Violation(
+                f"{machine.name} promises epoch {epoch}, having promised {machine.durably_promised}"
+            )
         self._promised.add((Member(machine.name, machine.incarnation), epoch))
         self.promised(machine, epoch)
 
@@ -179,7 +192,7 @@ class History:
     def greets(self, machine: Machine, hello: Hello) -> None:
         """A slave describes its log, from which its master finds the divergence point."""
         _must_not_repeat(machine)
-        _must_be_durable(machine, max(0, hello.durable - ACK_LOOK_SIZE), hello.durable)
+        _must_be_durable(machine, hello.durable - ACK_LOOK_SIZE, hello.durable)
         if hello.end > machine.end or machine.durable_table[: len(hello.table)] != hello.table:
             raise Violation(
                 f"{machine.name} tells its master of a log up to {hello.end} with the epochs "
@@ -194,6 +207,11 @@ class History:
 
     def welcomes(self, machine: Machine, ok: HelloOk) -> None:
         """A master tells a slave up to where their logs are the same, and what its own has."""
+        if not self._expired_below(ok.first_offset) or ok.first_offset > machine.begins_at:
+            raise Violation(
+                f"{machine.name} tells a slave of a log from {ok.first_offset} on; it begins at "
+                f"{machine.begins_at}"
+            )
         common = machine.log(ok.point - ok.crc_size, ok.point)
         if len(common) < ok.crc_size or (common and zlib.crc32(common) != ok.crc):
             raise Violation(
@@ -209,7 +227,7 @@ class History:
     def acknowledges(self, machine: Machine, appended: int, durable: int) -> None:
         """A slave says what it has."""
         _must_not_repeat(machine)
-        _must_be_durable(machine, max(0, durable - ACK_LOOK_SIZE), durable)
+        _must_be_durable(machine, durable - ACK_LOOK_SIZE, durable)
         if appended > machine.end:
             raise Violation(f"{machine.name} says that it has {appended}; it has {machine.end}")
 
@@ -218,7 +236,7 @@ class History:
         other = self.node(member.node)
         if other.is_being_emptied:
             return  # it had the log; its link ends when it is another member
-        start = max(0, end - ACK_LOOK_SIZE)
+        start = max(machine.begins_at, other.begins_at, end - ACK_LOOK_SIZE)
         if self.damaged & {machine.name, member.node}:
             return  # on the disk it is another now
         same = other.durable_log(start, end) == machine.log(start, end)
@@ -246,7 +264,10 @@ class History:
             # Another disk since it acknowledged the end is another member, and cannot take over.
             is_member = Member(target.name, target.incarnation) in wanted.in_sync
             is_member = is_member and not self.damaged & {machine.name, target.name}
-            if is_member and target.durable_log(0, machine.end) != machine.log(0, machine.end):
+            first = max(machine.begins_at, target.begins_at)
+            if is_member and target.durable_log(first, machine.end) != machine.log(
+                first, machine.end
+            ):
                 raise Violation(
                     f"{machine.name} gives the lease to {target.name}, whose disk lacks some of "
                     f"the log's {machine.end} bytes"
@@ -285,16 +306,31 @@ class History:
                 f"the broker of {machine.name} gives byte 0 back and still serves epoch {serving}"
             )
 
+    def notes_confirm(self, machine: Machine) -> None:
+        """What a node writes down as confirmed is in its log, whatever comes next."""
+        confirm, end = machine.noted_confirm, machine.end
+        if confirm > end:
+            raise Violation(
+                f"{machine.name} notes {confirm} as confirmed, and its log ends at {end}"
+            )
+        if not machine.is_being_emptied:
+            _must_be_durable(machine, confirm - ACK_LOOK_SIZE, confirm)
+
     def cut_is_over(self, machine: Machine) -> None:
         """What was begun is called finished: it is on the disk, bytes, names and marks."""
+        if machine.is_being_emptied:
+            redone.check_emptied(machine)
+        else:
+            redone.check_cut_ends(machine)
         for path in machine.unsynced():
             raise Violation(f"{machine.name} has finished what it began, and {path} is not durable")
         if machine.is_being_emptied and machine.durable_incarnation == machine.resync_of:
             raise Violation(f"{machine.name} is emptied, and still the member that it was")
 
     def cuts(self, machine: Machine, point: int) -> None:
-        """A replica has begun to cut its log."""
+        """A replica has begun to cut its log: what it takes was never confirmed, and is kept."""
         check_cut(machine, point, self.confirmed)
+        redone.check_cut_begins(machine, self.confirmed)
 
     def becomes_another(self, machine: Machine, *, alone: bool) -> None:
         """A store was emptied: nobody may have it mapped."""
@@ -321,7 +357,7 @@ class History:
 
     def settled(self, machine: Machine, end: int) -> None:
         """A thread of the disk says that the log ends there, all of it on disk."""
-        _must_be_durable(machine, max(0, end - ACK_LOOK_SIZE), end)
+        _must_be_durable(machine, end - ACK_LOOK_SIZE, end)
 
     def _must_be_in_the_set(self, machine: Machine, size: int) -> None:
         """Senders are promised as many copies as the published set has members, or fewer."""
@@ -372,7 +408,7 @@ class History:
         """B, D: a node says that its log up to confirm may be seen."""
         known = len(self.confirmed)
         self._must_be_one_history(node, min(confirm, known), "confirms")
-        _must_be_durable(node, max(0, confirm - ACK_LOOK_SIZE), confirm)
+        _must_be_durable(node, confirm - ACK_LOOK_SIZE, confirm)
         if confirm > known:
             self.records.extend(node.log(known, confirm))
             self.check_members(f"when {node.name} confirmed {confirm}")
@@ -459,7 +495,10 @@ class History:
         fewest = len(self.records.seen(topic, queue, dispatched))
         known = self.records.seen(topic, queue, dispatched_since)
         wanted = known[offset : offset + len(found)]
-        is_short = max_offset < fewest or (fewest > offset and not found)
+        # Of a queue all of whose messages have expired, a log that was copied since has no file.
+        live = bisect_left(known, node.begins_at, key=lambda place: place.start)
+        is_short = max_offset < fewest or (fewest > offset >= live and not found)
+        is_short = is_short and fewest > live
         if max_offset > len(known) or (is_short and node.name not in self.lost_queues):
             raise Violation(
                 f"{node.name} shows {len(found)} messages of {topic}/{queue} from {offset} on, and "
@@ -511,17 +550,21 @@ class History:
                 continue
             if node.name in self.damaged:
                 continue
-            found = node.durable_log(0, end)
-            if found != self.confirmed:
+            first = node.first_file(durable=True)
+            is_long = self._expired_below(first)
+            found = node.durable_log(first, end)
+            if found != self.confirmed[first:] or not is_long:
                 raise Violation(
                     f"A: {node.name} is in the in-sync set and lacks on disk what was confirmed, "
-                    f"{end} bytes, {when}: {_parting(found, self.confirmed, end)}"
+                    f"{first} to {end}, {when}: {_parting(found, self.confirmed[first:], first)}"
                 )
 
     def check_own_confirm(self, node: Machine) -> None:
         """D: what a node has noted as confirmed is in its log, and is the one history."""
         confirm = node.noted_confirm
-        if node.name not in self.damaged and node.log(0, confirm) != self.confirmed[:confirm]:
+        first = node.begins_at
+        is_same = node.log(first, confirm) == self.confirmed[first:confirm]
+        if node.name not in self.damaged and not (is_same and self._expired_below(first)):
             raise Violation(f"D: {node.name} has noted {confirm} as confirmed and lacks some of it")
 
     def check_equal_histories(self) -> None:
@@ -536,12 +579,13 @@ class History:
                 _check_pair(one, other)
 
     def _must_be_one_history(self, node: Machine, end: int, what: str) -> None:
-        is_same = node.name in self.damaged or node.log(0, end) == self.confirmed[:end]
-        if end > len(self.confirmed) or not is_same:
+        first = node.begins_at
+        found, known = node.log(first, end), self.confirmed[first:end]
+        is_same = node.name in self.damaged or found == known
+        if end > len(self.confirmed) or not is_same or not self._expired_below(first):
             raise Violation(
                 f"C: {node.name} {what} {end} bytes, and the one history of "
-                f"{len(self.confirmed)} is another: "
-                f"{_parting(node.log(0, end), self.confirmed, end)}"
+                f"{len(self.confirmed)} is another: {_parting(found, known, first)}"
             )
 
     # -- the lease -------------------------------------------------------------------------
@@ -676,10 +720,37 @@ class History:
         is_stranger = role is NodeRole.HALTED and node.name in self.strangers
         if node.name in self.damaged or is_stranger:
             return
+        if role is NodeRole.RESYNC and self._is_overtaken(node):
+            return
         if role is NodeRole.HALTED or (confirm > 0 and node.name not in self.replaced):
             raise Violation(f"{node.name} is {role.name}, and nothing was damaged")
 
+    def expires(self, machine: Machine, until: int) -> None:
+        """A broker lets the log begin at until: what goes is confirmed, and no slave that copies
+        needs it."""
+        needed, confirm = machine.slot(Slot.NEEDED_FROM), machine.slot(Slot.CONFIRM)
+        needed_us = self._now_us() - machine.changed_us.get(Slot.NEEDED_FROM, 0)
+        is_master = machine.slot(Slot.SERVING_EPOCH) != 0
+        if is_master and 0 < needed < until and needed_us > ANSWER_MAX_US:
+            raise Violation(
+                f"{machine.name} lets its log begin at {until}, and a slave has yet to copy it "
+                f"from {needed} on"
+            )
+        if until > min(confirm, machine.slot(Slot.DISPATCHED_DURABLE)):
+            raise Violation(
+                f"{machine.name} lets its log begin at {until}, and only {confirm} is confirmed"
+            )
+        self.expired = max(self.expired, until)
+
     # -- inside ----------------------------------------------------------------------------
+
+    def _expired_below(self, first: int) -> bool:
+        """Whether a log may begin there: what is before was let go by some broker."""
+        return first <= self.expired
+
+    def _is_overtaken(self, node: Machine) -> bool:
+        """Whether another node's log begins behind the end of that one's."""
+        return any(other.begins_at > node.end for other in self.others(node))
 
     def _now_us(self) -> int:
         return self._nodes()[0].timeline.now_us
@@ -710,13 +781,16 @@ class History:
 
 
 def _must_be_durable(node: Machine, start: int, end: int) -> None:
+    start = max(node.begins_at, start)
     if node.durable_log(start, end) != node.log(start, end):
         raise Violation(f"{node.name} says that [{start}, {end}) is on its disk, and it is not")
 
 
-def _parting(one: bytes | bytearray, other: bytes | bytearray, end: int) -> str:
-    at = next((at for at in range(end) if one[at : at + 1] != other[at : at + 1]), end)
-    return f"they part at {at}"
+def _parting(one: bytes | bytearray, other: bytes | bytearray, first: int) -> str:
+    """first: physical offset of the first byte of both."""
+    size = max(len(one), len(other))
+    at = next((at for at in range(size) if one[at : at + 1] != other[at : at + 1]), size)
+    return f"they part at {first + at}"
 
 
 def _check_pair(one: Machine, other: Machine) -> None:
@@ -731,10 +805,12 @@ def _check_pair(one: Machine, other: Machine) -> None:
     ends = dict(zip(mine, [entry.start for entry in mine[1:]], strict=False))
     ends_there = dict(zip(theirs, [entry.start for entry in theirs[1:]], strict=False))
     upto = min(ends.get(newest, one.end), ends_there.get(newest, other.end), one.end, other.end)
-    if one.log(0, upto) != other.log(0, upto):
+    first = max(one.begins_at, other.begins_at)
+    mine_upto, theirs_upto = one.log(first, upto), other.log(first, upto)
+    if mine_upto != theirs_upto:
         raise Violation(
             f"F: {one.name} and {other.name} both have epoch {newest.epoch} from {newest.start}, "
-            f"and differ below {upto}: {_parting(one.log(0, upto), other.log(0, upto), upto)}"
+            f"and differ below {upto}: {_parting(mine_upto, theirs_upto, first)}"
         )
 
 

@@ -21,7 +21,7 @@ from tidemark.errors import DiskFull
 from tidemark.formats import epochs
 from tidemark.formats.checkpoint import Slot, check_slot, proven
 from tidemark.formats.epochs import EpochStart, EpochsUnreadable
-from tidemark.formats.filenames import offset_name
+from tidemark.formats.filenames import offset_name, parse_offset_name
 
 ROOT: Final = Path("/store")
 FILE_SIZE: Final = 1 << 13
@@ -67,6 +67,14 @@ class Judge(Protocol):
 
     def becomes_another(self, machine: Machine, *, alone: bool) -> None:
         """A volume was emptied. alone: broker and reput are kept away."""
+        ...
+
+    def cuts(self, machine: Machine) -> None:
+        """A process has begun a cut: its intent stands."""
+        ...
+
+    def notes_confirm(self, machine: Machine) -> None:
+        """A process has written down what is confirmed."""
         ...
 
     def cut_is_over(self, machine: Machine) -> None:
@@ -121,6 +129,13 @@ class Machine:
         """When each byte of the lock file was taken last."""
         self.changed_us: dict[Slot, int] = {}
         """When another value was last stored to each slot."""
+        self.log_size_max = 0
+        """Bytes of log that its broker keeps; 0: all. Of a slave: what its master keeps."""
+        self.master_from: Callable[[], int | None] = lambda: None
+        """Says where the log of the master begins; None: there is none."""
+        self.held_up: dict[str, int] = {}
+        """Files of which the next sync takes so many microseconds."""
+        self._armed_steps: dict[str, Callable[[], None]] = {}
 
     def _new_boot(self) -> tuple[int, int]:
         bits = self.timeline.random.getrandbits
@@ -185,6 +200,8 @@ class Machine:
         point = self._said(INTENT).get("point") if path == INTENT else None
         if isinstance(point, int):
             self._judge.cuts(self, point)
+        if path == CONFIRM:
+            self._judge.notes_confirm(self)
         if path == TABLE:
             self._judge.writes(self, process, "replaces the epoch table")
         if path == PROMISE:
@@ -228,8 +245,10 @@ class Machine:
         owner = self._locks.get(byte)
         return owner is not None and owner.alive
 
-    def disk_delay_us(self) -> int:
-        """How long the next sync takes."""
+    def disk_delay_us(self, path: Path | None = None) -> int:
+        """How long the next sync takes, of that file."""
+        if path is not None and path.name in self.held_up:
+            return self.held_up.pop(path.name)
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
 
     # -- what the world does --------------------------------------------------------------------
@@ -246,9 +265,20 @@ class Machine:
         """Call once, right after that file of ha is replaced or removed; "cut": any kept tail."""
         self._armed_files[name] = call
 
+    def arm_step(self, step: str, call: Callable[[], None]) -> None:
+        """Call once, right before that step of a cut, a resync or a promotion."""
+        self._armed_steps[step] = call
+
+    def reaches(self, step: str) -> None:
+        """A process is about to take that step (``services.ha.hooks``)."""
+        if step in self._armed_steps:
+            self._armed_steps.pop(step)()
+
     def calm(self) -> None:
         """Nothing is planned any more, and the disk is as it was."""
         self._armed.clear()
+        self._armed_steps.clear()
+        self.held_up.clear()
         self._armed_files.clear()
         self._armed_append = None
         self.is_full = self.syncs_fail = False
@@ -350,6 +380,16 @@ class Machine:
             return 0
         return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
 
+    def durable_slot(self, slot: Slot) -> int:
+        """What the page will say after a power cut."""
+        raw = self._durable_file(PAGE)[slot * 8 : slot * 8 + 8]
+        return int.from_bytes(raw, "little")
+
+    @property
+    def has_noted_damage(self) -> bool:
+        """Whether ``ha/damage`` is there."""
+        return self._inode(DAMAGE) is not None or bool(self._durable_file(DAMAGE))
+
     @property
     def flushed(self) -> int:
         """End of the log that is on disk, as the page says, of whichever boot."""
@@ -436,6 +476,22 @@ class Machine:
         return bytes(inode.durable[: inode.lengths[0]]) if isinstance(inode, Inode) else b""
 
     @property
+    def intent(self) -> dict[str, object]:
+        """As ``ha/intent`` says; empty: there is none."""
+        return self._said(INTENT)
+
+    def kept(self, start: int) -> list[bytes]:
+        """What ``cut/`` has of cuts at that offset."""
+        names = self.disk._find(CUT)
+        if not isinstance(names, Directory):
+            return []
+        return [
+            bytes(child.durable[: child.lengths[0]])
+            for name, child in names.durable.items()
+            if isinstance(child, Inode) and name.startswith(offset_name(start))
+        ]
+
+    @property
     def has_intent(self) -> bool:
         """Whether a cut or a resync has begun and not ended."""
         return self._inode(INTENT) is not None
@@ -451,10 +507,36 @@ class Machine:
         return self.disk.peek(TABLE) == self.disk.peek(TWIN)
 
     @property
+    def begins_at(self) -> int:
+        """Where its log begins: as its page says, or by the first file until it was recovered."""
+        if self.is_on and self.slot(Slot.RECOVERED_BY) and self._is_of_this_boot:
+            return self.slot(Slot.MIN)
+        return self.first_file()
+
+    def files(self) -> list[int]:
+        """Where its log files begin, of those that a power cut leaves as well."""
+        directory = self._directory()
+        names = {} if directory is None else {**directory.names, **directory.durable}
+        starts = (parse_offset_name(name) for name in names)
+        return sorted(start for start in starts if start is not None)
+
+    def first_file(self, *, durable: bool = False) -> int:
+        """Where the first log file begins; 0: there is none. durable: after a power cut."""
+        directory = self._directory()
+        if directory is None:
+            return 0
+        names = directory.durable if durable else directory.names
+        starts = (parse_offset_name(name) for name in names)
+        return min((start for start in starts if start is not None), default=0)
+
+    @property
+    def _is_of_this_boot(self) -> bool:
+        return (self.slot(Slot.BOOT_ID_HIGH), self.slot(Slot.BOOT_ID_LOW)) == self.boot
+
+    @property
     def end(self) -> int:
         """End of the log; 0 until it was recovered in this boot."""
-        recovered = (self.slot(Slot.BOOT_ID_HIGH), self.slot(Slot.BOOT_ID_LOW)) == self.boot
-        return self.slot(Slot.WRITTEN) if self.is_on and recovered else 0
+        return self.slot(Slot.WRITTEN) if self.is_on and self._is_of_this_boot else 0
 
     def log(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the log as processes see them; fewer if some are not there."""

@@ -176,7 +176,7 @@ class ProcessFile:
         disk = self._disk
         disk.process.check_alive()
         synced = self._file.begin_sync()
-        work(disk.machine.disk_delay_us())
+        work(disk.machine.disk_delay_us(self.path))
         disk.process.check_alive()
         synced()
         border()

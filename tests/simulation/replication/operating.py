@@ -114,7 +114,7 @@ class Operating:
                 "state": "master" if of.name == master else "in-sync",
                 "incarnation": of.incarnation,
                 "in_sync": True,
-                "first_offset": 0,
+                "first_offset": of.begins_at,
                 "log_end": end,
                 "durable_end": end,
                 "confirm": len(self._history.confirmed),

@@ -21,6 +21,7 @@ from services.broker.replication import grouped_store, master
 from services.ha import (
     catch_up,
     copied_log,
+    hooks,
     lock_bytes,
     locked_store,
     log_check,
@@ -119,6 +120,13 @@ def _boot_id(path: Path | None = None) -> BootId:
     return BootId(*thread.process.machine.boot)
 
 
+def _at_step(step: str) -> None:
+    thread = running()
+    if thread is not None:
+        thread.process.machine.reaches(step)
+        border()
+
+
 @contextmanager
 def simulated(timeline: Timeline) -> Iterator[None]:
     """The services run in the world of that timeline."""
@@ -156,6 +164,8 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(building, "Consuming", NoConsuming))
         stack.enter_context(patch.object(Positions, "get", _get(Positions.get)))
         stack.enter_context(patch.object(Positions, "publish", _publish(Positions.publish)))
+        hooks.install(_at_step)
+        stack.callback(hooks.install, None)
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, level)
         stack.callback(asyncio._set_running_loop, cast(asyncio.AbstractEventLoop, None))

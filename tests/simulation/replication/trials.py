@@ -6,6 +6,7 @@ else happens, so a switch that is slow, an alarm that stays or a bit that is not
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from services.ha.lease.value import Lease
 from services.ha.operator import SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
 from tests.simulation.replication.beginnings import Beginnings
+from tests.simulation.replication.copying import Copying
 from tests.simulation.replication.lost_leases import LostLeases
 from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machine
 from tests.simulation.replication.operating import Operating
@@ -87,6 +89,7 @@ class Trials(Trying):
             *WithoutRoom(world).trials,
             *Beginnings(world).trials,
             *LostLeases(world).trials,
+            *Copying(world).trials,
         )
 
     def run(self, count: int) -> None:
@@ -216,13 +219,14 @@ class Trials(Trying):
         leads = machine.name == history.holder.node
         topic, queue = self._random.choice(list(history.records.queues))
         places = history.records.seen(topic, queue, self._world.shown(machine.name) or 0)
-        if not places:
+        live = bisect_left(places, machine.begins_at, key=lambda place: place.start)
+        if live == len(places):
             return
-        offset = self._random.randrange(len(places))
+        offset = self._random.randrange(live, len(places))
         last = [
             at
             for at, place in enumerate(places[:-1])
-            if places[at + 1].start // FILE_SIZE > place.end // FILE_SIZE
+            if at >= live and places[at + 1].start // FILE_SIZE > place.end // FILE_SIZE
         ]
         if last and self._random.random() < 0.3:
             offset = self._random.choice(last)  # a pass over the log goes on in the next file

@@ -1,0 +1,339 @@
+"""Trials of how logs are copied: from where a slave was, from the oldest file, and anew.
+
+Each goes through several causes one after the other and waits between them until the group is
+whole, so each outcome is known: who keeps its log, who is copied anew, and from which byte on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
+
+from services.ha import replica_disk
+from tests.simulation.replication.confirmed import Place
+from tests.simulation.replication.machine import CONFIRM, FILE_SIZE, Machine
+from tests.simulation.replication.plan import SERVICES, WINDOW_SIZE
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+GROWN_MS: Final = 20_000
+"""A few files of large records are sent and confirmed by then, four messages a second."""
+LARGE_SHARE: Final = 0.7
+KEPT_SIZE: Final = FILE_SIZE
+"""Bytes of log that stay, where the rules let everything else go."""
+SLOW_US: Final = 600_000
+"""A sync takes so long, at most, on the disk of a slave that is to be behind for a while."""
+BEHIND_SIZE: Final = 3 * WINDOW_SIZE
+"""So much behind, a slave is sent little at a time."""
+
+
+HELD_UP_US: Final = 2_500_000
+"""A sync of one file takes so long now and then: two more marks wait for it meanwhile."""
+QUEUED_US: Final = 1_300_000, 1_800_000
+"""The first of them waits by then."""
+WRITTEN_US: Final = 100_000
+"""A small file is written by then."""
+CUT_STEPS: Final = ("cut-7", "cut-8", "cut-9", "cut-10")
+BEFORE_ZEROS: Final = ("cut-6", "cut-7", "cut-8", "cut-8")
+"""Steps before which the bytes that go are still there."""
+RESYNC_STEPS: Final = tuple(f"resync-{step}" for step in range(2, 9))
+"""Behind the first of them, the next start goes on with it."""
+
+
+NEVER_S: Final = 1e6
+PASS_MS: Final = 2_500
+"""A pass over the log that was to come is over by then."""
+FOUND_MS: Final = 2 * AGAIN_MS
+"""The slave meets the damage, its master looks, and hands over to whoever is in sync by then."""
+
+
+class Copying(Trying):
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            *(self._overtake_a_slave, self._stop_while_cutting, self._stop_while_emptying),
+            *(self._spoil_a_piece, self._meet_damage_at_a_slave),
+        )
+
+    def _overtake_a_slave(self) -> None:
+        """A slave that was away for longer than the master's log reaches back is copied anew, from
+        the oldest file on. One that comes back in time goes on from where it was, and no file goes
+        that it has yet to copy."""
+        slave = self._any_but(self._master())
+        if not self._may_lose_one:
+            self._grow(FILE_SIZE)  # nothing is stored without it
+            self._let_expire(len(self._history.confirmed) - 2 * FILE_SIZE)
+            self._copy_anew(slave)
+            return
+        self._go_without(slave)
+        self._grow(2 * FILE_SIZE)
+        self._let_expire(slave.end)
+        self._must_be_copied_anew(slave, self._bring_back)
+        self._go_without(slave)
+        self._grow(BEHIND_SIZE)
+        before, usual = slave.incarnation, slave.disk_us
+        slave.disk_us = SLOW_US
+        self._bring_back()
+        self._let_expire_beside(slave)
+        slave.disk_us = usual
+        self._must_be_whole_again(f"{slave.name} had been away for {BEHIND_SIZE} bytes")
+        if slave.incarnation != before:
+            raise Violation(f"{slave.name} was behind, within reach, and was copied anew")
+
+    def _stop_while_cutting(self) -> None:
+        """A former master cuts off what was never confirmed, however often it is stopped
+        meanwhile, and keeps everything else."""
+        group, history, master = self._group, self._history, self._master()
+        before, others = master.incarnation, [n for n in group.machines if n != master.name]
+        for other in others:
+            group.network.cut(master.name, other)
+            group.network.cut(other, master.name)
+        group.lease.unreachable.add(master.name)
+
+        def is_another() -> bool:
+            return history.holder is not None and history.holder.node != master.name
+
+        if not self._until(is_another, AGAIN_MS):
+            raise Violation(f"{master.name} is cut off, and holds the lease for {AGAIN_MS} ms")
+        steps = [self._random.choice(BEFORE_ZEROS), self._random.choice(CUT_STEPS)]
+        self._stop_at(master, steps)
+        group.lease.unreachable.clear()
+        group.network.heal()
+        self._must_be_whole_again(f"{master.name} was cut off, and was stopped at {steps}")
+        master.calm()
+        if master.incarnation != before:
+            raise Violation(f"{master.name} was cut off, and was copied anew behind that")
+
+    def _stop_while_emptying(self) -> None:
+        """A store that is being emptied by order is emptied in the end, however often the node is
+        stopped meanwhile. Nothing of the log before comes back."""
+        slave = self._any_but(self._master())
+        before, service = slave.incarnation, self._group.ha_of(slave.name)
+        assert service is not None, "it would not be whole"
+        if self._random.random() < 0.5:  # a mark of before is still being written
+            slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
+            slave.arm_file(CONFIRM.name + ".tmp", lambda: self._order_beside_a_mark(slave))
+        else:
+            self._stop_at(slave, self._random.sample(RESYNC_STEPS, 3))
+            self._group.order("resync", {"group": "g0"}, slave)
+        self._history.replaced.add(slave.name)
+        self._until(lambda: slave.incarnation not in ("", before), AGAIN_MS)
+        slave.held_up.clear()
+        self._must_be_whole_again(f"{slave.name} was to be copied anew, and was stopped meanwhile")
+        slave.calm()
+        if slave.incarnation == before:
+            raise Violation(f"{slave.name} was to be copied anew, and is what it was")
+
+    def _order_beside_a_mark(self, slave: Machine) -> None:
+        """The order comes while a mark is written and the next one waits; nothing is copied before
+        both would be there."""
+
+        def order() -> None:
+            self._group.order("resync", {"group": "g0"}, slave)
+            for other in self._group.machines:
+                if other != slave.name:
+                    self._group.network.cut(other, slave.name)
+
+        self._timeline.after(self._random.randint(*QUEUED_US), order)
+        self._timeline.after(HELD_UP_US + WRITTEN_US, self._group.network.heal)
+
+    def _stop_at(self, machine: Machine, steps: list[str]) -> None:
+        """Stop the node, or its ha, before the first of the steps, and at the next one behind its
+        start."""
+        if not steps:
+            return
+
+        def strike() -> None:
+            self._group.tell("world", f"{machine.name} is stopped before {steps[0]}")
+            self._strike(machine)
+            self._stop_at(machine, steps[1:])
+
+        machine.arm_step(steps[0], strike)
+
+    def _strike(self, machine: Machine) -> None:
+        """A kill of ha, now or some steps later, or a power cut. It starts again."""
+        process = machine.processes["ha"]
+        if self._random.random() < 0.5:
+            process.strike_after(self._random.choice((1, 1, 4, 12)), process.end)
+            return
+        process.pause()
+
+        def cut_power() -> None:
+            if machine.is_on and machine.processes.get("ha") is process:
+                self._group.cut_power(machine)
+                self._timeline.after(1_000, boot)
+
+        def boot() -> None:
+            # A broker that starts first finds a store that is about to be emptied.
+            self._group.boot(machine, first=self._random.choice(("broker", "reput", "ha")))
+
+        self._timeline.after(self._random.randint(0, 200), cut_power)
+
+    def _spoil_a_piece(self) -> None:
+        """A slave to which a piece of log comes damaged takes nothing of it, asks again after a
+        pause, and goes on from where it was."""
+        group, history, master = self._group, self._history, self._master()
+        slave, epoch = self._any_but(master), history.epoch
+        before, path = slave.incarnation, (master.name, slave.name)
+        history.spoilt.add(slave.name)
+        group.network.to_spoil.add(path)
+        self._until(lambda: path not in group.network.to_spoil, AGAIN_MS)
+        group.network.to_spoil.clear()
+        self._wait(QUIET_MS)
+        self._must_be_whole_again(f"{slave.name} got bytes that are no record")
+        history.spoilt.clear()
+        if slave.incarnation != before or history.epoch != epoch:
+            raise Violation(
+                f"{slave.name} got bytes that are no record; it was {before} and is "
+                f"{slave.incarnation}, epoch {epoch} became {history.epoch}"
+            )
+
+    def _meet_damage_at_a_slave(self) -> None:
+        """A bit of the master's log changes, where only a slave notices that: one that is copied
+        anew, or one that starts again with more than it knows to be confirmed. The slave keeps what
+        is sound, and the master reads its log, hands over, and is copied anew."""
+        if not self._may_lose_one:
+            return
+        group, history, master = self._group, self._history, self._master()
+        slave = self._any_but(master)
+        with patch.object(replica_disk, "CHECK_PASS_INTERVAL_S", NEVER_S):
+            self._wait(PASS_MS)
+            if group.plan.nodes > 2 and self._random.random() < 0.5:
+                place = self._place_in(master)
+                self._flip(master, place)
+                history.replaced.add(slave.name)
+                group.order("resync", {"group": "g0"}, slave)
+            else:
+                place = self._newest_unmarked(slave)
+                self._flip(master, place)
+                group.cut_power(slave)
+                group.boot(slave)
+            self._must_move_from(master, FOUND_MS, f"the record at {place.start} is damaged there")
+        self._until(lambda: self._world.state_of(master.name).startswith("halted"), AGAIN_MS)
+        self._copy_anew(master)
+        history.damaged.clear()
+
+    def _place_in(self, machine: Machine) -> Place:
+        """Any record that is confirmed and still there."""
+        history = self._history
+        places = [place for each in history.records.queues.values() for place in each]
+        return self._random.choice([each for each in places if each.start >= machine.begins_at])
+
+    def _newest_unmarked(self, slave: Machine) -> Place:
+        """The newest confirmed record, as soon as the slave has it on disk, and no mark there says
+        that it is confirmed."""
+        history, found = self._history, list[Place]()
+
+        def is_there() -> bool:
+            places = [each[-1] for each in history.records.queues.values()]
+            newest = max(places, key=lambda place: place.end)
+            marks = [slave.durable_slot(slot) for slot in (Slot.CONFIRM, Slot.DISPATCHED_DURABLE)]
+            found[:] = [newest]
+            is_marked = max(*marks, slave.noted_confirm) > newest.start
+            return not is_marked and len(slave.durable_log(newest.start, newest.end)) > 0
+
+        self._until(is_there, AGAIN_MS)
+        return found[0]
+
+    def _flip(self, machine: Machine, place: Place) -> None:
+        at = self._random.randrange(place.start, place.end)
+        self._history.damaged.add(machine.name)
+        self._group.tell("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
+        machine.flip(at, self._random.randrange(8))
+
+    # -- the log grows, and its beginning goes ---------------------------------------------
+
+    def _go_without(self, slave: Machine) -> None:
+        """The slave is gone, and out of the in-sync set."""
+        lost = self._random.choice((("ha",), SERVICES))
+        self._lose(slave, lost)
+        if not self._until(lambda: not self._is_member(slave), UNHEARD_MS + AGAIN_MS):
+            raise Violation(f"{slave.name} has no {lost}, and stays in the set")
+
+    def _is_member(self, machine: Machine) -> bool:
+        return machine.name in [member.node for member in self._history.published]
+
+    def _grow(self, size: int) -> None:
+        """So much more is confirmed, most of it in large records."""
+        history = self._history
+        until = len(history.confirmed) + size
+        history.large_share = LARGE_SHARE
+        is_grown = self._until(lambda: len(history.confirmed) >= until, GROWN_MS)
+        history.large_share = 0.0
+        if not is_grown:
+            raise Violation(
+                f"in {GROWN_MS} ms without a fault {len(history.confirmed)} bytes are confirmed of "
+                f"{until}: {self._world.why_not_whole(0)}"
+            )
+
+    def _let_expire(self, end: int) -> None:
+        """The master, and every slave that follows it, lets go of all files up to that which holds
+        end."""
+        self._keep_little(is_little=True)
+        machines = list(self._group.machines.values())
+        runs = [each for each in machines if self._group.broker_of(each.name) is not None]
+        runs = [each for each in runs if self._group.ha_of(each.name) is not None]
+        gone = end - end % FILE_SIZE + FILE_SIZE
+        if not self._until(lambda: all(each.begins_at >= gone for each in runs), AGAIN_MS):
+            begins = {each.name: each.begins_at for each in runs}
+            needed = {each.name: each.slot(Slot.NEEDED_FROM) for each in runs}
+            raise Violation(f"files up to {gone} may go, and logs begin at {begins}: {needed}")
+        self._keep_little(is_little=False)
+
+    def _keep_little(self, *, is_little: bool) -> None:
+        for machine in self._group.machines.values():
+            machine.log_size_max = KEPT_SIZE if is_little else 0
+
+    def _let_expire_beside(self, slave: Machine) -> None:
+        """The master lets files go while the slave copies: those that it needs stay."""
+        master = self._master()
+
+        def copies() -> bool:
+            return 0 < master.slot(Slot.NEEDED_FROM) <= slave.end
+
+        if not self._until(copies, AGAIN_MS) or self._is_member(slave):
+            return  # it has copied all, or its disk is too slow to begin
+        self._keep_little(is_little=True)
+        self._until(lambda: self._is_member(slave), AGAIN_MS)
+        self._keep_little(is_little=False)
+
+    # -- copied anew -----------------------------------------------------------------------
+
+    def _must_be_copied_anew(self, slave: Machine, begin: Callable[[], None]) -> None:
+        """Another member comes of it, whose log begins where the master's did, in the middle of an
+        epoch."""
+        before, first = slave.incarnation, self._master().begins_at
+        begin()
+        self._must_be_whole_again(f"{slave.name} had to be copied anew")
+        if slave.incarnation == before or slave.begins_at < first:
+            raise Violation(
+                f"{slave.name} had to be copied anew from {first} on; it begins at "
+                f"{slave.begins_at}, and was {before}"
+            )
+
+    def _copy_anew(self, machine: Machine) -> None:
+        """By order, which is given again until it is taken."""
+        self._history.replaced.add(machine.name)
+        self._must_be_copied_anew(machine, lambda: self._must_take_order(machine))
+
+    def _must_take_order(self, machine: Machine) -> None:
+        group, before = self._group, machine.incarnation
+        ha, token = group.ha_of(machine.name), None
+
+        def is_taken() -> bool:
+            nonlocal ha, token
+            reply = None if ha is None or token is None else ha.replies.get(token)
+            if token is None or reply is not None:
+                ha = group.ha_of(machine.name)
+                token = group.order("resync", {"group": "g0"}, machine)
+            return machine.incarnation != before
+
+        if not self._until(is_taken, AGAIN_MS):
+            raise Violation(f"{machine.name} takes no order to be copied anew")

@@ -1,0 +1,125 @@
+"""A broker's retention, which lets log files go when the world wants a smaller log.
+
+Rules, order of a deletion and what follows are the broker's own (``services.broker.retention``).
+Not real are the groups of consumers whose unread messages it counts, and the time of day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from services.broker.consuming import NOTHING_WAITS, _files_of
+from services.broker.retention.deletion import Deletion
+from services.broker.retention.keeper import Retention
+from services.broker.retention.retention import Policy
+from tests.simulation.replication.process import running
+from tidemark.errors import DiskFull
+
+LOOK_S: Final = 0.2
+NEVER_MS: Final = 1 << 50
+POLICY: Final = Policy(
+    age_ms=NEVER_MS,
+    delete_hours=frozenset(),
+    size_max=0,
+    used_percent_max=100,
+    forcible_percent=100,
+    warning_percent=100,
+    forcibly=False,
+)
+"""Only the size of the log takes files."""
+
+
+class Expiring:
+    """In place of ``services.broker.retention.keeper.Retention``."""
+
+    def __init__(self, base: Any, forget_names: Callable[[], None]) -> None:
+        """base: a ``services.broker.consuming.Foundation``."""
+        thread = running()
+        assert thread is not None
+        self._machine = thread.process.machine
+        self._base, self._forget_names = base, forget_names
+        self._kept: Retention | None = None
+        self.fullness = self
+
+    @property
+    def sends_refused(self) -> bool:
+        """Whether the disk is too full for sends."""
+        return self._base.files_ahead.refusal is not None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop."""
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await stop.wait()
+            is_crowded = self._machine.is_crowded
+            self._base.files_ahead.refusal = DiskFull("too full for sends.") if is_crowded else None
+            size_max = self._machine.log_size_max
+            if size_max and not self._machine.is_full and not stop.is_set():
+                kept = self._kept = self._kept or self._make()
+                kept._policy = POLICY._replace(size_max=size_max)
+                await kept.judge(stop)
+
+    def _make(self) -> Retention:
+        base, machine = self._base, self._machine
+        files = base.appender.files if base.appends else _files_of(base.directory)
+        expiry: Any = _NothingUnread()
+        return Retention(
+            base.directory,
+            base.positions,
+            base.appender,
+            base.files_ahead,
+            Deletion(
+                base.directory,
+                files,
+                base.reader,
+                base.positions,
+                NOTHING_WAITS,
+                expiry,
+                ring=base.ring_reput,
+            ),
+            expiry,
+            base.clock,
+            base.health,
+            POLICY,
+            snapshot_start=lambda: (
+                base.state_log.snapshot_start if base.appends else base.state.snapshot_at
+            ),
+            confirmed=base.confirmed,
+            utc_offset_s=lambda wall_ms: 0,
+            warn_ms=0,
+            has_hiding_topics=lambda: False,
+            on_names_gone=self._forget_names,
+            log_files=None if base.appends else files,
+            master_from=None if base.appends else machine.master_from,
+        )
+
+
+class _NothingUnread:
+    """In place of ``services.broker.retention.expiry.Expiry``: no group reads."""
+
+    is_waiting = False
+    warned_groups = 0
+
+    def settle(self) -> None:
+        """Nothing is counted."""
+
+    def nothing_goes(self) -> None:
+        """No group is warned."""
+
+    async def look_ahead(self, *, log_min: int, end: int) -> None:
+        """No queue has a reader."""
+
+    async def warn(self, *, why: str, at_ms: int | None) -> None:
+        """No group is warned."""
+
+    async def candidates(self) -> list[str]:
+        """None."""
+        return []
+
+    def count(self, groups: list[str]) -> int:
+        """Nothing is lost."""
+        return 0
