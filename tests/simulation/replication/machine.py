@@ -69,10 +69,6 @@ class Judge(Protocol):
         """A volume was emptied. alone: broker and reput are kept away."""
         ...
 
-    def cuts(self, machine: Machine) -> None:
-        """A process has begun a cut: its intent stands."""
-        ...
-
     def notes_confirm(self, machine: Machine) -> None:
         """A process has written down what is confirmed."""
         ...
