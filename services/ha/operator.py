@@ -52,6 +52,8 @@ class _Switch(NamedTuple):
     token: int
     since_ms: int
     released_to: str | None = None
+    is_known: bool = True
+    """Whether it was released; else it may have been."""
 
 
 class Operator:
@@ -214,13 +216,19 @@ class Operator:
             self.peers,
             term,
             target,
-            failed=self._switch_failed,
+            failed=lambda *why: self._switch_failed(target.node, *why),
             released=self._switch_released,
         )
 
-    def _switch_failed(self, reason: str, fenced: bool) -> None:
+    def _switch_failed(
+        self, target: str, reason: str, fenced: bool, perhaps_released: bool
+    ) -> None:
         own, term = self.own, self._leadership.term
         switch, self._switch = self._switch, None
+        if switch is not None and perhaps_released:
+            # What the target does shows whether it was.
+            self._switch = switch._replace(released_to=target, is_known=False)
+            switch = None
         self._not_before_ms = own.now_ms + SWITCH_PAUSE_MS
         self._failed_at = own.known_in_sync_at
         own.say("switchover-failed", f"The planned switch failed: {reason}", level=Level.WARNING)
@@ -416,7 +424,8 @@ class Operator:
         """Answer an order whose target was given the lease and does not serve."""
         self._switch = None
         told = None if switch.released_to is None else self.peers.fresh(switch.released_to)
-        detail = f"the lease was released for {switch.released_to}, {_progress(told)}."
+        was = "was" if switch.is_known else "may have been"
+        detail = f"the lease {was} released for {switch.released_to}, {_progress(told)}."
         self._refuse(switch.token, orders.Refused(detail, "See `tidemark cluster status`."))
 
     def _order_failover(self, order: Command) -> None:

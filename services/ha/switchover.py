@@ -54,11 +54,11 @@ class Switchover:
         term: Mastership,
         target: Member,
         *,
-        failed: Callable[[str, bool], None],
+        failed: Callable[[str, bool, bool], None],
         released: Callable[[str], None],
     ) -> None:
-        """Either is called once. failed: why, and whether the broker was fenced already. released:
-        for which node."""
+        """Either is called once. failed: why, whether the broker was fenced already, and whether
+        the lease may have been released all the same. released: for which node."""
         self._own, self._peers, self._term, self.target = own, peers, term, target
         self._failed, self._released = failed, released
         self._stage = _Stage.HOLDING
@@ -122,9 +122,14 @@ class Switchover:
             self._released(self.target.node)
 
     def deposed(self, reason: str) -> None:
-        """The term ends by itself: so does the switch."""
+        """The term ends by itself: so does the switch.
+
+        Whether it has failed is not known while the lease is being released: 1. The release is
+        applied, and its answer is lost. 2. The target takes the lease. 3. Its epoch is heard of
+        before the lease is read again.
+        """
         if self._stage is not _Stage.OVER:
-            self._fail(reason)
+            self._fail(reason, perhaps_released=self.releasing)
 
     def _taken_over(self) -> bool:
         stored = self._own.session.stored
@@ -165,9 +170,9 @@ class Switchover:
             if link.peer == self.target:
                 self._peers.send(link.link, self._term.epoch, CampaignNow(self._own.end))
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, perhaps_released: bool = False) -> None:
         fenced, self._stage = self.fenced, _Stage.OVER
-        self._failed(reason, fenced)
+        self._failed(reason, fenced, perhaps_released)
 
 
 def released(lease: Lease, own: Own, target: str) -> Lease:

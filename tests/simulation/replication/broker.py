@@ -246,8 +246,9 @@ class Broker(Service):
         begun_us, changed_us = self._hands_over_us, self.machine.changed_us
         if begun_us is None:
             return
-        said_us = max(changed_us.get(slot, 0) for slot in (Slot.BROKER_TROUBLE, Slot.FENCED))
-        if said_us < begun_us:
+        ended_us = changed_us.get(Slot.SERVING_EPOCH, 0)
+        is_fenced = begun_us <= changed_us.get(Slot.FENCED, 0) <= ended_us
+        if changed_us.get(Slot.BROKER_TROUBLE, 0) < begun_us and not is_fenced:
             raise Violation(f"the broker of {self.machine.name} ends without reporting it to ha")
 
     def check_leaving(self) -> None:

@@ -66,6 +66,8 @@ class History:
         """The largest that the lease ever had."""
         self.deleted = False
         """The lease object was deleted at some time."""
+        self.is_restored = False
+        """An older lease was put back."""
         self.went_back = False
         """The object says less than it did: a late request made it anew after it was deleted."""
         self._newest = (0, 0)
@@ -114,7 +116,7 @@ class History:
         """Who sent each write of the lease, and when by its clock."""
         self._applied_ms: dict[Process, int] = {}
         """When the write was sent that made a start of ha the holder, the last one that did."""
-        self._applied_us = 0
+        self.applied_us = 0
         """When the lease was last written."""
         self.released_us = 0
         """When the lease was last given back."""
@@ -628,7 +630,7 @@ class History:
         if before is not None:
             self._must_have_run_out(before.lease, lease)
             self._must_not_be_paused(before.lease, lease)
-        self._applied_us = self._now_us()
+        self.applied_us = self._now_us()
         if before is not None and before.lease.holder is not None and lease.holder is None:
             self.released_us = self._now_us()
         nodes = [member.node for member in lease.in_sync]
@@ -655,7 +657,7 @@ class History:
                 f"{now.holder.node} takes the lease from {before.holder.node} and keeps it in the "
                 f"set, which needs {now.min_in_sync} of {len(now.in_sync)}"
             )
-        kept_ms = (self._now_us() - self._applied_us) // 1000
+        kept_ms = (self._now_us() - self.applied_us) // 1000
         in_time = kept_ms * (1 + CLOCK_DRIFT_MAX) < self.times.lease_ms
         if in_time and before.holder.member != now.holder.member and not self.clocks_lie:
             raise Violation(

@@ -15,9 +15,11 @@ from services.ha.founding import Founding
 from services.ha.in_sync import Peer
 from services.ha.lease.value import Member
 from services.ha.liveness import stall_ms
+from services.ha.payloads import StatusOk
 from services.ha.recreation import Recreation
 from services.ha.replica import Replica
 from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.terms_ended import TermsEnded
 from tests.simulation.replication.violation import Violation
 
 if TYPE_CHECKING:
@@ -29,10 +31,8 @@ GONE_US: Final = 300_000
 """Whoever is gone is missed by then."""
 SILENT_US: Final = (TIMES.broker_silent_ms + 400) * 1000
 """Whoever is stopped is taken for dead by then."""
-STOOD_US: Final = 2 * stall_ms(TIMES) * 1000
-"""A process that stood still for so long knows that it did."""
-DECIDED_US: Final = 5_000
-"""What it does before was decided before it stood still."""
+STOOD_US: Final = (stall_ms(TIMES) + 20) * 1000
+"""A process that stood still for so long knows that it did, also by a clock that is slow."""
 PAUSED_US: Final = (TIMES.renew_ms - 50) * 1000
 """Whoever has lost a campaign lets others try for so long."""
 RECREATED_US: Final = (TIMES.lease_ms - TIMES.margin_ms + TIMES.request_timeout_ms) * 1000
@@ -41,6 +41,11 @@ UNANSWERED_US: Final = (TIMES.link_dead_ms + TIMES.heartbeat_ms + 100) * 1000
 """What a node said of itself counts no longer than that."""
 HEARD_US: Final = (TIMES.link_dead_ms - 50) * 1000
 """Nobody whose link is there is silent for longer than the link lives without a word."""
+JOINED_MS: Final = TIMES.lag_max_ms + 500
+"""A slave that is to join the set has joined it by then, or is not waited for; ha judges that at
+its next tick."""
+RENEWED_US: Final = TIMES.lease_ms * 1000 // 2
+"""A lease that was renewed so lately has not run out, whatever a request to it takes."""
 
 
 class StepsTaken:
@@ -57,12 +62,15 @@ class StepsTaken:
         """Nodes that have described themselves to this start before the group's first lease."""
         self._recreating: tuple[object, int] | None = None
         """The attempt to make the lease again that goes on, and when it began."""
+        self._terms = TermsEnded(ha, replica)
 
     def handled(self) -> None:
         """It has decided what an event means: who stands for the lease could serve with it."""
         self._must_wait_for_linked()
+        self._must_wait_for_members()
         self._must_copy_in_sync()
         self._must_give_up_in_time()
+        self._terms.handled()
         campaign, before = self._replica.leadership.campaign, self._campaign
         self._campaign = campaign
         ha, now_us = self._ha, self._ha.machine.timeline.now_us
@@ -75,6 +83,16 @@ class StepsTaken:
             return  # whose clock leaps takes itself to have stood still
         if isinstance(campaign, Campaign) and not campaign._forced:
             self._must_have_let_others_try()
+            self._must_have_run_out()
+        if lacking := self._lacking():
+            raise Violation(f"{ha.node} stands for the lease, and its {lacking}")
+        if isinstance(campaign, Founding):
+            self._must_have_heard_all()
+
+    def _lacking(self) -> str:
+        """What is known to be away of the services that serve an epoch, in words; empty: nothing
+        is."""
+        ha, now_us = self._ha, self._ha.machine.timeline.now_us
         for service in NEEDED:
             process = ha.machine.processes.get(service)
             if process is None or (process.alive and not process.paused):
@@ -82,13 +100,16 @@ class StepsTaken:
             limit_us = SILENT_US if process.alive else GONE_US
             idle_us = now_us - max(process.idle_us, ha.process.resumed_us)
             if idle_us > limit_us:
-                raise Violation(
-                    f"{ha.node} stands for the lease, and its {service} is gone or stopped for "
-                    f"{idle_us} µs"
-                )
+                return f"{service} is gone or stopped for {idle_us} µs"
+        return ""
 
-        if isinstance(campaign, Founding):
-            self._must_have_heard_all()
+    def says(self, status: StatusOk) -> None:
+        """It says what it is: others hand over to it, or do not, by that."""
+        ha, facts = self._ha, status.facts
+        if ha.history.clocks_lie:
+            return
+        if facts.get("broker") is not False and (lacking := self._lacking()):
+            raise Violation(f"{ha.node} says that it can serve, and its {lacking}")
 
     def _must_have_let_others_try(self) -> None:
         ha = self._ha
@@ -136,6 +157,56 @@ class StepsTaken:
             if member not in linked:
                 raise Violation(f"{self._ha.node} waits for {member.node}, which has no link")
 
+            self._must_not_wait_for_ever(member.node, term.in_sync.adding[member].since_ms)
+            if term._durable.get(member, 0) < term.confirm.value:
+                raise Violation(
+                    f"{self._ha.node} waits for {member.node}, which is to join the set and lacks "
+                    f"some of the {term.confirm.value} bytes that are confirmed"
+                )
+
+    def _must_not_wait_for_ever(self, node: str, since_ms: int) -> None:
+        """Senders wait no longer for a slave that is to join the set than for a member."""
+        ha, waited_ms = self._ha, self._replica.own.now_ms - since_ms
+        ran_ms = (ha.machine.timeline.now_us - ha.process.resumed_us) // 1000
+        if min(waited_ms, ran_ms) > JOINED_MS and not ha.history.clocks_lie:
+            raise Violation(f"{ha.node} has waited for {node} to join the set for {waited_ms} ms")
+
+    def _must_wait_for_members(self) -> None:
+        """A master waits for every member of the published set, and of each set that one of its
+        writes on the way may publish."""
+        term, history = self._replica.leadership.term, self._ha.history
+        if term is None or term.over or history.epoch != term.epoch or history.went_back:
+            return
+        if history.holder != self._ha.holder:
+            return
+        perhaps = [lease.in_sync for lease in history.perhaps() if lease.epoch == term.epoch]
+        members = {*history.published, *(member for each in perhaps for member in each)}
+        missing = members - term.in_sync.wait_set - {self._ha.member}
+        if missing:
+            raise Violation(
+                f"{self._ha.node} waits for {sorted(m.node for m in term.in_sync.wait_set)} only, "
+                f"and {sorted(m.node for m in missing)} may be in the published set"
+            )
+
+    def _must_have_run_out(self) -> None:
+        """Whoever stands for the lease of another node has seen it unchanged for long: a node that
+        cannot read it does not leave a master that renews it."""
+        ha, history = self._ha, self._ha.history
+        stored, now_us = self._replica.session.stored, ha.machine.timeline.now_us
+        holder = None if stored is None else stored.lease.holder
+        if stored is None or holder is None or holder.member == ha.member:
+            return
+        if history.epoch != stored.lease.epoch or history.holder != holder:
+            return  # it had run out, and another node was faster
+        # What was on its way when the process was stopped says how the lease was then.
+        lately = now_us - ha.process.resumed_us < TIMES.lease_ms * 1000
+        renewed_us = now_us - history.applied_us
+        if renewed_us < RENEWED_US and not lately and history.told_us.get(ha.node) != now_us:
+            raise Violation(
+                f"{ha.node} stands for the lease of {holder.node}, which was renewed "
+                f"{renewed_us} µs ago"
+            )
+
     def promises(self, epoch: int) -> None:
         """It is about to promise an epoch: its own term of an older one is over."""
         term = self._replica.leadership.term
@@ -172,7 +243,7 @@ class StepsTaken:
             return  # said before it stood still, a next term, or a switch
         ha, term = self._ha, self._replica.leadership.term
         ran_us = ha.machine.timeline.now_us - ha.process.resumed_us
-        if term is None or ha.process.stood_us < STOOD_US or not DECIDED_US < ran_us <= HEARD_US:
+        if term is None or ha.process.stood_us < STOOD_US or ran_us > HEARD_US:
             return
         if ha.history.clocks_lie:
             return

@@ -16,12 +16,15 @@ from services.ha.operator import SWITCH_PAUSE_MS
 from services.ha.own import DAMAGE
 from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.copying import Copying
+from tests.simulation.replication.handing_over import HandingOver
+from tests.simulation.replication.losing_lease import LosingLease
 from tests.simulation.replication.lost_leases import LostLeases
 from tests.simulation.replication.machine import FILE_SIZE, INTENT, TABLE, Machine
 from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.rotting import Rotting
+from tests.simulation.replication.stalling import Stalling
 from tests.simulation.replication.trying import (
     AGAIN_MS,
     QUIET_MS,
@@ -90,6 +93,9 @@ class Trials(Trying):
             *Beginnings(world).trials,
             *LostLeases(world).trials,
             *Copying(world).trials,
+            *HandingOver(world).trials,
+            *LosingLease(world).trials,
+            *Stalling(world).trials,
         )
 
     def run(self, count: int) -> None:

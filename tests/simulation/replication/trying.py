@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from services.ha.failover import State
 from services.ha.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
 from services.ha.operator import STALLED
+from services.ha.replica import Replica
+from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
@@ -158,3 +161,25 @@ class Trying:
     def _said(self, machine: Machine) -> dict[str, str]:
         service = self._group.ha_of(machine.name)
         return {} if service is None or service.replica is None else service.replica.own.alarms
+
+    def _ha(self, machine: Machine) -> Ha:
+        service = self._group.ha_of(machine.name)
+        assert service is not None, "it would not be whole"
+        return service
+
+    @property
+    def _published(self) -> list[str]:
+        return [member.node for member in self._history.published]
+
+    def _replica(self, ha: Ha) -> Replica:
+        assert ha.replica is not None, "it would not be whole"
+        return ha.replica
+
+    def _link_of(self, slave: Machine) -> int | None:
+        link = self._replica(self._ha(slave)).following.link
+        return None if link is None else link.link
+
+    def _must_be(self, machine: Machine, state: State, why: str) -> None:
+        said = self._world.state_of(machine.name)
+        if said.partition(":")[0] != state.value:
+            raise Violation(f"{machine.name} {why}, and is {said}")

@@ -21,6 +21,7 @@ from tests.simulation.replication.plan import (
     draw_plan,
     theme_of,
 )
+from tests.simulation.replication.said import Said
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
@@ -71,6 +72,7 @@ class World:
         if self._begins_whole:  # an outage of the lease is a fault like the others, and ends
             self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
         self.strikes = Strikes(self.group)
+        self._said = Said(self.group)
         self._late_us = LATE_US if seed % LATE_EVERY == LATE_EVERY - 1 else 0
         self.history = self.group.history
         self.operator_rests = False
@@ -162,6 +164,7 @@ class World:
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
         self._check_links()
+        self._said.check()
         for machine in self.group.machines.values():
             page_rules.check_yields(machine)
             page_rules.check_held(machine)

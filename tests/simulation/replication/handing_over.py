@@ -1,0 +1,290 @@
+"""Trials of a whole group whose master hands over, or must not, while one thing is in the way.
+
+A switch that can succeed does, one that cannot costs no epoch, and what ends in order leaves the
+lease, the in-sync set and the senders as an operator expects them. A slave's trouble is no reason
+to hand over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from services.ha.failover import State
+from services.ha.lease.value import Lease
+from services.ha.operator import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
+from services.ha.status import BELOW_MINIMUM
+from services.ha.versions import WITH_LEAVING
+from tests.simulation.replication.lease_object import Weather
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
+from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+SWITCH_MS: Final = 2_500
+"""A switch takes two seconds at most; one write of the lease more, whose answer is lost."""
+VAIN_MS: Final = 1_500
+"""A switch whose target does not get the log's end gives up within a second."""
+FREED_MS: Final = 150
+"""Sends are taken again so soon after a switch has failed."""
+REMOVED_MS: Final = 4 * TIMES.renew_ms
+"""A master that hears of the end of a slave has written the lease without it by then."""
+LEFT_MS: Final = REMOVAL_MS_MAX + 500
+"""A node that ends in order has been answered by then, whatever its master does."""
+KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
+"""A node has read the lease by then."""
+SENSED_MS: Final = 200, 700
+"""A service that is gone is missed within that, and is no stall yet."""
+SAID_MS: Final = 500
+"""ha has raised an alarm by then that is due."""
+UNOPENED_MS: Final = (OPENING_LEASES + 1) * TIMES.lease_ms
+"""A node that does not open its epoch leaves it to another one by then, if there is one."""
+
+
+class HandingOver(Trying):
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            *(self._switch_in_spite, self._switch_in_vain, self._leave_in_order),
+            self._lead_too_few,
+        )
+
+    # -- switches --------------------------------------------------------------------------
+
+    def _switch_in_spite(self) -> None:
+        """A planned switch succeeds although writes of the lease meet conflicts, or their answers
+        are late or lost; it costs one epoch."""
+        group, history, master = self._group, self._history, self._master()
+        target, ha, epoch = self._any_but(master), self._ha(master), history.epoch
+        how = self._random.choice(("touched", "deaf", "deaf", "slow", "paused", "twice"))
+        self._group.tell("world", f"{how} while {master.name} hands over to {target.name}")
+        if how == "touched":
+            master.arm(Slot.FENCED, group.lease.touch)
+        elif how == "paused":
+            other = self._any_but(master)
+            self._world.operator_rests = True
+            master.arm(Slot.SENDS_HELD, lambda: self._order_soon("pause", other))
+        elif how == "twice":
+            master.arm(Slot.SENDS_HELD, lambda: self._give("switchover", master, refused=True))
+        elif how == "slow":
+            group.lease.weather = Weather(delay_max_ms=90)
+        else:
+            group.on_lease.append(self._deaf_when_released)
+        token = group.order("switchover", {"to": target.name}, master)
+        assert token is not None, "it would not be whole"
+        if how == "deaf" and self._until(lambda: history.epoch > epoch, SWITCH_MS):
+            group.on_lease.remove(self._deaf_when_released)
+            group.lease.deaf.clear()
+        self._until(lambda: token in ha.replies, SWITCH_MS)
+        group.lease.weather = Weather()
+        reply = ha.replies.get(token)
+        so = {"master": target.name, "epoch": history.epoch, "changed": True}
+        body: dict[str, Any] = {} if reply is None else dict(reply.body)
+        # Where the lease is slow, the others hear of the target's epoch before itself: it takes
+        # the next one.
+        terms = history.epoch - epoch
+        is_so = reply is not None and reply.ok and all(body.get(name) == so[name] for name in so)
+        if not is_so or not 1 <= terms <= 1 + (how == "slow"):
+            raise Violation(
+                f"a planned switch from {master.name} to {target.name} succeeds where the lease is "
+                f"{how}, and is answered so: {reply}; epoch {epoch} became {history.epoch}"
+            )
+        if how == "paused":
+            self._wait(KNOWN_MS)
+            if group.lease.stored is not None and group.lease.stored.lease.paused:
+                self._order("resume", {})
+            self._world.operator_rests = False
+        self._must_be_whole_again(f"{master.name} had handed over to {target.name}")
+
+    def _deaf_when_released(self, before: Lease, now: Lease) -> None:
+        """The release is applied, and its answer is lost."""
+        if before.holder is not None and now.holder is None:
+            self._group.lease.deaf.add(before.holder.node)
+
+    def _order_soon(self, order: str, machine: Machine) -> None:
+        self._timeline.after(self._random.randint(1, 20_000), lambda: self._give(order, machine))
+
+    def _give(self, order: str, machine: Machine, *, refused: bool = False) -> None:
+        self._group.order(order, {}, machine, refused=refused)
+
+    def _switch_in_vain(self) -> None:
+        """A planned switch that fails before the grant ends changes nothing: the epoch goes on, and
+        sends are taken again. One to a node that cannot serve is refused at once."""
+        group, history, master = self._group, self._history, self._master()
+        target, ha = self._any_but(master), self._ha(master)
+        how = self._random.choice(("link", "link", "ha", "slow", "broker", "reput"))
+        self._group.tell("world", f"{how} of {target.name} is in the way of a switch")
+        usual, epoch, held_us = target.disk_us, history.epoch, self._timeline.now_us
+        if how == "link":
+            master.arm(Slot.SENDS_HELD, lambda: self._close_link_of(target))
+        elif how == "ha":
+            master.arm(Slot.SENDS_HELD, lambda: self._lose(target, ["ha"]))
+        elif how == "slow":
+            target.disk_us = 5_000_000  # a sync takes at least a quarter of it
+            end = master.end
+            self._until(lambda: master.end > end, QUIET_MS)
+        else:
+            self._lose(target, [how])
+            self._wait(self._random.randint(*SENSED_MS))
+        refused_ms = VAIN_MS if how in ("link", "ha", "slow") else TIMES.heartbeat_ms
+        token = group.order("switchover", {"to": target.name}, master)
+        assert token is not None, "it would not be whole"
+        self._until(lambda: token in ha.replies, refused_ms)
+        reply = ha.replies.get(token)
+        self._wait(FREED_MS)
+        held = master.slot(Slot.SENDS_HELD)
+        began = how not in ("broker", "reput") and master.changed_us.get(Slot.SENDS_HELD, 0)
+        if reply is None or held or history.epoch != epoch:
+            raise Violation(
+                f"{how} of {target.name} is in the way of a switch from {master.name}, which is "
+                f"answered so: {reply}; sends are held: {held}; epoch {epoch} became "
+                f"{history.epoch}"
+            )
+        if reply.ok or (began and began < held_us):
+            raise Violation(f"{how} of {target.name} is in the way of a switch: {reply}")
+        target.disk_us = usual
+        if self._may_lose_one and how != "slow":
+            acked = len(history.acked)
+            if not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
+                raise Violation(f"a switch from {master.name} has failed, and no send is answered")
+        self._bring_back()
+        self._must_be_whole_again(f"a switch to {target.name} had failed")
+        if history.epoch != epoch:
+            raise Violation(
+                f"a switch to {target.name} had failed, and epoch {epoch} became {history.epoch}"
+            )
+
+    def _close_link_of(self, slave: Machine) -> None:
+        """The connection on which a slave follows is lost, and no other one: it is made anew."""
+        link = self._link_of(slave)
+        if link is not None:
+            self._group.network.close(self._ha(slave), link, "reset")
+
+    # -- ends in order ---------------------------------------------------------------------
+
+    def _leave_in_order(self) -> None:
+        """ha of a node ends in order, also while its slave's link is being made anew: a master
+        gives the lease away before it ends, a slave has left the set, and no send waits for it."""
+        history, group, machine = self._history, self._group, self._any_machine()
+        leads, ha, epoch = machine is self._master(), self._ha(machine), history.epoch
+        late, begun_us = history.late_count, self._timeline.now_us
+        before = set(history.published)
+        speaks = min(each.versions.highest for each in (ha, self._ha(self._master())))
+        group.gone.add((machine.name, "ha"))
+        is_relinked = leads and self._random.random() < 0.6
+        if is_relinked:
+            for other in group.machines.values():
+                if other is not machine:
+                    self._close_link_of(other)
+            term = self._replica(ha).leadership.term
+            self._until(lambda: term is None or not term.links, TIMES.heartbeat_ms)
+        token = group.order("switchover", {"reason": "stopping"}, machine)
+        assert token is not None, "it would not be whole"
+        published: list[set[str]] = []
+
+        def is_answered() -> bool:
+            if token in ha.replies and not published:
+                published.append({member.node for member in history.published})
+            return token in ha.replies
+
+        may_shrink = len(before) > group.plan.min_in_sync
+        if not self._until(
+            is_answered, SWITCH_MS if leads else REMOVED_MS if may_shrink else LEFT_MS
+        ):
+            raise Violation(f"{machine.name} is to end, and is not answered")
+        if machine.name in published[0] and may_shrink and (leads or speaks >= WITH_LEAVING):
+            raise Violation(f"{machine.name} may end, and is in the set {published[0]} still")
+        if not may_shrink and machine.name not in published[0]:
+            raise Violation(f"{machine.name} may end, and the set is {published[0]}")
+        ha.ask_to_end()
+        process = machine.processes["ha"]
+        if leads:
+            self._must_have_been_given(machine, epoch, begun_us)
+        if not self._until(lambda: not process.alive, LEFT_MS):
+            raise Violation(f"ha of {machine.name} has handed over, and does not end")
+        self._wait(QUIET_MS)
+        # Senders who ask for more copies than there are left wait in vain.
+        if not leads and may_shrink and speaks >= WITH_LEAVING and history.late_count > late:
+            raise Violation(
+                f"{machine.name} has ended in order, and {history.late_count - late} sends waited "
+                "for it"
+            )
+        if history.epoch != epoch + leads:
+            raise Violation(
+                f"{machine.name} has ended in order, and epoch {epoch} became {history.epoch}"
+            )
+        self._bring_back()
+        self._must_be_whole_again(f"{machine.name} had ended in order")
+
+    def _must_have_been_given(self, machine: Machine, epoch: int, begun_us: int) -> None:
+        """The lease did not run out, and another node has it."""
+        history = self._history
+
+        def is_taken() -> bool:
+            return history.epoch > epoch and history.holder is not None
+
+        taken = self._until(is_taken, TIMES.lease_ms)
+        if not taken or history.released_us < begun_us:
+            raise Violation(
+                f"{machine.name} has ended in order, and has not given the lease to another node: "
+                f"{history.holder} has it with epoch {history.epoch}"
+            )
+
+    # -- too few ---------------------------------------------------------------------------
+
+    def _lead_too_few(self) -> None:
+        """A master that no slave follows goes on; where it must refuse sends, it reports that. It
+        does not step back while no other node can lead, also if it begins anew."""
+        group, history, master = self._group, self._history, self._master()
+        slaves = [each.name for each in group.machines.values() if each is not master]
+        least, epoch = group.plan.min_in_sync, history.epoch
+        for name in slaves:
+            self._lose(group.machines[name], ["ha"])
+        self._wait(SHORT_LEASES * TIMES.lease_ms)
+        if BELOW_MINIMUM in self._said(master):
+            raise Violation(f"{master.name} reports too soon that too few members answer")
+        self._wait(UNHEARD_MS + SAID_MS)
+        is_short = BELOW_MINIMUM in self._said(master)
+        if is_short != (least > 1) or len(self._published) != least or history.epoch != epoch:
+            raise Violation(
+                f"{master.name} is alone, {least} is the minimum; the alarms are "
+                f"{self._said(master)}, the set {self._published}, the epoch {epoch}, then "
+                f"{history.epoch}"
+            )
+        self._must_say_who_is_away(master, slaves, BELOW_MINIMUM if is_short else "")
+        if is_short and self._random.random() < 0.7:
+            master.processes[self._random.choice(("ha", "broker"))].end()
+            self._until(lambda: history.epoch > epoch, 2 * TIMES.lease_ms)
+            self._wait(SAID_MS)  # it may take the start of the broker that ended for the next one
+            begun = history.epoch
+            self._wait(UNOPENED_MS)
+            self._must_be(master, State.PROMOTING, "is alone, and began anew")
+            if history.epoch != begun or begun > epoch + 2:
+                raise Violation(
+                    f"{master.name} is alone, and epoch {epoch} became {begun}, and {history.epoch}"
+                )
+        self._bring_back()
+        self._must_be_whole_again(f"{master.name} was alone")
+
+    def _must_say_who_is_away(self, machine: Machine, away: list[str], reason: str) -> None:
+        """In its status: of itself why it takes no sends, of the others that they are away."""
+        status = self._replica(self._ha(machine)).status(machine.boot_ms())
+        for node in status["nodes"]:
+            name, said = node["node"], node["reason"] or ""
+            is_in = name in self._published
+            is_so = node["in_sync"] is is_in and (
+                (node["state"], node["role"]) == (None, None) and said.startswith("not reachable")
+                if name in away
+                else said.startswith(reason) and bool(said) == bool(reason)
+            )
+            if not is_so:
+                raise Violation(
+                    f"the set is {self._published}, {away} are away, and {machine.name} says of "
+                    f"{name}: {node}"
+                )

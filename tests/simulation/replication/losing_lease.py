@@ -1,0 +1,167 @@
+"""Trials of a whole group in which the lease, or the way to it, is out of order for a while.
+
+What a node does not know of the lease it does not act on, and reports; its master, its place in the
+set and the answers to its orders are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from services.ha.failover import State
+from services.ha.lease.value import Lease
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying
+from tests.simulation.replication.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.world import World
+
+CUT_OFF_MS: Final = TIMES.lease_ms + 500, 4 * TIMES.lease_ms
+"""Longer than a candidate waits for a lease that is not renewed."""
+DEAF_MS: Final = 50, 250
+"""With a renewal interval and one request, shorter than a master may go on without the lease."""
+KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
+"""A node has read the lease by then."""
+WENT_BACK: Final = "lease-went-backwards"
+
+
+class LosingLease(Trying):
+    """Of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.trials: tuple[Callable[[], None], ...] = (
+            *(self._cut_off_from_the_lease, self._lose_an_answer, self._put_back_an_older_lease),
+        )
+
+    def _cut_off_from_the_lease(self) -> None:
+        """A slave that does not reach the lease stays with its master, in the set, and reports it.
+        A master that gets no answers for a while goes on."""
+        group, history, master = self._group, self._history, self._master()
+        slave, epoch, late = self._any_but(master), history.epoch, history.late_count
+        if self._random.random() < 0.3:
+            group.lease.deaf.add(master.name)
+            self._wait(self._random.randint(*DEAF_MS))
+            group.lease.deaf.clear()
+            self._wait(QUIET_MS)
+            self._must_be(master, State.MASTER, "got no answers of the lease for a while")
+        else:
+            link = self._link_of(slave)
+            cut = self._random.choice((group.lease.unreachable, group.lease.deaf))
+            cut.add(slave.name)
+            until_us = self._timeline.now_us + self._random.randint(*CUT_OFF_MS) * 1000
+            while self._timeline.now_us < until_us:
+                self._wait(100)
+                self._must_be(slave, State.IN_SYNC, "does not reach the lease")
+                if self._link_of(slave) != link:
+                    raise Violation(f"{slave.name} does not reach the lease, and connects anew")
+            if "lease-unavailable" not in self._said(slave):
+                raise Violation(f"{slave.name} does not reach the lease, and no alarm says so")
+            cut.clear()
+        if history.epoch != epoch or history.late_count > late:
+            raise Violation(
+                f"a node did not reach the lease; epoch {epoch} became {history.epoch}, and "
+                f"{history.late_count - late} sends waited"
+            )
+        self._must_be_whole_again("a node did not reach the lease")
+
+    def _lose_an_answer(self) -> None:
+        """A write of the lease is applied and its answer is lost: an order is answered with what is
+        known of it, and a member whose place is not known yet is waited for."""
+        if self._random.random() < 0.5 or not self._may_lose_one:
+            self._lose_an_answer_to_an_order()
+        else:
+            self._lose_an_answer_of_a_growth()
+
+    def _lose_an_answer_to_an_order(self) -> None:
+        group, history, master = self._group, self._history, self._master()
+        machine = self._random.choice((master, self._any_but(master), self._any_but(master)))
+        ha, renewed = self._ha(machine), 0
+
+        def lose(before: Lease, now: Lease) -> None:
+            nonlocal renewed
+            if now.paused and not before.paused:
+                group.lease.deaf.add(machine.name)
+            elif now.paused:
+                renewed += 1
+
+        self._world.operator_rests = True
+        group.on_lease.append(lose)
+        token = group.order("pause", {}, machine)
+        assert token is not None, "it would not be whole"
+        if machine is master:
+            self._until(lambda: machine.name in group.lease.deaf, QUIET_MS)
+            self._wait(DEAF_MS[1])
+        else:
+            self._until(lambda: renewed > 0, QUIET_MS)
+        group.lease.deaf.clear()
+        group.on_lease.remove(lose)
+        self._until(lambda: token in ha.replies, QUIET_MS)
+        reply, known = ha.replies.get(token), True if machine is master else None
+        # Not the master's: whoever made it so is not known, if the master has written since.
+        if reply is None or not reply.ok or reply.body.get("changed") is not known:
+            raise Violation(
+                f"{machine.name} pauses failover, gets no answer of the lease, and answers so: "
+                f"{reply}"
+            )
+        self._order("resume", {})
+        self._world.operator_rests = False
+        self._must_be_whole_again(f"the answer to an order of {machine.name} was lost")
+        if history.holder is None or history.holder.node != master.name:
+            raise Violation(f"the answer to an order of {machine.name} was lost, and {master.name}")
+
+    def _lose_an_answer_of_a_growth(self) -> None:
+        group, history, master = self._group, self._history, self._master()
+        slave = self._any_but(master)
+        self._lose(slave, ["ha"])
+
+        def is_in() -> bool:
+            return slave.name in [member.node for member in history.published]
+
+        if not self._until(lambda: not is_in(), AGAIN_MS):
+            raise Violation(f"ha of {slave.name} is gone, and it stays in the set")
+
+        def lose(before: Lease, now: Lease) -> None:
+            if len(now.in_sync) > len(before.in_sync):
+                group.lease.deaf.add(master.name)
+                group.network.break_links(master.name, slave.name)
+                self._lose(slave, ["ha"])
+
+        group.on_lease.append(lose)
+        self._bring_back()
+        self._until(is_in, AGAIN_MS)
+        group.on_lease.remove(lose)
+        self._wait(self._random.randint(*DEAF_MS))
+        group.lease.deaf.clear()
+        self._bring_back()
+        self._must_be_whole_again(f"the answer to the write that adds {slave.name} was lost")
+
+    def _put_back_an_older_lease(self) -> None:
+        """Of the same epoch, with a member that was removed since: no node takes it or renews it,
+        and all say so, until an operator has it made again."""
+        group, history, master = self._group, self._history, self._master()
+        slave, stored = self._any_but(master), group.lease.stored
+        assert stored is not None, "it would not be whole"
+        if not self._may_lose_one:
+            return
+        self._world.operator_rests = True
+        self._lose(slave, ["ha"])
+        self._until(lambda: slave.name not in self._published, AGAIN_MS)
+        history.is_restored = True
+        group.lease.replace(stored.lease)
+        put_back, left = group.lease.stored, [each for each in group.machines if each != slave.name]
+
+        def is_noticed() -> bool:
+            return all(WENT_BACK in self._said(group.machines[name]) for name in left)
+
+        if not self._until(is_noticed, 2 * KNOWN_MS):
+            raise Violation(f"an older lease was put back, and not all of {left} say so")
+        self._wait(2 * TIMES.lease_ms)
+        if group.lease.stored != put_back:
+            raise Violation(f"an older lease was put back, and became {group.lease.stored}")
+        self._world.operator_rests = False
+        self._bring_back()
+        self._must_be_whole_again("an older lease was put back")
+        history.is_restored = False
