@@ -760,7 +760,7 @@ class History:
     @property
     def unwritten_us(self) -> int:
         """How long ago the lease was last written."""
-        return self._now_us() - self._applied_us
+        return self._now_us() - self.applied_us
 
     def others(self, machine: Machine) -> list[Machine]:
         """All nodes but that one."""

@@ -42,7 +42,7 @@ QUIET_SHARE: Final = 0.4
 TRIALS_BEHIND: Final = 2
 """Behind the faults of a world."""
 TRIED_EVERY: Final = 4
-TRIALS: Final = 7
+TRIALS: Final = 8
 """Every fourth seed goes through so many trials, and no other fault."""
 TRIED_SENDS_PER_S: Final = 15.0
 """More than that costs time, and shows nothing in a group whose faults come one at a time."""
