@@ -15,7 +15,7 @@ from enum import Enum
 
 from services.ha.effects import Level, Settle
 from services.ha.events import Done, LeaseAnswered, LeaseOutcome
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Stored
 from services.ha.own import Own
@@ -243,5 +243,5 @@ class Campaign:
     def _end(self, reason: str) -> None:
         self.over = True
         self._own.count.elections_lost += 1
-        self._own.happen(Happening.LOST, reason)
+        self._own.move(Trigger.LOST, reason)
         self._lost(reason)

@@ -1,23 +1,22 @@
-"""What a replica may be, and what moves it from one to another (docs/replication.md, states). Pure.
+"""The states of a replica and what moves it between them (docs/replication.md, states). Pure.
 
-One table for every state and every happening: a pair that it does not name changes nothing. Who
-makes things happen is elsewhere (``replica``, ``following``, ``campaign``, ``mastership``).
+``next_state`` is the whole table. A pair of state and trigger moves the replica, or is listed as
+one that changes nothing, or cannot occur: then it raises, which ends the process. Triggers come
+from ``replica``, ``following``, ``leadership``, ``campaign``, ``mastership`` and ``operator``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Final
 
 
 class State(Enum):
     """What a replica is."""
 
     RECOVERING = "recovering"
-    """Its log is being found; until the first event."""
+    """Its log is being recovered; until the first event."""
     FOLLOWER = "follower"
-    """It looks for a master, or has not been compared with it yet."""
+    """It searches for a master, or has not been compared with it yet."""
     TRUNCATING = "truncating"
     """It cuts what the master does not have."""
     RESYNC = "resync"
@@ -37,7 +36,7 @@ class State(Enum):
     """Needs an operator; never electable."""
 
 
-class Happening(Enum):
+class Trigger(Enum):
     """What moves a replica."""
 
     RECOVERED = "recovered"
@@ -52,8 +51,6 @@ class Happening(Enum):
     """The cut is done and durable."""
     MUST_RESYNC = "must-resync"
     """Nothing in common, or what is missing is gone from the master."""
-    BELOW_CONFIRM = "below-confirm"
-    """The cut would take confirmed bytes."""
     RESYNCED = "resynced"
     """The store is empty, under a new incarnation."""
     PUBLISHED = "published"
@@ -80,50 +77,83 @@ class Happening(Enum):
     """An operator gives a store from before the group to it."""
 
 
-_COPYING: Final = (State.FOLLOWER, State.CATCHUP, State.IN_SYNC)
-_REIGNING: Final = (State.PROMOTING, State.MASTER)
+def next_state(state: State, trigger: Trigger) -> State:
+    """The state that follows. Raises AssertionError for a pair that cannot occur."""
+    match state, trigger:
+        case State.RECOVERING, Trigger.RECOVERED:
+            return State.FOLLOWER
+        # A write can fail, and damage can be found, at any time.
+        case State.PROMOTING | State.MASTER, Trigger.DAMAGED:
+            return State.FENCED  # what the term serves is torn down in order first
+        case _, Trigger.DAMAGED:
+            return State.HALTED
+        case State.RECOVERING, _:
+            raise _impossible(state, trigger)
 
-_MOVES: Final[Mapping[tuple[State, Happening], State]] = {
-    (State.RECOVERING, Happening.RECOVERED): State.FOLLOWER,
-    **{
-        (state, Happening.DAMAGED): State.HALTED
-        for state in State
-        # A master that cannot go on is deposed first: what it serves is torn down in order.
-        if state not in _REIGNING
-    },
-    (State.PROMOTING, Happening.DAMAGED): State.FENCED,
-    (State.MASTER, Happening.DAMAGED): State.FENCED,
-    (State.FOLLOWER, Happening.IN_ORDER): State.CATCHUP,
-    (State.FOLLOWER, Happening.MUST_CUT): State.TRUNCATING,
-    (State.FOLLOWER, Happening.MUST_RESYNC): State.RESYNC,
-    (State.FOLLOWER, Happening.BELOW_CONFIRM): State.HALTED,
-    (State.TRUNCATING, Happening.CUT): State.FOLLOWER,
-    (State.RESYNC, Happening.RESYNCED): State.FOLLOWER,
-    (State.CATCHUP, Happening.PUBLISHED): State.IN_SYNC,
-    (State.IN_SYNC, Happening.REMOVED): State.CATCHUP,
-    (State.CATCHUP, Happening.LINK_LOST): State.FOLLOWER,
-    (State.IN_SYNC, Happening.LINK_LOST): State.FOLLOWER,
-    **{(state, Happening.STANDS): State.CANDIDATE for state in _COPYING},
-    (State.CANDIDATE, Happening.LOST): State.FOLLOWER,
-    (State.CANDIDATE, Happening.WON): State.PROMOTING,
-    (State.PROMOTING, Happening.OPENED): State.MASTER,
-    **{(state, Happening.DEPOSED): State.FENCED for state in _REIGNING},
-    (State.FENCED, Happening.TORN_DOWN): State.FOLLOWER,
-    **{(state, Happening.ORDERED_RESYNC): State.RESYNC for state in (*_COPYING, State.HALTED)},
-    (State.HALTED, Happening.ADOPTED): State.FOLLOWER,
-}
+        # Only a replica that copies has a link, and one that begins to is a follower.
+        case State.FOLLOWER, Trigger.IN_ORDER:
+            return State.CATCHUP
+        case State.FOLLOWER, Trigger.MUST_CUT:
+            return State.TRUNCATING
+        case State.FOLLOWER, Trigger.MUST_RESYNC:
+            return State.RESYNC
+        case State.CATCHUP, Trigger.PUBLISHED:
+            return State.IN_SYNC
+        case State.IN_SYNC, Trigger.REMOVED:
+            return State.CATCHUP
+        case State.CATCHUP | State.IN_SYNC, Trigger.LINK_LOST:
+            return State.FOLLOWER
+        case _, Trigger.LINK_LOST:
+            return state  # it copied nothing
+
+        case State.TRUNCATING, Trigger.CUT:
+            return State.FOLLOWER
+        case State.RESYNC, Trigger.RESYNCED:
+            return State.FOLLOWER
+        case State.HALTED, Trigger.CUT | Trigger.RESYNCED:
+            return state  # it was halted while the cut or the resync was under way
+
+        # A replica leaves its master before it campaigns, and so is a follower.
+        case State.FOLLOWER, Trigger.STANDS:
+            return State.CANDIDATE
+        case State.CANDIDATE, Trigger.LOST:
+            return State.FOLLOWER
+        case State.CANDIDATE, Trigger.WON:
+            return State.PROMOTING
+        case State.HALTED, Trigger.LOST | Trigger.WON:
+            return state  # the same event halted it: what it has won, it gives up at once
+
+        case State.PROMOTING, Trigger.OPENED:
+            return State.MASTER
+        case State.PROMOTING | State.MASTER, Trigger.DEPOSED:
+            return State.FENCED
+        case State.FENCED | State.HALTED, Trigger.DEPOSED:
+            return state  # a planned switch or damage has fenced it before
+        case State.FENCED, Trigger.TORN_DOWN:
+            return State.FOLLOWER
+        case State.HALTED | State.RESYNC, Trigger.TORN_DOWN:
+            return state  # it was halted, or a resync ordered, while the broker had the lock
+
+        case State.FOLLOWER | State.CATCHUP | State.IN_SYNC, Trigger.ORDERED_RESYNC:
+            return State.RESYNC
+        case State.HALTED, Trigger.ORDERED_RESYNC:
+            return State.RESYNC
+        case _, Trigger.ORDERED_RESYNC:
+            return state  # the order is refused
+        case State.HALTED, Trigger.ADOPTED:
+            return State.FOLLOWER
+    raise _impossible(state, trigger)
 
 
-def after(state: State, happening: Happening) -> State:
-    """The state that follows; the same one where the happening means nothing to it."""
-    return _MOVES.get((state, happening), state)
+def _impossible(state: State, trigger: Trigger) -> AssertionError:
+    return AssertionError(f"{trigger.value} cannot happen to a replica that is {state.value}")
 
 
 def copies(state: State) -> bool:
     """Whether a replica in this state follows, or looks for, a master."""
-    return state in _COPYING
+    return state in (State.FOLLOWER, State.CATCHUP, State.IN_SYNC)
 
 
-def reigns(state: State) -> bool:
-    """Whether a replica in this state has a term."""
-    return state in _REIGNING
+def has_term(state: State) -> bool:
+    """Whether a replica in this state has the lease and a term."""
+    return state in (State.PROMOTING, State.MASTER)

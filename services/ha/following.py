@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from services.ha.effects import Cut, Publish, Resync, Settle
 from services.ha.events import Copied, CopyFault, Done
-from services.ha.failover import Happening, State, copies
+from services.ha.failover import State, Trigger, copies
 from services.ha.own import DAMAGE, RETRIED_FAULTS, Own
 from services.ha.payloads import Append, HelloOk, ResyncRequired
 from services.ha.peers import Peers
@@ -45,6 +45,8 @@ class Following:
         """random: for the lease session of a new incarnation."""
         self._own, self._peers, self._promises = own, peers, promises
         self._random = random
+        self._rewrite = 0
+        """Token of the last cut or resync."""
         self._emptied: Done | None = None
         self.master: Master | None = None
         self.link: SlaveLink | None = None
@@ -57,6 +59,11 @@ class Following:
     def linked(self) -> bool:
         """Whether bytes come, or may come, from a master."""
         return self.link is not None and self.link.in_order
+
+    @property
+    def rewriting(self) -> bool:
+        """Whether a cut or a resync is under way; damage may have changed the state meanwhile."""
+        return self._own.out.awaits(self._rewrite) or self._emptied is not None
 
     def learned(self, node: str, epoch: int) -> None:
         """That node holds the lease with that epoch; an older epoch says nothing."""
@@ -76,7 +83,7 @@ class Following:
         link, self.link = self.link, None
         if link is not None:
             self._peers.close(link.link, reason)
-        self._own.happen(Happening.LINK_LOST, reason)
+        self._own.move(Trigger.LINK_LOST, reason)
 
     def end(self) -> bool:
         """This process is to end: tell the master, once; whether it may wait for this replica."""
@@ -166,7 +173,9 @@ class Following:
         own.count.resyncs += 1
         own.alarm(RESYNC, f"The store is emptied and copied anew: {reason}.", reason=reason)
         own.out.put(Publish(((Slot.ROLE, NodeRole.RESYNC),)))
-        own.out.ask(lambda token: Resync(token, first_offset, reason), self._resynced)
+        self._rewrite = own.out.ask(
+            lambda token: Resync(token, first_offset, reason), self._resynced
+        )
 
     def _begin(self, master: Master, link: int) -> None:
         self._settling = True
@@ -236,14 +245,14 @@ class Following:
                 own.calm(RESYNC)
                 if agrees:
                     own.logs_agree()
-                own.happen(Happening.IN_ORDER)
+                own.move(Trigger.IN_ORDER)
                 self.published()
             case CutPlan(point, table):
                 self.link = None
-                own.happen(Happening.MUST_CUT, f"{own.end - point} bytes from {point} on")
+                own.move(Trigger.MUST_CUT, f"{own.end - point} bytes from {point} on")
                 own.count.truncations += 1
                 own.count.truncated_bytes += own.end - point
-                own.out.ask(
+                self._rewrite = own.out.ask(
                     lambda token: Cut(token, point, table), lambda done: self._cut(done, outcome)
                 )
             case Halt(point, confirm):
@@ -270,7 +279,7 @@ class Following:
         if own.damage and own.confirm > own.first_offset:
             own.halt(DAMAGE, own.damage)
             return
-        own.happen(Happening.MUST_RESYNC, reason)
+        own.move(Trigger.MUST_RESYNC, reason)
         self.resync(first_offset, reason)
 
     def _cut(self, done: Done, plan: CutPlan) -> None:
@@ -279,7 +288,7 @@ class Following:
         if own.end < own.confirm:
             own.halt("cut-below-confirm", f"the cut went to {own.end}, below {own.confirm}")
             return
-        own.happen(Happening.CUT)
+        own.move(Trigger.CUT)
         self.tick()
 
     def _resynced(self, done: Done) -> None:
@@ -303,7 +312,7 @@ class Following:
         # Every connection was made under the old name.
         self._peers.close_all("this node has a new incarnation")
         self.master = None
-        own.happen(Happening.RESYNCED)
+        own.move(Trigger.RESYNCED)
         own.out.put(Publish(((Slot.CONFIRM, own.confirm), (Slot.ROLE, NodeRole.FOLLOWER))))
 
     def published(self) -> None:
@@ -313,9 +322,9 @@ class Following:
             return
         in_set = own.member in stored.lease.in_sync
         if own.state is State.CATCHUP and in_set:
-            own.happen(Happening.PUBLISHED)
+            own.move(Trigger.PUBLISHED)
         elif own.state is State.IN_SYNC and not in_set:
-            own.happen(Happening.REMOVED, "the master took this replica out of the in-sync set")
+            own.move(Trigger.REMOVED, "the master took this replica out of the in-sync set")
 
     def _confirmed(self, slave: SlaveLink) -> None:
         own = self._own
@@ -328,5 +337,5 @@ class Following:
     def _dropped(self, reason: str) -> None:
         self.link = None
         # Said by the change of state, if it is one: a node that is not master yet refuses often.
-        if not self._own.happen(Happening.LINK_LOST, reason):
+        if not self._own.move(Trigger.LINK_LOST, reason):
             self._own.state_reason = reason

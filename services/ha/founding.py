@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from services.ha.effects import Settle
 from services.ha.events import Done, LeaseAnswered
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease
 from services.ha.own import Own
@@ -110,5 +110,5 @@ class Founding:
     def _end(self, reason: str) -> None:
         self.over = True
         self._own.count.elections_lost += 1
-        self._own.happen(Happening.LOST, reason)
+        self._own.move(Trigger.LOST, reason)
         self._lost(reason)

@@ -15,7 +15,7 @@ from services.ha import founding
 from services.ha.campaign import Campaign, Claim, Patience
 from services.ha.effects import Fence, Publish
 from services.ha.events import LeaseAnswered, LeaseOutcome
-from services.ha.failover import Happening, State, copies
+from services.ha.failover import State, Trigger, copies
 from services.ha.following import Following
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease
@@ -106,7 +106,7 @@ class Leadership:
         own = self.own
         self._outcome = outcome
         self.following.leave("campaigning")
-        own.happen(Happening.STANDS, why)
+        own.move(Trigger.STANDS, why)
         self._why = _WON_BY.get(why, "manual")
         self.campaign = Campaign(own, self.promises, won=self._won, lost=self._lost, forced=forced)
 
@@ -128,7 +128,7 @@ class Leadership:
         self.term = None
         own.count.depositions += 1
         own.out.put(Fence())
-        own.happen(Happening.DEPOSED, reason)
+        own.move(Trigger.DEPOSED, reason)
         term.end(reason)
         term.take_lock(self._follower_again)
 
@@ -262,7 +262,7 @@ class Leadership:
         if not session.free:
             return
         self.following.leave("founding the group")
-        own.happen(Happening.STANDS, "the group's first lease")
+        own.move(Trigger.STANDS, "the group's first lease")
         self._why = "startup"
         lease = founding.first_lease(own, self.promises.highest + 1)
         self.campaign = founding.Founding(own, lease, won=self._won, lost=self._lost)
@@ -270,7 +270,7 @@ class Leadership:
     def _won(self, lease: Lease) -> None:
         own = self.own
         self.campaign = None
-        own.happen(Happening.WON, f"epoch {lease.epoch}")
+        own.move(Trigger.WON, f"epoch {lease.epoch}")
         own.count.won_by[self._why] += 1
         if self._why == "manual":
             # Otherwise: 1. An operator orders a switch to a node that stood still a moment ago. 2.
@@ -294,14 +294,15 @@ class Leadership:
 
     def _follower_again(self) -> None:
         own = self.own
-        own.happen(Happening.TORN_DOWN)
+        if not own.move(Trigger.TORN_DOWN):
+            return  # halted, or being emptied, already
         if own.halted is not None:
-            own.happen(Happening.DAMAGED, own.halted.detail)
+            own.move(Trigger.DAMAGED, own.halted.detail)
             return
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
         if self._recreate is not None:
             (lease, deadline_ms), self._recreate = self._recreate, None
-            own.happen(Happening.STANDS, "the lease is to be made again")
+            own.move(Trigger.STANDS, "the lease is to be made again")
             self._why = "startup"
             self.campaign = Recreation(
                 own, self.peers, lease, deadline_ms=deadline_ms, won=self._won, lost=self._lost

@@ -17,7 +17,7 @@ from services.ha.announcement import Announcement
 from services.ha.append_lock import AppendLock
 from services.ha.confirm import ConfirmOffset
 from services.ha.effects import Grant, PersistTable, Publish
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.in_sync import InSync
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
@@ -286,7 +286,7 @@ class Mastership:
             self.opened = True
             own.writes_again()
             own.out.put(Publish(((Slot.ROLE, NodeRole.MASTER),)))
-            own.happen(Happening.OPENED)
+            own.move(Trigger.OPENED)
         log = self.log
         for link in list(self.links.values()):
             link.awaited = link.peer in self.in_sync.wait_set

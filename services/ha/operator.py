@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from services.ha import orders
 from services.ha.effects import Level, Publish, Reply
 from services.ha.events import Command
-from services.ha.failover import Happening, State, copies
+from services.ha.failover import State, Trigger, copies
 from services.ha.leadership import UNADOPTED, Leadership
 from services.ha.lease.value import Lease, Member
 from services.ha.mastership import Mastership
@@ -472,7 +472,8 @@ class Operator:
                 node=own.name,
                 copies_from=master,
             )
-        if own.table_writes or not own.happen(Happening.ORDERED_RESYNC, "an operator orders it"):
+        busy = own.table_writes or self.following.rewriting
+        if busy or not own.move(Trigger.ORDERED_RESYNC, "an operator orders it"):
             raise orders.Refused(f"{own.name} is {own.state.value}. Nothing was done.")
         self.following.leave("an operator orders a resync")
         self.following.resync(told.first_offset, "an operator orders it")
@@ -482,12 +483,13 @@ class Operator:
 
     def _order_adopt(self, token: int) -> None:
         own = self.own
-        if own.halted is None or own.halted.code != UNADOPTED:
+        is_unadopted = own.halted is not None and own.halted.code == UNADOPTED
+        if not is_unadopted or self.following.rewriting:
             raise orders.Refused(f"{own.name} does not hold a store to adopt. Nothing was done.")
         own.halted = None
         own.calm(UNADOPTED)
         own.initialised = True
-        own.happen(Happening.ADOPTED, "an operator orders it")
+        own.move(Trigger.ADOPTED, "an operator orders it")
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
         self.promises.see(own.session.seen)
         own.out.put(Reply(token, ok=True, body={"node": own.name, "log_end": own.end}))

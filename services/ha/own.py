@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from services.ha.effects import Effect, Level, Note, Publish
 from services.ha.events import Done, Failed, Sensed
-from services.ha.failover import Happening, State, after
+from services.ha.failover import State, Trigger, next_state
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
 from services.ha.liveness import Liveness
@@ -107,9 +107,15 @@ class Outbox:
         make: Callable[[int], Effect],
         then: Callable[[Done], None],
         unwritten: Unwritten | None = None,
-    ) -> None:
-        """Want an effect done that answers."""
-        self._effects.append(make(self.token(then, unwritten)))
+    ) -> int:
+        """Want an effect done that answers; returns its token."""
+        token = self.token(then, unwritten)
+        self._effects.append(make(token))
+        return token
+
+    def awaits(self, token: int) -> bool:
+        """Whether the effect with that token has no answer yet."""
+        return token in self._then
 
     def answered(self, event: Done | Failed) -> None:
         """An effect is done, or will never be."""
@@ -266,9 +272,9 @@ class Own:
                 return trouble.name.lower()
         return Trouble.DAMAGED.name.lower() if self.damage else ""
 
-    def happen(self, happening: Happening, reason: str = "") -> bool:
-        """Move to the state that follows; True if it is another one. Said once."""
-        before, self.state = self.state, after(self.state, happening)
+    def move(self, trigger: Trigger, reason: str = "") -> bool:
+        """Move to the state that follows, and log it; True if it is another one."""
+        before, self.state = self.state, next_state(self.state, trigger)
         if self.state is before:
             return False
         self.state_reason = reason
@@ -277,7 +283,7 @@ class Own:
             f"{before.value} → {self.state.value}" + (f": {reason}" if reason else ""),
             before=before.value,
             state=self.state.value,
-            because=happening.value,
+            because=trigger.value,
         )
         if self.state is State.HALTED:
             self.out.put(Publish(((Slot.ROLE, NodeRole.HALTED),)))
@@ -290,7 +296,7 @@ class Own:
         if self.halted is None:
             self.halted = Halt(code, detail)
         self.alarm(code, detail)
-        self.happen(Happening.DAMAGED, detail)
+        self.move(Trigger.DAMAGED, detail)
 
     def failed(self, code: str, detail: str) -> None:
         """Something could not be written. Where a new start may be able to, this one ends."""

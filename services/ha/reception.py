@@ -12,7 +12,7 @@ from typing import Final
 from services.ha import payloads
 from services.ha.campaign import Claim
 from services.ha.events import Received
-from services.ha.failover import reigns
+from services.ha.failover import has_term
 from services.ha.frames import BadFrame
 from services.ha.leadership import Leadership
 from services.ha.lease.value import Holder
@@ -168,7 +168,7 @@ class Reception:
         busy = (
             self._leadership.campaign is not None
             or self._leadership.term is not None
-            or reigns(own.state)
+            or has_term(own.state)
         )
         newest = max(self.promises.highest, own.session.seen[0])
         again = self._given == (epoch, promise.candidate) and self.promises.highest == epoch

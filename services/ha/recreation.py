@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.events import LeaseAnswered
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.own import Own
@@ -117,5 +117,5 @@ class Recreation:
     def _end(self, reason: str) -> None:
         self.over = True
         self._own.count.elections_lost += 1
-        self._own.happen(Happening.LOST, reason)
+        self._own.move(Trigger.LOST, reason)
         self._lost(reason)

@@ -27,7 +27,7 @@ from services.ha.events import (
     Sensed,
     Tick,
 )
-from services.ha.failover import Happening, State, copies
+from services.ha.failover import State, Trigger, copies
 from services.ha.following import Following
 from services.ha.leadership import Leadership
 from services.ha.lease.session import LeaseSession
@@ -120,6 +120,7 @@ class Replica:
         own = self.own
         if own.halted is not None:
             self.leadership.give_up(own.halted.detail)
+            self.following.leave(own.halted.detail)
         elif own.cannot_lead is not None:
             self.leadership.give_up(own.cannot_lead)
         own.cannot_lead = None
@@ -166,7 +167,7 @@ class Replica:
             code, _, sentence = found.halted.partition(": ")
             own.halt(code, sentence or code)
             return
-        own.happen(Happening.RECOVERED)
+        own.move(Trigger.RECOVERED)
         if found.damage:
             own.alarm(DAMAGE, damage_sentence(found.damage))
         own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from services.ha.effects import Fence, Publish
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
 from services.ha.own import Own
@@ -150,7 +150,7 @@ class Switchover:
         self._enter(_Stage.FENCING)
         self._term.serving = False
         own.out.put(Fence())
-        own.happen(Happening.DEPOSED, f"planned switch to {self.target.node}")
+        own.move(Trigger.DEPOSED, f"planned switch to {self.target.node}")
         self._term.take_lock(self._taken)
 
     def _taken(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from services.ha.campaign import Campaign, Claim, Patience, claim, taken
 from services.ha.effects import Effect, LeaseGet, LeasePut, Settle
 from services.ha.events import Done, LeaseAnswered, LeaseOutcome
+from services.ha.failover import Trigger
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.own import Own
@@ -99,6 +100,9 @@ class Attempt:
         session.read(0)
         session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
         self.own.now_ms = D + 1000
+        self.own.move(Trigger.RECOVERED)
+        self.own.move(Trigger.STANDS)
+        self.own.out.take()
         self.campaign = Campaign(
             self.own, self.promises, won=self.won.append, lost=self.lost.append
         )

@@ -6,7 +6,7 @@ import pytest
 
 from services.ha.effects import LeaseGet, LeasePut, Reply
 from services.ha.events import Command, LeaseAnswered, LeaseOutcome, Sensed
-from services.ha.failover import Happening
+from services.ha.failover import Trigger
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.orders import (
     UNHEARD_EPOCHS,
@@ -29,7 +29,7 @@ from tests.unit.ha.test_founding import tell, told
 def serving() -> tuple[Own, Peers]:
     """Node b, a follower with a broker, that has read the lease long ago."""
     own = replica()
-    own.happen(Happening.RECOVERED)
+    own.move(Trigger.RECOVERED)
     own.sensed = Sensed(1, 0, 0, 0, 0, 0)
     own.session.read(0)
     own.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.ha.events import LeaseAnswered, LeaseOutcome
-from services.ha.failover import Happening, State
+from services.ha.failover import State, Trigger
 from services.ha.lease.value import Holder, Stored
 from services.ha.own import Own
 from services.ha.peers import Peers
@@ -38,7 +38,7 @@ def test_a_slave_tells_what_the_others_told_it() -> None:
 
 def test_what_is_not_known_is_none_and_has_a_reason() -> None:
     own = replica()
-    own.happen(Happening.RECOVERED)
+    own.move(Trigger.RECOVERED)
     told_now = cluster_status(own, Peers(own), None)
     assert (told_now["master"], told_now["reason"]) == (None, "the lease was not read yet")
     assert told_now["epoch"] is None
