@@ -29,14 +29,13 @@ from services.ha.replica_files import (
     Promise,
     ResyncIntent,
 )
-from services.ha.setup import Found
+from services.ha.setup import Found, Halt
 from services.ha.whole_records import BadBytes
 from shared.files.log_walk import LogFiles, Progress
 from tidemark.errors import (
     CorruptRecord,
     DamagedFile,
     HaltedReplica,
-    StoreError,
     StrayFile,
     WrongFileSize,
 )
@@ -77,14 +76,14 @@ class HeldStore(LockedStore):
             return None
 
     def _found(self, progress: Progress, stopping: Callable[[], bool]) -> Found:
-        faults: list[str] = []
+        faults: list[Halt] = []
         self.files.make_durable()
         try:
             self.identity = self.files.identity()
             self._finish_intent(stopping)
             recovered = self.recover_log(progress, stopping)
         except DAMAGES as error:
-            faults.append(_sentence(error))
+            faults.append(Halt(error.code, error.detail))
             end, first_offset = self._published_ends()
         else:
             end, first_offset = recovered.end, recovered.min_offset
@@ -94,7 +93,7 @@ class HeldStore(LockedStore):
         if not faults:
             fault = self._fault(table, first_offset, end, confirm)
             if fault is not None:
-                faults.append(f"{HaltedReplica.code}: {fault}")
+                faults.append(Halt(HaltedReplica.code, fault))
         damage = self._known_damage(faults, stopping)
         if not faults:
             self._settle(table, new=promise is None and end > first_offset)
@@ -112,11 +111,11 @@ class HeldStore(LockedStore):
             confirm=confirm,
             initialised=promise is not None,
             holds_records=end > first_offset,
-            halted="; ".join(dict.fromkeys(faults)) or None,
+            halted=_joined(faults),
             damage=damage,
         )
 
-    def _known_damage(self, faults: list[str], stopping: Callable[[], bool]) -> str:
+    def _known_damage(self, faults: list[Halt], stopping: Callable[[], bool]) -> str:
         """What an earlier start found damaged below the confirm offset, if it still is; else empty.
 
         Recovery begins at the last durable mark and does not see it. Raises Stopping.
@@ -202,11 +201,11 @@ class HeldStore(LockedStore):
         )
 
     @staticmethod
-    def _read(read: Callable[[], Value], faults: list[str]) -> Value | None:
+    def _read(read: Callable[[], Value], faults: list[Halt]) -> Value | None:
         try:
             return read()
         except DamagedFile as error:
-            faults.append(_sentence(error))
+            faults.append(Halt(error.code, error.detail))
             return None
 
 
@@ -220,5 +219,9 @@ def _is_border(files: LogFiles, offset: int) -> bool:
     return found.kind in (Kind.VALID, Kind.BLANK)
 
 
-def _sentence(error: StoreError) -> str:
-    return f"{error.code}: {error.detail}"
+def _joined(faults: list[Halt]) -> Halt | None:
+    """All faults as one, under the code of the first; None if there are none."""
+    if not faults:
+        return None
+    first, *others = dict.fromkeys(faults)
+    return Halt(first.code, "; ".join([first.detail, *map(str, others)]))

@@ -8,7 +8,7 @@ put; one that is answered takes what is to be done next with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from services.ha.effects import Effect, Level, Note, Publish
 from services.ha.events import Done, Failed, Sensed
@@ -16,7 +16,7 @@ from services.ha.failover import State, Trigger, next_state
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
 from services.ha.liveness import Liveness
-from services.ha.setup import Found, LogBytes, Setup
+from services.ha.setup import Found, Halt, LogBytes, Setup
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
@@ -47,13 +47,6 @@ NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
 
 Unwritten = Callable[[str, str], None]
 """Told code and detail of what could not be written."""
-
-
-class Halt(NamedTuple):
-    """Why nothing may be done without an operator."""
-
-    code: str
-    detail: str
 
 
 class Counters:

@@ -164,8 +164,7 @@ class Replica:
             )
         )
         if found.halted is not None:
-            code, _, sentence = found.halted.partition(": ")
-            own.halt(code, sentence or code)
+            own.halt(*found.halted)
             return
         own.move(Trigger.RECOVERED)
         if found.damage:

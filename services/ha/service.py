@@ -156,7 +156,7 @@ class Ha:
                     "end_offset": found.end,
                     "confirm_offset": found.confirm,
                     "promised_epoch": found.promised,
-                    "halted": found.halted,
+                    "halted": None if found.halted is None else str(found.halted),
                 },
             )
         return found

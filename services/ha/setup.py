@@ -50,6 +50,16 @@ class Setup(NamedTuple):
         return tuple(node.name for node in self.nodes)
 
 
+class Halt(NamedTuple):
+    """Why nothing may be done without an operator."""
+
+    code: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
 class Found(NamedTuple):
     """What the volume holds, as recovery left it: byte 0 is held, everything is on disk."""
 
@@ -73,8 +83,7 @@ class Found(NamedTuple):
     """The marker of a group: set durably by the first PersistPromise, and never unset."""
     holds_records: bool
     """The log has at least one record."""
-    halted: str | None = None
-    """Why nothing may be done here without an operator, as ``code: sentence``."""
+    halted: Halt | None = None
     damage: str = ""
     """What an earlier start found damaged in the log, and is still; empty: nothing."""
 

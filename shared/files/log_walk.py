@@ -8,6 +8,7 @@ with both CRCs and its position (docs/formats.md, sections 2.14 and 8).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,6 +39,8 @@ MAGICS: Final = tuple(
 PHYSICAL_OFFSET_AT: Final = 28
 """Where a record holds its own physical offset (docs/formats.md, section 2)."""
 _ZEROS: Final = bytes(CHUNK_SIZE)
+_NO_HEAD: Final = bytes(record.BLANK_SIZE)
+"""Size and magic of a place where nothing was written."""
 _UNQUEUED: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
 Range = tuple[int, int]
@@ -150,13 +153,41 @@ class LogFiles:
         return found
 
 
+class Break(Enum):
+    """What stands where the record chain ends."""
+
+    NO_FILE = "no-file"
+    """The log's files end there."""
+    MISSING_FILE = "missing-file"
+    """Later files are there."""
+    ZEROS = "zeros"
+    """Space that was never written, as far as its first bytes show."""
+    UNWRITTEN_SECTOR = "unwritten-sector"
+    """A valid record of which a sector never reached the disk."""
+    RECORD_CRC = "record-crc"
+    """A record that only its record CRC property contradicts: RocketMQ may have carried that
+    along from another record."""
+    NO_RECORD = "no-record"
+
+
+def what_stands(view: memoryview, start: int, at: int) -> Break:
+    """What stands at view[start], whose physical offset is at, instead of a whole, valid record."""
+    if view[start : start + len(_NO_HEAD)] == _NO_HEAD:
+        return Break.ZEROS
+    checks = Checks(record_crc=False)
+    is_valid = record.validate(view, start, at=at, checks=checks).kind is Kind.VALID
+    return Break.RECORD_CRC if is_valid else Break.NO_RECORD
+
+
 class WalkResult(NamedTuple):
     """Where the record chain ends, and what it told on the way."""
 
     end: int
     """Behind the last valid record; at a file's start if it ends with a filler."""
+    found: Break
+    """What stands there."""
     reason: str
-    """Why no record starts there; "" if the files end there."""
+    """For people: why no record starts there; "" if the files end there."""
     next_queue_offsets: dict[tuple[str, int], QueueOffset]
     last_store_timestamp_ms: int
     records: int
@@ -184,10 +215,11 @@ def walk(
     known = set(files.starts)
     at = start
     crossed = -1
-    reason = ""
+    broken, reason = Break.NO_FILE, ""
     while at < files.end:
         file_start = files.start_of(at)
         if file_start not in known:
+            broken = Break.MISSING_FILE
             reason = f"commit log file {files.path(file_start).name} is missing or empty"
             break
         view = files.view(file_start)[at - file_start :]
@@ -229,6 +261,7 @@ def walk(
             records += len(whole)
         if torn_at is not None:
             at = found.entries[len(whole)].physical_offset
+            broken = Break.UNWRITTEN_SECTOR
             reason = f"the bytes from {torn_at} on were never written"
             break
         at += found.end
@@ -236,14 +269,14 @@ def walk(
             crossed = border  # the record that goes across it is judged like those before it
         elif found.stop is Stop.BLANK:
             at = file_start + files.file_size
-        elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
-            reason = found.reason
+        elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.end < len(view)):
+            broken, reason = what_stands(view, found.end, at), found.reason
             break
         if at - reported >= PROGRESS_BYTES:
             progress(at - start, total)
             reported = at
     progress(total, total)
-    return WalkResult(at, reason, offsets, newest, records)
+    return WalkResult(at, broken, reason, offsets, newest, records)
 
 
 class _Summed(NamedTuple):

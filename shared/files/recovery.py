@@ -26,16 +26,18 @@ from typing import Final, NamedTuple
 from shared.files import log_walk, unit_witness
 from shared.files.foreign_ranges import ranges_told
 from shared.files.log_start import read_log_start, write_log_start
-from shared.files.log_walk import LogFiles, Progress, Range, WalkResult
+from shared.files.log_walk import Break, LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.store_dir import StoreDir
 from shared.files.valid_end import (
+    Behind,
     Decision,
     Evidence,
     Marks,
     Origin,
     Verdict,
+    Witness,
     decide,
     start_of_walk,
 )
@@ -55,12 +57,8 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 JUDGE_ALL: Final = 2**63 - 1
 QUEUES_AT_ONCE: Final = 1000
 """Queues looked at between two looks at whether the process is to end."""
-RECORD_CRC: Final = "record crc"
-"""What ``record_check.record_crc_fault`` begins with."""
 NONE: Final = bytes(4)
 """What stands where no record and no filler begins."""
-ZEROS: Final = "zeros"
-"""What ``record.validate`` says of space that was never written."""
 
 
 class CutTail(NamedTuple):
@@ -200,16 +198,10 @@ class _Recovery:
             marks = marks._replace(
                 state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
             )
-        # What stands behind an end that the page proves is no message, whoever put it there.
-        ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
-        was_clean = self.store.was_clean and self.origin is Origin.OURS and not ended_here
-        decision = decide(
-            end,
-            marks,
-            bytes_behind=last_byte is not None,
-            was_clean=was_clean and last_byte is not None and not self.rocketmq_wrote,
-        )
-        self._refuse(decision, walked, last_byte)
+        decision = decide(end, marks, self._behind(walked, last_byte), self._unmarked(end))
+        if decision.verdict is Verdict.CORRUPTION:
+            found = decision.sentence(walked.reason or "the log's files end here")
+            raise CorruptRecord(end, found, self.files.path(self.files.start_of(end)))
         next_queue_offsets = self._next_queue_offsets(start, walked)
         cut, read_only = self._write(decision, walked, last_byte, max(marks.durable, start))
         return Recovered(
@@ -240,7 +232,7 @@ class _Recovery:
                 unproven_from=self._unproven_from(),
                 progress=progress,
             )
-            if self.told or not walked.reason.startswith(RECORD_CRC):
+            if self.told or walked.found is not Break.RECORD_CRC:
                 return walked
             self.told = ranges_told(self.files, walked.end)
             if not any(low <= walked.end < high for low, high in self.told):
@@ -502,23 +494,28 @@ class _Recovery:
         was_closed = self.store.was_clean and self.origin is Origin.OURS
         nothing_new = walked.end == self.flushed == self._mark(Slot.WRITTEN)
         # Anything but zeros: a cut that the disk refused at the last attempt is due still.
-        if was_closed and nothing_new and walked.reason in ("", ZEROS):
+        if was_closed and nothing_new and walked.found in (Break.NO_FILE, Break.ZEROS):
             return None
         return log_walk.last_nonzero(self.files, walked.end)
 
-    def _refuse(self, decision: Decision, walked: WalkResult, last_byte: int | None) -> None:
-        """Raise CorruptRecord if nothing may be cut."""
-        end, files = walked.end, self.files
-        path = files.path(files.start_of(end))
-        reason = walked.reason or "the log's files end here"
-        if decision.verdict is Verdict.CORRUPTION:
-            raise CorruptRecord(end, f"{reason}; {decision.reason}", path)
-        if last_byte is None or self.origin is Origin.OURS or files.start_of(end) in files.starts:
-            return
-        # RocketMQ's marks say nothing of a missing file, but one does not vanish in a crash while
-        # a later one, made after it, holds records.
-        if any(start > end and files.first_record(start) for start in files.starts):
-            raise CorruptRecord(end, f"{reason}, and later files hold records", path)
+    def _behind(self, walked: WalkResult, last_byte: int | None) -> Behind:
+        """What lies at and behind the walk's end."""
+        if last_byte is None:
+            return Behind.NOTHING
+        if walked.found is Break.MISSING_FILE:
+            later = [start for start in self.files.starts if start > walked.end]
+            if any(self.files.first_record(start) for start in later):
+                return Behind.LATER_RECORDS
+        return Behind.BYTES
+
+    def _unmarked(self, end: int) -> Witness:
+        """What proves something of the bytes behind the end if no mark does."""
+        if self.origin is not Origin.OURS:
+            return Witness.ROCKETMQ
+        # What stands behind an end that the page proves is no message, whoever put it there.
+        ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
+        was_clean = self.store.was_clean and not ended_here and not self.rocketmq_wrote
+        return Witness.CLEAN_STOP if was_clean else Witness.NONE
 
     # -- what is kept, cut and published --------------------------------------------------------
 
@@ -546,7 +543,7 @@ class _Recovery:
         try:
             cut = None
             if decision.verdict is Verdict.TORN_TAIL and last_byte is not None:
-                cut = self._cut(end, last_byte + 1, f"{walked.reason}; {decision.reason}")
+                cut = self._cut(end, last_byte + 1, decision.sentence(walked.reason))
             self._remove_unusable(end, torn=cut is not None)
             self._rewrite(min(durable, end), end)
             self.store.disk.sync_directory(self.store.commit_log_dir)

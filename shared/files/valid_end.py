@@ -2,10 +2,10 @@
 
 Two decisions of recovery and nothing else: from which byte the log is walked, and what the first
 byte that is no record means. A bad byte below a *durable mark* — anything that says "up to here it
-was on disk" — is corruption: somebody was told so, nothing may be cut. Above all marks it is a torn
-tail, whatever lies behind it: unsynced pages reach the disk in any order.
+was on disk" — is corruption: a sender may rely on it, so nothing may be cut. Above all marks it is
+a torn tail, whatever lies behind it: unsynced pages reach the disk in any order.
 
-Step before: ``recovery`` collected the facts. Step after: it carries out what is said here.
+Step before: ``recovery`` collected the facts. Step after: it carries out what is decided here.
 """
 
 from __future__ import annotations
@@ -52,15 +52,38 @@ MARK_TEXTS = {
 }
 
 
+class Behind(Enum):
+    """What lies at and behind the end of the record chain."""
+
+    NOTHING = "nothing"
+    """Zeros, or no file."""
+    BYTES = "bytes"
+    """Something that is no record."""
+    LATER_RECORDS = "later-records"
+    """The file is missing, and a later one begins with a record."""
+
+
+class Witness(Enum):
+    """What proves, or does not, that the bytes behind the end were on disk."""
+
+    MARK = "mark"
+    """A durable mark lies behind the end."""
+    CLEAN_STOP = "clean-stop"
+    """The store was closed in order, and only we wrote: nothing was left half written."""
+    ROCKETMQ = "rocketmq"
+    """No mark does, and RocketMQ wrote last: a missing file lies below none of its marks."""
+    NONE = "none"
+
+
 class Verdict(Enum):
     """What the first byte that is no record means."""
 
     CLEAN = "clean"
     """The log ends here, with nothing behind it."""
     TORN_TAIL = "torn-tail"
-    """What follows was never promised to anybody: copy it aside and cut it."""
+    """What follows was never acknowledged: copy it aside and cut it."""
     CORRUPTION = "corruption"
-    """It was promised. Cut nothing, write nothing, say where."""
+    """It may have been acknowledged. Cut nothing, write nothing, say where."""
 
 
 class Decision(NamedTuple):
@@ -69,27 +92,50 @@ class Decision(NamedTuple):
     verdict: Verdict
     reason: str
     """For people; names the witness if it is corruption."""
+    joint: str = "; "
+
+    def sentence(self, found: str) -> str:
+        """The reason, behind what was found instead of a record."""
+        return f"{found}{self.joint}{self.reason}"
 
 
-def decide(bad_at: int, marks: Marks, *, bytes_behind: bool, was_clean: bool = False) -> Decision:
+def verdict(behind: Behind, witness: Witness) -> Verdict:
+    """The whole table: every pair has its line."""
+    match behind, witness:
+        case _, Witness.MARK:
+            return Verdict.CORRUPTION
+        case Behind.NOTHING, Witness.CLEAN_STOP | Witness.ROCKETMQ | Witness.NONE:
+            return Verdict.CLEAN
+        case Behind.BYTES | Behind.LATER_RECORDS, Witness.CLEAN_STOP:
+            return Verdict.CORRUPTION
+        case Behind.LATER_RECORDS, Witness.ROCKETMQ:
+            # A file does not vanish in a crash while a later one, made after it, holds records.
+            return Verdict.CORRUPTION
+        case Behind.BYTES, Witness.ROCKETMQ:
+            return Verdict.TORN_TAIL
+        case Behind.BYTES | Behind.LATER_RECORDS, Witness.NONE:
+            return Verdict.TORN_TAIL
+    raise AssertionError(f"{behind} and {witness} are not in the table")
+
+
+def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Decision:
     """Say what it means that the record chain ends at bad_at.
 
-    bytes_behind: whether anything but zeros lies at or behind bad_at, in this or later files.
-    was_clean: we closed the store in order, and nobody else has written since: then nothing was
-    left half written, whatever an old or lost checkpoint says.
+    unmarked: the witness where no mark lies behind bad_at; it may know more than an old or a lost
+    checkpoint.
     """
     name, mark = marks.farthest()
-    if bad_at < mark:
-        return Decision(
-            Verdict.CORRUPTION, f"{MARK_TEXTS[name]} is {mark}, so these bytes were on disk"
-        )
-    if bytes_behind and was_clean:
-        return Decision(
-            Verdict.CORRUPTION, "the store was closed in order, so the bytes behind were on disk"
-        )
-    if bytes_behind:
-        return Decision(Verdict.TORN_TAIL, "no mark says that these bytes were on disk")
-    return Decision(Verdict.CLEAN, "")
+    witness = Witness.MARK if bad_at < mark else unmarked
+    found = verdict(behind, witness)
+    if found is Verdict.CLEAN:
+        return Decision(found, "")
+    if found is Verdict.TORN_TAIL:
+        return Decision(found, "no mark says that these bytes were on disk")
+    if witness is Witness.MARK:
+        return Decision(found, f"{MARK_TEXTS[name]} is {mark}, so these bytes were on disk")
+    if witness is Witness.CLEAN_STOP:
+        return Decision(found, "the store was closed in order, so the bytes behind were on disk")
+    return Decision(found, "later files hold records", joint=", and ")
 
 
 class FirstRecord(NamedTuple):

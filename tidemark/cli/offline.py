@@ -18,19 +18,27 @@ from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.files.disk import Disk, read_whole
 from shared.files.foreign_ranges import ranges_told
 from shared.files.log_start import read_log_start
-from shared.files.log_walk import LogFiles, Range, last_nonzero, state_flushed_behind
+from shared.files.log_walk import (
+    Break,
+    LogFiles,
+    Range,
+    last_nonzero,
+    state_flushed_behind,
+    what_stands,
+)
 from shared.files.os_disk import OsDisk
 from shared.files.queue_files import COPIED_MAX, QueueFiles
-from shared.files.recovery import RECORD_CRC
 from shared.files.store_config import StoreConfig, config_of
 from shared.files.store_dir import StoreDir
 from shared.files.unit_witness import proven_end
 from shared.files.valid_end import (
+    Behind,
     Decision,
     Evidence,
     Marks,
     Origin,
     Verdict,
+    Witness,
     decide,
     start_of_walk,
 )
@@ -210,8 +218,9 @@ class OfflineStore:
                 reason = f"commit log file {files.path(file_start).name} is missing or empty"
                 break
             view = files.view(file_start)
+            rest = view[at - file_start : limit - file_start if limit else None]
             found = twins.walk(
-                view[at - file_start : limit - file_start if limit else None],
+                rest,
                 at=PhysicalOffset(at),
                 checks=Checks(record_crc=judged and not crossing),
                 records_max=1 if crossing else RECORDS_AT_ONCE,
@@ -227,14 +236,14 @@ class OfflineStore:
             crossing = (
                 judged
                 and found.stop is Stop.BAD
-                and found.reason.startswith(RECORD_CRC)
+                and what_stands(rest, found.end, at) is Break.RECORD_CRC
                 and self._is_rocketmqs(at)
             )
             if crossing:
                 continue  # this record alone is not judged by that property
             if found.stop is Stop.BLANK:
                 at = file_start + files.file_size
-            elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.reason):
+            elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.end < len(rest)):
                 reason = found.reason
                 break
         if limit and at >= limit:
@@ -260,12 +269,9 @@ class OfflineStore:
             state_flushed=self._state_flushed_behind(at) if last_byte is not None else 0,
             confirm=self.slot(Slot.CONFIRM) if self._is_replica else 0,
         )
-        decision = decide(
-            at,
-            marks,
-            bytes_behind=last_byte is not None,
-            was_clean=last_byte is not None and self._was_closed_behind(at),
-        )
+        behind = Behind.NOTHING if last_byte is None else Behind.BYTES
+        unmarked = Witness.CLEAN_STOP if self._was_closed_behind(at) else Witness.NONE
+        decision = decide(at, marks, behind, unmarked)
         if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
             text = f"RocketMQ's checkpoint and queues say that everything before {proven} was kept"
             decision = Decision(Verdict.CORRUPTION, text)

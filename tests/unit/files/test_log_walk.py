@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.files import log_walk
-from shared.files.log_walk import LogFiles, WalkResult
+from shared.files.log_walk import Break, LogFiles, WalkResult
 from shared.files.os_disk import OsDisk
 from tidemark.formats import hosts, properties, record
 from tidemark.formats.filenames import offset_name
@@ -104,6 +104,46 @@ def test_one_pass_finds_what_a_look_at_every_record_finds(
     chance.setstate(state)
     assert walked(directory, 0, chance, borders) == found
     assert found.end > 0 or not found.records
+    assert (found.found is Break.NO_FILE) == (found.reason == "")
+    assert (found.found is Break.ZEROS) == (found.reason == "zeros")
+    assert (found.found is Break.RECORD_CRC) == found.reason.startswith("record crc")
+    assert (found.found is Break.UNWRITTEN_SECTOR) == found.reason.endswith("never written")
+
+
+def test_what_stands_at_the_end_is_a_value(tmp_path: Path) -> None:
+    directory = tmp_path / "commitlog"
+    write_log(directory, random.Random(0))
+    whole = {path: path.read_bytes() for path in directory.iterdir()}
+    second = directory / offset_name(FILE_SIZE)
+    size = int.from_bytes(whole[second][:4], "big")
+    sound = record.encode(
+        Message(
+            "orders", 0, b"x" * 300, HERE, HERE, properties=properties.encode({"A": "a" * 700})
+        ),
+        queue_offset=0,
+        physical_offset=FILE_SIZE,
+        store_timestamp_ms=1,
+        record_crc=False,
+    )
+
+    def found() -> Break:
+        files = LogFiles(OsDisk(), directory, FILE_SIZE)
+        try:
+            return log_walk.walk(files, 0, unproven_from=0, progress=lambda done, total: None).found
+        finally:
+            files.close()
+
+    assert found() in (Break.NO_FILE, Break.ZEROS)
+    for content, expected in (
+        (bytes(FILE_SIZE), Break.ZEROS),
+        (b"no record" + whole[second][9:], Break.NO_RECORD),
+        (whole[second][: size - 5] + bytes(5) + whole[second][size:], Break.RECORD_CRC),
+        (sound[:512] + bytes(512) + sound[1024:], Break.UNWRITTEN_SECTOR),
+    ):
+        second.write_bytes(content.ljust(FILE_SIZE, b"\0"))
+        assert found() is expected
+    second.unlink()
+    assert found() is Break.MISSING_FILE
 
 
 def test_a_record_across_a_border_is_the_only_one_judged_like_those_before_it(

@@ -8,43 +8,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.valid_end import (
+    Behind,
     Evidence,
     FirstRecord,
     Marks,
     Origin,
     Verdict,
+    Witness,
     decide,
     start_of_walk,
+    verdict,
 )
 
 BELOW, AT, ABOVE = 90, 100, 110
 FILES = (0, 1000, 2000, 3000)
+UNMARKED = [witness for witness in Witness if witness is not Witness.MARK]
+TABLE = """
+                mark        clean-stop  rocketmq    none
+nothing         corruption  clean       clean       clean
+bytes           corruption  corruption  torn-tail   torn-tail
+later-records   corruption  corruption  corruption  torn-tail
+"""
 
 
-@pytest.mark.parametrize("bytes_behind", [False, True])
-def test_only_a_mark_above_the_break_makes_it_corruption(bytes_behind: bool) -> None:
+def test_every_pair_of_what_lies_behind_and_what_proves_it_has_the_verdict_of_the_table() -> None:
+    head, *rows = (line.split() for line in TABLE.strip().splitlines())
+    expected = {
+        (Behind(behind), Witness(witness)): Verdict(cell)
+        for behind, *cells in rows
+        for witness, cell in zip(head, cells, strict=True)
+    }
+    pairs = itertools.product(Behind, Witness)
+    assert {pair: verdict(*pair) for pair in pairs} == expected
+
+
+@pytest.mark.parametrize("behind", Behind)
+def test_a_mark_above_the_break_makes_it_corruption_and_no_other_mark_does(behind: Behind) -> None:
     for marks in itertools.product((0, BELOW, AT, ABOVE), repeat=5):
-        decision = decide(AT, Marks(*marks), bytes_behind=bytes_behind)
-        if ABOVE in marks:
-            assert decision.verdict is Verdict.CORRUPTION
-            assert str(ABOVE) in decision.reason
-        elif bytes_behind:
-            assert decision.verdict is Verdict.TORN_TAIL
-        else:
-            assert decision.verdict is Verdict.CLEAN
+        for unmarked in UNMARKED:
+            decision = decide(AT, Marks(*marks), behind, unmarked)
+            if ABOVE in marks:
+                assert decision.verdict is Verdict.CORRUPTION
+                assert str(ABOVE) in decision.reason
+            else:
+                assert decision.verdict is verdict(behind, unmarked)
 
 
-@given(st.integers(0, 200), st.tuples(*[st.integers(0, 200)] * 5), st.booleans())
+@given(
+    st.integers(0, 200),
+    st.tuples(*[st.integers(0, 200)] * 5),
+    st.sampled_from(Behind),
+    st.sampled_from(UNMARKED),
+)
 def test_nothing_below_a_mark_is_ever_cut(
-    bad_at: int, values: tuple[int, int, int, int, int], bytes_behind: bool
+    bad_at: int, values: tuple[int, int, int, int, int], behind: Behind, unmarked: Witness
 ) -> None:
-    marks = Marks(*values)
-    verdict = decide(bad_at, marks, bytes_behind=bytes_behind).verdict
-    assert (verdict is Verdict.CORRUPTION) == (bad_at < max(values))
+    decision = decide(bad_at, Marks(*values), behind, unmarked)
+    assert decision.verdict is Verdict.CORRUPTION or bad_at >= max(values)
 
 
 @pytest.mark.parametrize("field", Marks._fields)
-def test_the_reason_names_the_witness(field: str) -> None:
+def test_the_reason_names_the_mark(field: str) -> None:
     texts = {
         "flushed": "published flushed offset",
         "written_same_boot": "written in this boot",
@@ -52,9 +76,27 @@ def test_the_reason_names_the_witness(field: str) -> None:
         "state_flushed": "later state record",
         "confirm": "confirm offset",
     }
-    decision = decide(5, Marks(**{field: 77}), bytes_behind=True)
+    decision = decide(5, Marks(**{field: 77}), Behind.BYTES, Witness.NONE)
     assert texts[field] in decision.reason
     assert "77" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("behind", "unmarked", "sentence"),
+    [
+        (Behind.BYTES, Witness.NONE, "zeros; no mark says that these bytes were on disk"),
+        (
+            Behind.BYTES,
+            Witness.CLEAN_STOP,
+            "zeros; the store was closed in order, so the bytes behind were on disk",
+        ),
+        (Behind.LATER_RECORDS, Witness.ROCKETMQ, "zeros, and later files hold records"),
+    ],
+)
+def test_the_sentence_is_what_was_found_and_what_it_means(
+    behind: Behind, unmarked: Witness, sentence: str
+) -> None:
+    assert decide(5, Marks(), behind, unmarked).sentence("zeros") == sentence
 
 
 def test_what_was_only_written_is_not_durable() -> None:

@@ -221,5 +221,5 @@ def test_an_intent_that_is_damaged_halts() -> None:
     disk.flip_bit(held.files.intent_path, 80)
     held, found = open_replica(disk)
     assert found.halted is not None
-    assert found.halted.startswith("damaged-file")
+    assert str(found.halted).startswith("damaged-file")
     assert log_of(disk, LOG.end) == LOG.data

@@ -244,7 +244,7 @@ def test_a_table_that_contradicts_the_log_halts(table: tuple[EpochStart, ...]) -
     held.close()
     held, found = open_replica(disk)
     assert found.halted is not None
-    assert found.halted.startswith("halted-replica: epoch")
+    assert str(found.halted).startswith("halted-replica: epoch")
     assert held.files.table() == table
 
 
@@ -255,13 +255,13 @@ def test_a_log_that_ends_below_what_was_confirmed_halts() -> None:
     held.close()
     held, found = open_replica(disk)
     assert found.halted is not None
-    assert f"ends at {LOG.end}, below {LOG.end + 100}" in found.halted
+    assert f"ends at {LOG.end}, below {LOG.end + 100}" in str(found.halted)
     held.positions.publish(Slot.DISPATCHED_DURABLE, 0)
     held.files.write_confirm(LOG.end + 100)
     held.close()
     _, found = open_replica(disk)
     assert found.halted is not None
-    assert f"the confirm offset is {LOG.end + 100}" in found.halted
+    assert f"the confirm offset is {LOG.end + 100}" in str(found.halted)
 
 
 def test_a_flipped_bit_in_what_was_confirmed_halts_and_nothing_is_cut() -> None:
@@ -276,8 +276,8 @@ def test_a_flipped_bit_in_what_was_confirmed_halts_and_nothing_is_cut() -> None:
     disk.flip_bit(path, 8 * (at % FILE + 50))
     held, found = open_replica(disk)
     assert found.halted is not None
-    assert found.halted.startswith("corrupt-record")
-    assert str(at) in found.halted
+    assert str(found.halted).startswith("corrupt-record")
+    assert str(at) in str(found.halted)
     assert held.is_halted
     assert is_incarnation(found.incarnation)
 
@@ -293,7 +293,7 @@ def test_below_what_was_confirmed_nothing_is_cut_even_if_the_page_is_lost() -> N
     damaged = log_of(disk, LOG.end)
     _, found = open_replica(disk)
     assert found.halted is not None
-    assert found.halted.startswith("corrupt-record")
+    assert str(found.halted).startswith("corrupt-record")
     assert log_of(disk, LOG.end) == damaged
     assert not disk.list_directory(ROOT / "cut")
 
@@ -305,8 +305,8 @@ def test_a_stray_file_halts_by_name() -> None:
     disk.create(ROOT / "commitlog" / "notes.txt", 5, reserve=False)
     _, found = open_replica(disk)
     assert found.halted is not None
-    assert found.halted.startswith("stray-file")
-    assert "notes.txt" in found.halted
+    assert str(found.halted).startswith("stray-file")
+    assert "notes.txt" in str(found.halted)
 
 
 @pytest.mark.parametrize("name", ["identity", "promise", "confirm", "intent", "table"])
@@ -323,8 +323,8 @@ def test_a_damaged_file_halts_by_name(name: str) -> None:
         disk.flip_bit(held.files.table_twin_path, 100)
     _, found = open_replica(disk)
     assert found.halted is not None
-    assert "damaged-file" in found.halted
-    assert path.name in found.halted
+    assert "damaged-file" in str(found.halted)
+    assert path.name in str(found.halted)
     if name == "identity":
         assert found.incarnation == NO_INCARNATION
 

@@ -216,7 +216,7 @@ def test_any_damage_of_the_replicas_own_files_is_mended_by_a_resync() -> None:
     disk.flip_bit(held.files.table_twin_path, 77)
     held, found = open_replica(disk)
     assert found.halted is not None
-    assert "damaged-file" in found.halted
+    assert "damaged-file" in str(found.halted)
     held.resync(FIRST, never)
     held.recover_log(lambda done, total: None, never)
     held.close()
