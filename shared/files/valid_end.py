@@ -71,7 +71,7 @@ class Witness(Enum):
     CLEAN_STOP = "clean-stop"
     """The store was closed in order, and only we wrote: nothing was left half written."""
     ROCKETMQ = "rocketmq"
-    """No mark does, and RocketMQ wrote last: a missing file lies below none of its marks."""
+    """No mark does. RocketMQ wrote last, and its marks say nothing of missing files."""
     NONE = "none"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.effects import Copy, Effect
+from services.ha.effects import Copy, Effect, Resync
 from services.ha.events import Copied, CopyFault
 from services.ha.following import FAULT_PAUSE_MS
 from services.ha.own import RETRIED_FAULTS
@@ -131,6 +131,43 @@ def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
     group.until(lambda: slave.state == "in-sync")
     assert slave.own.alarms == {}
     assert slave.raised == set()
+
+
+# Its store was emptied a second time, maybe after it had begun to copy: 1. a write fails while the
+# store is being emptied, and the replica halts; 2. the operator orders the resync again.
+def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None:
+    group, slave = in_group()
+    carry_out, held = slave.carry_out, []
+
+    def holding(effect: Effect) -> None:
+        if isinstance(effect, Resync):
+            held.append(effect)
+        else:
+            carry_out(effect)
+
+    slave.carry_out = holding  # type: ignore[method-assign]
+    assert order(slave, "resync", group="g0").ok
+    slave.own.halt("damaged-file", "another write failed")
+    group.run(500)
+    assert order(slave, "resync", group="g0").body["detail"] == "c is halted. Nothing was done."
+    heals(slave)
+    (resync,) = held
+    slave.carry_out(resync)
+    group.run(500)
+    assert slave.state == "halted"
+    assert order(slave, "resync", group="g0").ok
+    group.wait_in_sync("a", "b", "c")
+
+
+# It went on copying, and cut or emptied its store if the master's answer to HELLO said so.
+def test_a_replica_that_halts_leaves_its_master() -> None:
+    group, slave = in_group()
+    slave.own.halt("damaged-file", "a write failed")
+    end = len(slave.volume.log)
+    confirmed = group.append()
+    group.until(lambda: group.confirmed(confirmed))
+    assert group.set == {"a", "b"}
+    assert (slave.state, len(slave.volume.log)) == ("halted", end)
 
 
 def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
