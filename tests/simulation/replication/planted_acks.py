@@ -12,6 +12,7 @@ from services.ha.campaign import Campaign
 from services.ha.confirm import ConfirmOffset
 from services.ha.effects import Publish
 from services.ha.events import Done
+from services.ha.failover import Trigger
 from services.ha.following import Following
 from services.ha.in_sync import InSync
 from services.ha.lease.session import Settled
@@ -116,7 +117,9 @@ def candidate_goes_on_acknowledging() -> Planting:
     leave, settle, write = Following.leave, Campaign._settled, Campaign._written
 
     def stay(self: Following, reason: str) -> None:
-        if reason != "campaigning":
+        if reason == "campaigning":
+            self._own.move(Trigger.LINK_LOST, reason)
+        else:
             leave(self, reason)
 
     def settled(self: Campaign, done: Done) -> None:
