@@ -31,23 +31,6 @@ class HeadMethod(StrEnum):
     NONE = "none"
 
 
-class Status(StrEnum):
-    """Of a series or pair, by the first rule that holds; in the order of the rules."""
-
-    UNKNOWN = "UNKNOWN"
-    AHEAD = "AHEAD"
-    LOST = "LOST"
-    ABANDONED = "ABANDONED"
-    PAUSED = "PAUSED"
-    OK = "OK"
-    STOPPED = "STOPPED"
-    STALLED = "STALLED"
-    RACING = "RACING"
-    CATCHING_UP = "CATCHING_UP"
-    FALLING_BEHIND = "FALLING_BEHIND"
-    LAGGING = "LAGGING"
-
-
 class Stage(StrEnum):
     """Where a message's way takes long."""
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from analytics.report.bins import micros
 from analytics.report.source import Tables, whole
-from analytics.schema import Status
+from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
 from shared.metrics.family import Family
 from shared.metrics.text import Format, end, head, label_text, number

@@ -21,7 +21,7 @@ from analytics.report.facts import Pair
 from analytics.report.gather import urgency
 from analytics.report.overview import pairs_at
 from analytics.report.source import Tables, whole
-from analytics.report.words import NONE
+from analytics.statuses import Level
 
 PAIRS_MAX: Final = 10_000
 """Pairs that are shown: of more, the worst."""
@@ -82,7 +82,7 @@ def look(tables: Root, root: Path, now: datetime) -> Seen:
     for pair in pairs:
         key = (pair.cluster, pair.status.lower())
         counts[key] = counts.get(key, 0) + 1
-    shown = sorted((pair for pair in pairs if pair.level != NONE), key=urgency)
+    shown = sorted((pair for pair in pairs if pair.level != Level.NONE), key=urgency)
     return Seen(
         newest,
         shown[:PAIRS_MAX],

@@ -15,7 +15,7 @@ from typing import Final
 from analytics.export.look import GAPS_KEPT, Gap, Seen
 from analytics.report.facts import Pair
 from analytics.runs import Runs
-from analytics.schema import Status
+from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
 from shared.metrics.family import Family
 from shared.metrics.labelled import LABEL_SETS_MAX

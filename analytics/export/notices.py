@@ -14,11 +14,9 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from analytics.report.words import PAGE, TICKET, level
-from analytics.schema import Status
+from analytics.statuses import URGENT, Status, row_of
 
 AGAIN_AFTER: Final = timedelta(minutes=10)
-URGENT: Final = (PAGE, TICKET)
 REMEMBERED: Final = 100_000
 """Pairs and statuses; the oldest are forgotten first, and at worst told once more."""
 
@@ -114,10 +112,10 @@ class Notices:
 
     def _matters(self, change: Change) -> bool:
         if change.status_to != Status.OK:
-            return level(change.status_to) in URGENT
+            return row_of(change.status_to).level in URGENT
         # Its begin may have been told by whoever ran here before.
         last = self._last.get(change.pair_id, change.status_from or "")
-        return level(last) in URGENT
+        return row_of(last).level in URGENT
 
     def _is_too_soon(self, change: Change, at: datetime) -> bool:
         before = self._told.get((change.pair_id, change.status_to))
@@ -137,7 +135,7 @@ def _notice(change: Change, at: datetime, of: Names) -> Notice:
         at.isoformat(),
         change.tick.isoformat(),
         change.status_to == Status.OK,
-        level(change.status_to),
+        row_of(change.status_to).level,
         change.status_to,
         change.status_from,
         of.cluster,

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from analytics.kernel import columns
 from analytics.kernel.columns import Floats
 from analytics.kernel.status import CODE, Codes
-from analytics.schema import Gap, Status
+from analytics.schema import Gap
+from analytics.statuses import Status
 
 
 def causes(

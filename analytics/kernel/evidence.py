@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from analytics.kernel.columns import Floats
 from analytics.kernel.status import CODE, RULES, Codes
-from analytics.schema import Status
+from analytics.statuses import Status
 
 _AGE: Final = ("age_seconds", "objective_seconds", "lag")
 USES: Final[Mapping[Status, tuple[str, ...]]] = {

@@ -14,7 +14,8 @@ from analytics.kernel.grid import NAMES, Ticks
 from analytics.kernel.results import Judged, Places, places, reasons
 from analytics.kernel.skew import skew
 from analytics.kernel.status import CODE, STATUSES
-from analytics.schema import PAIR_LAG, Status
+from analytics.schema import PAIR_LAG
+from analytics.statuses import Status
 
 
 def pair_lag(judged: Judged, drain: Drain) -> pa.Table:

@@ -1,8 +1,8 @@
 """From queues to pairs: sums, the oldest age, and the worst status that counts. Pure.
 
-One bad queue is enough for what no traffic explains (lost, ahead, stopped, stalled, racing); for
-falling behind and lagging the pair as a whole must be late. Queues of which nothing is known are
-counted and are in no sum and no mean.
+One queue is enough for a status of level page, which no traffic explains; for one of level ticket
+the pair as a whole must be late. Queues of which nothing is known are counted and are in no sum, no
+mean and no order: the pair is UNKNOWN if all of them are.
 """
 
 from __future__ import annotations
@@ -20,19 +20,11 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
 from analytics.kernel.status import CODE, STATUSES, Codes
 from analytics.kernel.steady import NEVER, Steady
-from analytics.schema import Status
+from analytics.statuses import BY_SEVERITY, TABLE, Level, Status
 
-ONE_IS_ENOUGH: Final = (
-    Status.LOST,
-    Status.AHEAD,
-    Status.STOPPED,
-    Status.STALLED,
-    Status.RACING,
-)
-"""Worst first."""
 SHARE_LATE: Final = 0.1
 QUEUES_LATE: Final = 2
-LATE: Final = (CODE[Status.FALLING_BEHIND], CODE[Status.LAGGING])
+LATE: Final = [CODE[status] for status, row in TABLE.items() if row.level is Level.TICKET]
 
 
 class Rolled(NamedTuple):
@@ -187,15 +179,12 @@ def _worst(rolled: Rolled, rules: Rules) -> Codes:
     several = (rolled.late >= QUEUES_LATE) | (rolled.late >= SHARE_LATE * rolled.queues)
     losing = rolled.progress < rules.keeps_pace_above
     late = (rolled.late > 0) & (losing | several)
-    all_unknown = rolled.counts[:, :, CODE[Status.UNKNOWN]] >= rolled.queues
     choices = [
-        *((any_is(status), status) for status in ONE_IS_ENOUGH),
-        (late & any_is(Status.FALLING_BEHIND), Status.FALLING_BEHIND),
-        (late & any_is(Status.LAGGING), Status.LAGGING),
-        (any_is(Status.CATCHING_UP), Status.CATCHING_UP),
-        (any_is(Status.PAUSED), Status.PAUSED),
-        (any_is(Status.ABANDONED), Status.ABANDONED),
-        (all_unknown, Status.UNKNOWN),
+        (any_is(status) & (late | (TABLE[status].level is not Level.TICKET)), status)
+        for status in reversed(BY_SEVERITY)
+        if TABLE[status].is_known and status is not Status.OK
     ]
+    all_unknown = rolled.counts[:, :, CODE[Status.UNKNOWN]] >= rolled.queues
+    choices.append((all_unknown, Status.UNKNOWN))
     codes = [CODE[status] for _, status in choices]
     return np.select([held for held, _ in choices], codes, CODE[Status.OK]).astype(np.int8)

@@ -18,7 +18,7 @@ from analytics.kernel.age import EXACT, INTERPOLATED, Age
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.grid import Positions, Ticks
 from analytics.kernel.rules import Rules
-from analytics.schema import Status
+from analytics.statuses import Status
 
 ROBUST_FROM: Final = 8  # looks
 CELLS: Final = 2_048

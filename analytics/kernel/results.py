@@ -18,11 +18,12 @@ from analytics.kernel.pairs import PairStatus, Rolled
 from analytics.kernel.progress import Progress
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
-from analytics.kernel.status import CODE, LEVEL, STATUSES, UNCLEAR, Codes, Looks
+from analytics.kernel.status import CODE, STATUSES, UNCLEAR, Codes, Looks
 from analytics.kernel.steady import NEVER, Steady
-from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME, Status
+from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME
+from analytics.statuses import TABLE, Level, Status
 
-LEVELS: Final = [LEVEL[status] for status in STATUSES]
+LEVELS: Final = [TABLE[status].level for status in STATUSES]
 SETTLING, MISSED, NO_OFFSETS, BROADCASTING, NO_NEWS, SILENT = range(6)
 REASONS: Final = (
     "settling",
@@ -177,7 +178,7 @@ def changes(judged: Judged) -> pa.Table:
         _changes(judged, steady, at, evidence(steady.status[at], _numbers(judged, at))),
         _changes(judged, steady, events, pa.array(['{"event":"unrequested"}'] * events.row.size))
         .drop_columns("level")
-        .append_column("level", pa.array(["ticket"] * events.row.size, pa.string()))
+        .append_column("level", pa.array([Level.TICKET] * events.row.size, pa.string()))
         .select(STATUS_CHANGES.names),
         _changes(judged, of_pairs, at_pair, pa.nulls(at_pair.row.size, pa.string())),
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analytics.kernel.columns import Floats
-from analytics.schema import Status
+from analytics.statuses import TABLE, Status
 
 MICROSECOND: Final = 1e-6
 _DURATIONS: Final = (
@@ -32,22 +32,6 @@ _DURATIONS: Final = (
     "recommit_s",
     "minute_s",
 )
-
-RAISE_S: Final[dict[Status, float]] = {
-    Status.UNKNOWN: 0.0,
-    Status.AHEAD: 30.0,
-    Status.LOST: 0.0,
-    Status.ABANDONED: 0.0,
-    Status.PAUSED: 0.0,
-    Status.OK: 60.0,
-    Status.STOPPED: 30.0,
-    Status.STALLED: 30.0,
-    Status.RACING: 30.0,
-    Status.CATCHING_UP: 0.0,
-    Status.FALLING_BEHIND: 60.0,
-    Status.LAGGING: 120.0,
-}
-"""How long a rule must hold before it becomes the status; for OK: before an alarm is taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +92,10 @@ class Rules:
     drain_minutes: int = 15
     drain_minutes_least: int = 5
     """One-minute rates behind a drain time, and the fewest that give one."""
-    raise_s: dict[Status, float] = field(default_factory=lambda: dict(RAISE_S))
+    raise_s: dict[Status, float] = field(
+        default_factory=lambda: {status: row.after_s for status, row in TABLE.items()}
+    )
+    """How long the rule of a status must hold before it is the status."""
 
     def __post_init__(self) -> None:
         """Check what would otherwise give wrong results later."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED
 from analytics.kernel.columns import Bools, Floats, Ints
 from analytics.kernel.rules import MICROSECOND, Rules
-from analytics.schema import Status
+from analytics.statuses import Status
 
 Codes = npt.NDArray[np.int8]
 STATUSES: Final = tuple(Status)
@@ -194,51 +194,33 @@ Condition = Callable[[Looks, Rules], Bools]
 
 
 class Rule(NamedTuple):
-    """One line of the table. When it is raised stands in Rules.raise_s."""
+    """One rule. Level, raise time and meaning of its status are in `statuses.TABLE`."""
 
     number: str
     status: Status | None
     """None: the status stays as it was."""
-    level: str
     holds: Condition
     may_hold: Condition
     """With the looks that are missing; where it is so and `holds` is not, the rule is unclear."""
-    says: str
 
 
 RULES: Final = (
-    Rule("1", Status.UNKNOWN, "none", _unknown, _nowhere, "no offsets or no age"),
-    Rule("2", Status.ABANDONED, "info", _abandoned, _nowhere, "no member subscribes to the topic"),
-    Rule("3", Status.AHEAD, "page", _ahead, _nowhere, "the commit is beyond the max offset"),
-    Rule("4", Status.LOST, "page", _lost, _nowhere, "messages expired unread"),
-    Rule("5", Status.PAUSED, "info", _paused, _nowhere, "an operator paused it"),
-    Rule("6", Status.OK, "none", _ok, _may_be_ok, "no lag, or younger than the objective"),
-    Rule("7", Status.STOPPED, "page", _stopped, _nowhere, "no member for the grace time"),
-    Rule("grace", None, "none", _grace, _nowhere, "no member yet again: restarts are normal"),
-    Rule("8", Status.STALLED, "page", _stalled, _may_be_stalled, "nothing committed for long"),
-    Rule("9–11", Status.RACING, "page", _racing, _nowhere, "retention will be there first"),
-    Rule("cut", None, "none", _young, _new, "less than half a window since a cut"),
-    Rule("9", Status.CATCHING_UP, "info", _catching_up, _may_catch_up, "faster than its topic"),
-    Rule("less", None, "none", _recovering, _nowhere, "younger than a minute ago, or back"),
-    Rule("10", Status.FALLING_BEHIND, "ticket", _falling_behind, _may_fall_behind, "slower"),
-    Rule("11", Status.LAGGING, "ticket", _otherwise, _nowhere, "as fast, but too old"),
+    Rule("1", Status.UNKNOWN, _unknown, _nowhere),
+    Rule("2", Status.ABANDONED, _abandoned, _nowhere),
+    Rule("3", Status.AHEAD, _ahead, _nowhere),
+    Rule("4", Status.LOST, _lost, _nowhere),
+    Rule("5", Status.PAUSED, _paused, _nowhere),
+    Rule("6", Status.OK, _ok, _may_be_ok),
+    Rule("7", Status.STOPPED, _stopped, _nowhere),
+    Rule("grace", None, _grace, _nowhere),  # no member for a moment: restarts are normal
+    Rule("8", Status.STALLED, _stalled, _may_be_stalled),
+    Rule("9–11", Status.RACING, _racing, _nowhere),
+    Rule("cut", None, _young, _new),  # less than half a window since a cut
+    Rule("9", Status.CATCHING_UP, _catching_up, _may_catch_up),
+    Rule("less", None, _recovering, _nowhere),  # younger than a minute ago, or members are back
+    Rule("10", Status.FALLING_BEHIND, _falling_behind, _may_fall_behind),
+    Rule("11", Status.LAGGING, _otherwise, _nowhere),
 )
-LEVEL: Final = {rule.status: rule.level for rule in RULES if rule.status is not None}
-SEVERITY: Final = (
-    Status.UNKNOWN,
-    Status.OK,
-    Status.ABANDONED,
-    Status.PAUSED,
-    Status.CATCHING_UP,
-    Status.LAGGING,
-    Status.FALLING_BEHIND,
-    Status.RACING,
-    Status.STALLED,
-    Status.STOPPED,
-    Status.AHEAD,
-    Status.LOST,
-)
-"""From what needs nobody to what needs somebody most."""
 
 
 def _code(rule: Rule) -> np.int8:

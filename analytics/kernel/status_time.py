@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from analytics.kernel import columns
 from analytics.kernel.columns import Floats, Groups, Ints
-from analytics.schema import Status
-
-SEVERITY: Final = (
-    Status.OK,
-    Status.PAUSED,
-    Status.ABANDONED,
-    Status.UNKNOWN,
-    Status.CATCHING_UP,
-    Status.LAGGING,
-    Status.FALLING_BEHIND,
-    Status.RACING,
-    Status.STALLED,
-    Status.STOPPED,
-    Status.AHEAD,
-    Status.LOST,
-)
-"""From what needs nobody to what needs somebody at once."""
+from analytics.statuses import BY_SEVERITY, Status
 
 
 def status_seconds(table: pa.Table, order: Ints, groups: Groups, period_s: float) -> Floats:
     """Seconds by group and status, one period per row. Raises ValueError on a status unknown."""
     names = table.column("status").combine_chunks().dictionary_encode()
-    known = {str(status): at for at, status in enumerate(SEVERITY)}
+    known: dict[str, int] = {status: at for at, status in enumerate(BY_SEVERITY)}
     try:
         meaning = np.array([known[name] for name in names.dictionary.to_pylist()], dtype=np.int64)
     except KeyError as error:
         raise ValueError(f"a status that is not known: {error}") from error
     status = meaning[np.asarray(names.indices.to_numpy(False), dtype=np.int64)][order]
-    size = groups.starts.size * len(SEVERITY)
-    counted = np.bincount(groups.of * len(SEVERITY) + status, minlength=size)
-    return np.asarray(counted.reshape(-1, len(SEVERITY)) * period_s, dtype=np.float64)
+    size = groups.starts.size * len(BY_SEVERITY)
+    counted = np.bincount(groups.of * len(BY_SEVERITY) + status, minlength=size)
+    return np.asarray(counted.reshape(-1, len(BY_SEVERITY)) * period_s, dtype=np.float64)
 
 
 def told_seconds(rollup: pa.Table) -> Floats:
     """Seconds by row and status, of rows of ROLLUP."""
     told = rollup.column("seconds_in_status").combine_chunks().dictionary_encode()
-    meaning = np.zeros((len(told.dictionary) + 1, len(SEVERITY)))
+    meaning = np.zeros((len(told.dictionary) + 1, len(BY_SEVERITY)))
     for row, text in zip(meaning, told.dictionary.to_pylist(), strict=False):
         held = json.loads(text)
-        row[:] = [held.get(str(status), 0.0) for status in SEVERITY]
+        row[:] = [held.get(str(status), 0.0) for status in BY_SEVERITY]
     at = np.asarray(told.indices.fill_null(len(told.dictionary)).to_numpy(False), dtype=np.int64)
     return meaning[at]
 
@@ -60,8 +43,8 @@ def status_columns(seconds: Floats) -> dict[str, pa.Array]:
     texts, worst = [], []
     for row in alike:
         held = np.flatnonzero(row)
-        texts.append(json.dumps({str(SEVERITY[at]): round(float(row[at]), 6) for at in held}))
-        worst.append(str(SEVERITY[int(held[-1])]) if held.size else str(Status.UNKNOWN))
+        texts.append(json.dumps({str(BY_SEVERITY[at]): round(float(row[at]), 6) for at in held}))
+        worst.append(str(BY_SEVERITY[int(held[-1])]) if held.size else str(Status.UNKNOWN))
     return {
         "worst_status": columns.words(worst, which.reshape(-1)),
         "seconds_in_status": columns.words(texts, which.reshape(-1)),

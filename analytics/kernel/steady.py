@@ -23,13 +23,13 @@ import numpy as np
 from analytics.kernel.columns import SECOND, Bools, Floats
 from analytics.kernel.grid import Ticks
 from analytics.kernel.rules import Rules
-from analytics.kernel.status import AFTER_CUT, CODE, LEVEL, STATUSES, STAYS, UNCLEAR, Codes
-from analytics.schema import Status
+from analytics.kernel.status import AFTER_CUT, CODE, STATUSES, STAYS, UNCLEAR, Codes
+from analytics.statuses import TABLE, URGENT, Status
 
 NEVER: Final = np.int8(-1)
 UNKNOWN: Final = CODE[Status.UNKNOWN]
 OK: Final = CODE[Status.OK]
-ALARMING: Final = np.array([LEVEL[each] in ("page", "ticket") for each in STATUSES] + [False])
+ALARMING: Final = np.array([TABLE[each].level in URGENT for each in STATUSES] + [False])
 """By status; the last one is NEVER."""
 LATE: Final = np.isin(
     np.array([*STATUSES, ""]),

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.report.facts import Bins, Values
-from analytics.report.words import BY_RANK, RANK
-from analytics.schema import Status
+from analytics.statuses import BY_SEVERITY, Status, severity
 
 BINS_MAX: Final = 240
 """A plot of 1200 pixels has no room for more."""
@@ -86,10 +85,9 @@ def with_bins(pieces: Iterable[pa.Table], time: str, bins: Bins) -> Iterator[pa.
 
 
 def ranks(statuses: pa.ChunkedArray) -> pa.Array:
-    """A number for each status: the higher, the worse. One that is not in the list: UNKNOWN."""
-    order = pa.array(BY_RANK)
-    found = pc.index_in(statuses, order)
-    return pc.fill_null(found, RANK[Status.UNKNOWN])
+    """The severity of each status."""
+    found = pc.index_in(statuses, pa.array(BY_SEVERITY))
+    return pc.fill_null(found, severity(Status.UNKNOWN))
 
 
 def spread(table: pa.Table, column: str, bins: Bins, per: str = "") -> list[float | None]:

@@ -33,7 +33,8 @@ from analytics.report.words import (
     share,
     shown_status,
 )
-from analytics.schema import Stage, Status
+from analytics.schema import Stage
+from analytics.statuses import Status
 
 SKEW_SHOWN: Final = 2.0
 """From this on a queue stands out, and bars are drawn at once."""

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from analytics.report.facts import VERSION, Change, Pair
-from analytics.report.words import LEVELS, NONE, PAGE, TICKET, shown_status
+from analytics.report.words import shown_status
+from analytics.statuses import LEVELS, URGENT, Level
 
 CHANGES_MAX: Final = 40
 Name = tuple[str, str, str, str]
@@ -63,15 +64,15 @@ def changes(before: Previous | None, pairs: Sequence[Pair], *, is_whole: bool) -
         was = before.pairs.get(name)
         if was is None and not before.is_whole:
             continue
-        was_status, was_level = was or (None, NONE)
+        was_status, was_level = was or (None, Level.NONE)
         now_status = shown_status(pair.status, pair.level)
         if was is not None and (was_status, was_level) == (now_status, pair.level):
             continue
-        if was is None and pair.level == NONE:
+        if was is None and pair.level == Level.NONE:
             kind = "other"
-        elif pair.level in (PAGE, TICKET) and _place(pair.level) < _place(was_level):
+        elif pair.level in URGENT and _place(pair.level) < _place(was_level):
             kind = "new"
-        elif pair.level == NONE:
+        elif pair.level == Level.NONE:
             kind = "over"
         else:
             kind = "other"

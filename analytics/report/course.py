@@ -19,7 +19,8 @@ from analytics.report.facts import Attention, Bins, Course, MovedWith, OtherCloc
 from analytics.report.moved import moved_with
 from analytics.report.overview import LOOK_BACK_TICKS, latest
 from analytics.report.source import Tables, whole
-from analytics.report.words import BY_RANK, duration, moment, number
+from analytics.report.words import duration, moment, number
+from analytics.statuses import BY_SEVERITY
 
 QUEUES_MAX: Final = 24
 """Queues drawn of one pair: those with most lag."""
@@ -179,7 +180,7 @@ def _detail(
                 stage: spread(stages, f"{stage}_seconds_sum", bins, f"{stage}_seconds_count")
                 for stage in STAGES
             },
-            status=[None if each is None else BY_RANK[int(each)] for each in worst],
+            status=[None if each is None else BY_SEVERITY[int(each)] for each in worst],
         ),
         over / known if known else None,
         evidence_in_words(evidence),

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from analytics.statuses import Level
+
 VERSION: Final = 1
 """Of report.json; fields are only added while it stays."""
 
@@ -52,7 +54,7 @@ class Pair:
     group: str
     topic: str
     status: str
-    level: str
+    level: Level
     since: datetime | None
     seen: datetime
     """The newest tick about it."""

@@ -15,7 +15,7 @@ from analytics.report.facts import Facts, Pair
 from analytics.report.outlook import anomalies, capacity, forecasts, gaps, unknowns
 from analytics.report.overview import Overview, overview
 from analytics.report.source import Tables
-from analytics.report.words import INFO, LEVELS, NONE, UNKNOWN
+from analytics.statuses import LEVELS, Level
 
 ATTENTION_MAX: Final = 24
 """Pairs drawn in detail; the others are in the list of all."""
@@ -43,11 +43,13 @@ def gather(
     seen = overview(tables, start, end)
     # What was late when it was seen last is not well because it is out of sight.
     pairs = [
-        replace(pair, was_late=pair.level == UNKNOWN and pair.pair_id in seen.late)
+        replace(pair, was_late=pair.level == Level.UNKNOWN and pair.pair_id in seen.late)
         for pair in seen.pairs
     ]
     pairs.sort(key=urgency)
-    looked_at = [pair for pair in pairs if pair.level not in (NONE, UNKNOWN) or pair.was_late]
+    looked_at = [
+        pair for pair in pairs if pair.level not in (Level.NONE, Level.UNKNOWN) or pair.was_late
+    ]
     shown = looked_at[:ATTENTION_MAX]
     others = _others(seen, pairs, {pair.pair_id for pair in shown})
     period_s = seen.period_s or _PERIOD_S
@@ -90,7 +92,7 @@ def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
     burn = 0.0
     if pair.age_s is not None and pair.objective_s:
         burn = pair.age_s / pair.objective_s
-    of = INFO if pair.was_late else pair.level
+    of = Level.INFO if pair.was_late else pair.level
     return LEVELS.index(of), not pair.was_late, -burn, pair.group, pair.topic
 
 

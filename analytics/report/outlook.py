@@ -17,7 +17,8 @@ from analytics.report.bins import summed
 from analytics.report.facts import Anomaly, Capacity, Forecast, GapFact, UnknownFact
 from analytics.report.overview import LOOK_BACK_TICKS
 from analytics.report.source import Tables, whole
-from analytics.schema import ANOMALIES, CAPACITY, FORECASTS, Status
+from analytics.schema import ANOMALIES, CAPACITY, FORECASTS
+from analytics.statuses import Status
 
 FORECASTS_MAX: Final = 12
 POINTS_MAX: Final = 240

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from analytics.report.bins import bins_of, micros, places, summed
 from analytics.report.facts import Bins, Pair, Values
 from analytics.report.source import Tables, whole
-from analytics.report.words import PAGE, RANK, TICKET, UNKNOWN, level
-from analytics.schema import PAIR_LAG, Stage, Status
+from analytics.schema import PAIR_LAG, Stage
+from analytics.statuses import URGENT, Level, Status, row_of, severity
 
 LOOK_BACK_TICKS: Final = 8
 """A pair that was seen within so many ticks has a present."""
@@ -120,7 +120,7 @@ def _by_status(counted: pa.Table, ticks: Any, bins: Bins) -> dict[str, Values]:
             status, [0.0 if each in ticks_in else None for each in range(bins.count)]
         )
         known[place] = rows / ticks_in[place]
-    return {status: found[status] for status in sorted(found, key=lambda each: RANK.get(each, 0))}
+    return {status: found[status] for status in sorted(found, key=severity)}
 
 
 def _troubled(seen: pa.Table) -> dict[int, int]:
@@ -128,7 +128,7 @@ def _troubled(seen: pa.Table) -> dict[int, int]:
     for pair, status, rows in zip(
         *(seen[name].to_pylist() for name in ("pair_id", "status", "tick_count")), strict=True
     ):
-        if level(status) in (PAGE, TICKET):
+        if row_of(status).level in URGENT:
             found[pair] = found.get(pair, 0) + rows
     return found
 
@@ -138,10 +138,10 @@ def _late(seen: pa.Table) -> frozenset[int]:
     not known by an age above the objective."""
     last: dict[int, tuple[datetime, bool]] = {}
     for row in seen.to_pylist():
-        is_known = row["status"] != Status.UNKNOWN
+        is_known = row_of(row["status"]).is_known
         if not is_known and row["is_over"] is None:
             continue
-        is_late = level(row["status"]) in (PAGE, TICKET) if is_known else row["is_over"]
+        is_late = row_of(row["status"]).level in URGENT if is_known else row["is_over"]
         at, pair = row["tick_max"], row["pair_id"]
         if pair not in last or last[pair][0] < at:
             last[pair] = (at, is_late)
@@ -187,9 +187,9 @@ def _pair(row: Mapping[str, Any], blame: Mapping[str, Any], silent: datetime) ->
     if row["tick"] < silent:
         status, since = str(Status.UNKNOWN), row["tick"]
         cause = "nothing was heard of it since"
-    of = level(status)
+    of = row_of(status).level
     if is_hidden(row, blame):
-        of = "ticket"
+        of = Level.TICKET
         cause = (
             f"all that can be read is read, but about {row['hidden_lag']:,} stored messages "
             "cannot be read yet"
@@ -205,9 +205,9 @@ def _pair(row: Mapping[str, Any], blame: Mapping[str, Any], silent: datetime) ->
         since=since,
         seen=row["tick"],
         cause=cause,
-        age_s=row["age_max_seconds"] if of != UNKNOWN else None,
+        age_s=row["age_max_seconds"] if of != Level.UNKNOWN else None,
         objective_s=row["objective_seconds"],
-        lag=row["lag_sum"] if of != UNKNOWN else None,
+        lag=row["lag_sum"] if of != Level.UNKNOWN else None,
         hidden_lag=row["hidden_lag"],
         drain_p10_s=row["drain_p10_seconds"],
         drain_p50_s=row["drain_p50_seconds"],

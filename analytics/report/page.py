@@ -13,18 +13,8 @@ from analytics.report import sections
 from analytics.report.cards import badge, card
 from analytics.report.facts import Facts
 from analytics.report.style import style
-from analytics.report.words import (
-    INFO,
-    LEVEL_OF,
-    NONE,
-    PAGE,
-    TICKET,
-    UNKNOWN,
-    duration,
-    level,
-    moment,
-    plural,
-)
+from analytics.report.words import duration, moment, plural
+from analytics.statuses import LEVELS, URGENT, Level, row_of
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 HATCH: Final = (
@@ -35,12 +25,12 @@ HATCH: Final = (
 """What unknown parts of a stack are filled with."""
 NAMED_MAX: Final = 60
 """Names before the first plot."""
-_TILES: Final = (
-    (PAGE, "wake somebody"),
-    (TICKET, "look today"),
-    (INFO, "only to know"),
-    (UNKNOWN, "not known"),
-    (NONE, "in time"),
+TILES: Final = (
+    (Level.PAGE, "look now"),
+    (Level.TICKET, "look today"),
+    (Level.INFO, "only to know"),
+    (Level.UNKNOWN, "not known"),
+    (Level.NONE, "in time"),
 )
 
 
@@ -66,20 +56,19 @@ def page(facts: Facts) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>Lag of {escape(facts.title)}</title>"
-        f"<style>{style(tuple(map(str, LEVEL_OF)))}</style></head>"
+        f"<style>{style()}</style></head>"
         f"<body>{HATCH}{_header(facts)}<main>{body}</main>{_footer(facts)}</body></html>\n"
     )
 
 
-def counts(facts: Facts) -> dict[str, int]:
+def counts(facts: Facts) -> dict[Level, int]:
     """Pairs by how soon somebody should look."""
-    found = dict.fromkeys((name for name, _ in _TILES), 0)
+    found = dict.fromkeys(LEVELS, 0)
     for status, count in facts.counts.items():
-        found[level(status)] += count
+        found[row_of(status).level] += count
     for pair in facts.pairs:  # in time with all that is visible, and held back before it
-        if pair.level != level(pair.status):
-            found[level(pair.status)] -= 1
-            found[pair.level] += 1
+        found[row_of(pair.status).level] -= 1
+        found[pair.level] += 1
     return found
 
 
@@ -91,18 +80,18 @@ def headline(facts: Facts) -> str:
             f"{moment(facts.bins.end)}"
         )
     found = counts(facts)
-    urgent = found[PAGE] + found[TICKET]
+    urgent = found[Level.PAGE] + found[Level.TICKET]
     rest = []
     late = _late(facts)
     of_late = f", {late:,} of them late when last seen" if late else ""
-    if facts.total and found[UNKNOWN] == facts.total:
+    if facts.total and found[Level.UNKNOWN] == facts.total:
         return f"Nothing is known of the {plural(facts.total, 'pair')} of group and topic{of_late}"
-    if found[UNKNOWN]:
-        rest.append(f"{plural(found[UNKNOWN], 'pair')} not known{of_late}")
+    if found[Level.UNKNOWN]:
+        rest.append(f"{plural(found[Level.UNKNOWN], 'pair')} not known{of_late}")
     if not urgent:
         first = (
             f"All {facts.total:,} pairs of group and topic are in time"
-            if not rest and not found[INFO] and facts.total > 1
+            if not rest and not found[Level.INFO] and facts.total > 1
             else "No pair of group and topic that is known needs attention"
             if late
             else "No pair of group and topic needs attention"
@@ -112,8 +101,8 @@ def headline(facts: Facts) -> str:
         f"{urgent:,} of {plural(facts.total, 'pair')} of group and topic "
         f"need{'s' if urgent == 1 else ''} attention"
     )
-    if found[PAGE]:
-        rest.insert(0, f"{found[PAGE]:,} of them now" if found[TICKET] else "now")
+    if found[Level.PAGE]:
+        rest.insert(0, f"{found[Level.PAGE]:,} of them now" if found[Level.TICKET] else "now")
     return ", ".join([first, *rest])
 
 
@@ -143,7 +132,7 @@ def _tiles(facts: Facts) -> str:
     tiles = "".join(
         f'<li class="{name}{"" if found[name] else " zero"}"><span>{escape(words)}</span>'
         f"<b>{found[name]:,}</b></li>"
-        for name, words in _TILES
+        for name, words in TILES
     )
     return f'<ul class="tiles" aria-label="Pairs by how soon to look">{tiles}</ul>'
 
@@ -151,7 +140,7 @@ def _tiles(facts: Facts) -> str:
 def _names(facts: Facts) -> str:
     """Everything that needs attention by name, before the first plot."""
     # Cards are few; the list of all pairs has every one of them, in the same order.
-    found = [each for each in facts.pairs if each.level in (PAGE, TICKET) or each.was_late]
+    found = [each for each in facts.pairs if each.level in URGENT or each.was_late]
     if not found:
         return ""
     items = "".join(
@@ -159,7 +148,7 @@ def _names(facts: Facts) -> str:
         f'<span class="soft">reads {escape(each.topic)} on {escape(each.broker)}</span></li>'
         for each in found[:NAMED_MAX]
     )
-    urgent = sum(counts(facts)[each] for each in (PAGE, TICKET))
+    urgent = sum(counts(facts)[each] for each in URGENT)
     left = urgent + _late(facts) - len(found[:NAMED_MAX])
     if left > 0:
         items += f'<li class="soft">and {left:,} more</li>'
@@ -170,7 +159,7 @@ def _attention(facts: Facts) -> str:
     if facts.newest is None:
         return ""
     if not facts.attention:
-        unknown = counts(facts)[UNKNOWN]
+        unknown = counts(facts)[Level.UNKNOWN]
         words = "Nothing. Every pair is within its objective."
         if unknown:
             words = (

@@ -8,14 +8,15 @@ like nothing to see. Colours are names of the style sheet, which has them for li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from html import escape
 from typing import Final, NamedTuple
 
 from analytics.report.axes import Mark, Unit, marks_of, text_of, times, top_of
 from analytics.report.facts import Values
-from analytics.report.words import NOT_KNOWN
+from analytics.report.words import NOT_KNOWN, said
+from analytics.statuses import row_of
 
 WIDE: Final = 1000.0
 HIGH: Final = 100.0
@@ -120,24 +121,24 @@ def band(
     return _figure(title, told, unit, Frame(at[0], at[-1], count), shapes, unknown, legend, top)
 
 
-def timeline(frame: Frame, statuses: Sequence[str | None], names: Mapping[str, str]) -> str:
-    """One band of statuses, hatched where nothing was seen. names: statuses in words."""
+def timeline(frame: Frame, statuses: Sequence[str | None]) -> str:
+    """One band of statuses, hatched where nothing is known."""
     shapes: list[str] = []
     told: list[str] = []
     width = WIDE / frame.bins
-    for status, first, last in runs(statuses):
+    known = [None if each is None or not row_of(each).is_known else each for each in statuses]
+    for status, first, last in runs(known):
         share = (first * width, (last - first) * width)
-        if status is None or status == "UNKNOWN":
-            told.append("not known")
-            continue  # hatched below
-        name = names.get(status, status.lower())
+        name = NOT_KNOWN if status is None else said(status)
         told.append(name)
+        if status is None:
+            continue  # hatched below
         shapes.append(
             f'<rect class="s-{escape(status.lower())}" x="{share[0]:.1f}" y="0" '
             f'width="{share[1]:.1f}" height="{HIGH:.0f}"><title>{escape(name)}</title></rect>'
         )
     label = escape(", then ".join(told[:8]) + (" …" if len(told) > 8 else ""))
-    unknown = [each is None or each == "UNKNOWN" for each in statuses]
+    unknown = [each is None for each in known]
     return (
         f'<div class="plot band-only" role="img" aria-label="{label}">'
         f"{_svg(''.join(shapes))}{_hatched(unknown)}</div>"

@@ -15,10 +15,7 @@ from analytics.report.cards import badge, drain_time, frame_of, status_words
 from analytics.report.facts import Anomaly, Change, Facts, Forecast, Pair
 from analytics.report.plots import Line, band, stacked, time_axis, timeline
 from analytics.report.words import (
-    BY_RANK,
     GAP_SAID,
-    NONE,
-    SAID,
     drain,
     duration,
     moment,
@@ -29,7 +26,7 @@ from analytics.report.words import (
     share,
     subject_words,
 )
-from analytics.schema import Status
+from analytics.statuses import BY_SEVERITY, TABLE, Level, Status
 
 FORECAST_SAID: Final = {
     "produce": ("messages per second to come", RATE),
@@ -54,18 +51,13 @@ REASON_SAID: Final = {
     "nothing_new": "its broker answers and says nothing new of it",
     "": "no snapshot was seen, or needed values were missing",
 }
-SHAPE_ORDER: Final = (
-    *(Status.OK, Status.PAUSED, Status.ABANDONED, Status.CATCHING_UP, Status.LAGGING),
-    *(Status.FALLING_BEHIND, Status.RACING, Status.STALLED, Status.STOPPED, Status.AHEAD),
-    *(Status.LOST, Status.UNKNOWN),
-)
 
 
 def by_status(facts: Facts) -> str:
     """How many pairs had which status when."""
     found = [
         Line(_in_legend(status, facts), f"s-{status.lower()}", facts.by_status[status])
-        for status in SHAPE_ORDER
+        for status in BY_SEVERITY
         if status in facts.by_status
     ]
     if not any(is_known(line.values) for line in found):
@@ -76,10 +68,10 @@ def by_status(facts: Facts) -> str:
     return f'<div class="card wide">{chart}</div>'
 
 
-def _in_legend(status: str, facts: Facts) -> str:
+def _in_legend(status: Status, facts: Facts) -> str:
     """A status in words. Pairs that are held back before their group are among those in time: the
     tables tell them apart for the newest tick only."""
-    held_back = any(pair.status == status and pair.level != NONE for pair in facts.pairs)
+    held_back = any(pair.status == status and pair.level != Level.NONE for pair in facts.pairs)
     return "in time with what can be read" if status == Status.OK and held_back else said(status)
 
 
@@ -111,7 +103,7 @@ def _change(change: Change) -> str:
         case "gone":
             return f'<span class="badge unknown">gone</span> {name}: is no longer seen'
         case _:
-            of = "unknown" if change.now == Status.UNKNOWN else "info"
+            of = Level.UNKNOWN if change.now == Status.UNKNOWN else Level.INFO
             label = f'<span class="badge {of}">other</span>'
     was = f", was {before}" if before else ", was not there" if change.before is None else ""
     return f"{label} {name}: {now}{was}"
@@ -127,14 +119,14 @@ def course(facts: Facts) -> str:
         f'<div class="name">{escape(one.pair.group)} <span class="soft">reads</span> '
         f"{escape(one.pair.topic)}<small>{escape(one.pair.broker)}, now "
         f"{escape(status_words(one.pair))}</small></div>"
-        f"{timeline(frame, one.course.status, SAID)}"
+        f"{timeline(frame, one.course.status)}"
         for one in shown
     )
     seen = {status for one in shown for status in one.course.status if status}
     keys = "".join(
         f'<li><i class="key s-{status.lower()}"></i>{escape(said(status))}</li>'
-        for status in BY_RANK
-        if status in seen and status != Status.UNKNOWN
+        for status in BY_SEVERITY
+        if status in seen and TABLE[status].is_known
     )
     return (
         f'<h2>Status over time</h2><div class="card"><div class="rows">{rows}'

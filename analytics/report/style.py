@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from analytics.statuses import TABLE
+
 STYLE: Final = """
 :root{color-scheme:light dark;
 --back:#f4f5f7;--card:#ffffff;--ink:#18202c;--soft:#536071;--edge:#dde2e9;--grid:#e6eaef;
@@ -11,18 +13,14 @@ STYLE: Final = """
 --info-back:#e8f1fb;--none:#1c6b40;--none-back:#e5f5ec;--unknown:#5a6472;--unknown-back:#eceff3;
 --age:#b3261e;--produce:#1f6fc4;--consume:#1d8a55;--replication:#7a5cc7;--dispatch:#1f7fc9;
 --delivery:#12908e;--processing:#d97a1e;--forecast:#4a63d8;--hatch:#8792a2;--limit:#6b7686;
---s-ok:#46a673;--s-paused:#9bb3cf;--s-abandoned:#7f93ad;--s-catching_up:#5b9bdf;--s-lagging:#eebc55;
---s-falling_behind:#e8963a;--s-racing:#d9603a;--s-stalled:#cf4334;--s-stopped:#a9281f;
---s-ahead:#8b3fa8;--s-lost:#6d1f6f}
+%LIGHT%}
 @media (prefers-color-scheme:dark){:root{
 --back:#0f141b;--card:#181f29;--ink:#e7ebf1;--soft:#a3afbe;--edge:#2a3441;--grid:#26303c;
 --page:#ff9d94;--page-back:#3a1b1a;--ticket:#f6bd60;--ticket-back:#35280f;--info:#8fc1fb;
 --info-back:#15283f;--none:#7fd6a3;--none-back:#12301f;--unknown:#b0bbc8;--unknown-back:#262f3b;
 --age:#ff8a7e;--produce:#6db1ff;--consume:#5fd097;--replication:#a68df0;--dispatch:#58a9f0;
 --delivery:#3fc1be;--processing:#f0a04f;--forecast:#92a5ff;--hatch:#6f7d8e;--limit:#93a0b0;
---s-ok:#3f9a69;--s-paused:#62788f;--s-abandoned:#52657c;--s-catching_up:#4f90d6;--s-lagging:#d9a640;
---s-falling_behind:#dc8a30;--s-racing:#d0623f;--s-stalled:#d9503f;--s-stopped:#b93a30;
---s-ahead:#a45fc0;--s-lost:#93459a}}
+%DARK%}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif;
@@ -171,13 +169,15 @@ footer dl{grid-template-columns:minmax(0,1fr)}footer dd{margin-bottom:8px}}
 """Text and its ground differ by 4.5 to 1 or more, in light and in dark; a test measures it."""
 
 
-def style(statuses: tuple[str, ...]) -> str:
-    """The sheet with a colour for each status."""
-    names = [status.lower() for status in statuses]
+def style() -> str:
+    """The sheet with a colour for each status that is not hatched."""
+    drawn = {status.lower(): row for status, row in TABLE.items() if row.light}
     rules = "".join(
         f"rect.s-{name},path.s-{name}{{fill:var(--s-{name})}}"
         f".bars .s-{name},.key.s-{name}{{background:var(--s-{name})}}"
-        for name in names
-        if name != "unknown"
+        for name in drawn
     )
-    return STYLE.replace("%STATUS%", rules).strip()
+    light = ";".join(f"--s-{name}:{row.light}" for name, row in drawn.items())
+    dark = ";".join(f"--s-{name}:{row.dark}" for name, row in drawn.items())
+    sheet = STYLE.replace("%LIGHT%", light).replace("%DARK%", dark)
+    return sheet.replace("%STATUS%", rules).strip()

@@ -11,42 +11,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from analytics.schema import Stage, Status
+from analytics.schema import Stage
+from analytics.statuses import TABLE, Level, Status, row_of
 
-PAGE, TICKET, INFO, NONE, UNKNOWN = "page", "ticket", "info", "none", "unknown"
-LEVELS: Final = (PAGE, TICKET, INFO, UNKNOWN, NONE)
-"""What somebody should look at first, first."""
-LEVEL_OF: Final[Mapping[str, str]] = {
-    Status.UNKNOWN: UNKNOWN,
-    Status.AHEAD: PAGE,
-    Status.LOST: PAGE,
-    Status.ABANDONED: INFO,
-    Status.PAUSED: INFO,
-    Status.OK: NONE,
-    Status.STOPPED: PAGE,
-    Status.STALLED: PAGE,
-    Status.RACING: PAGE,
-    Status.CATCHING_UP: INFO,
-    Status.FALLING_BEHIND: TICKET,
-    Status.LAGGING: TICKET,
-}
 HELD_BACK: Final = "HELD_BACK"
 """In time with all that can be read, and not with what cannot be read yet."""
-SAID: Final[Mapping[str, str]] = {
-    Status.UNKNOWN: "not known",
-    Status.AHEAD: "committed beyond the end",
-    Status.LOST: "lost messages",
-    Status.ABANDONED: "nobody reads any more",
-    Status.PAUSED: "paused",
-    Status.OK: "in time",
-    Status.STOPPED: "stopped",
-    Status.STALLED: "stuck",
-    Status.RACING: "racing retention",
-    Status.CATCHING_UP: "catching up",
-    Status.FALLING_BEHIND: "falling behind",
-    Status.LAGGING: "late",
-    HELD_BACK: "held back before it",
-}
 STAGE_SAID: Final[Mapping[str, str]] = {
     Stage.APPEND: "producers wait to append",
     Stage.REPLICATION: "waiting for copies",
@@ -82,29 +51,18 @@ GAP_SAID: Final[Mapping[str, str]] = {
     "unscraped": "was down and scraped nothing",
 }
 NOT_KNOWN: Final = "not known"
-_WORST: Final = (
-    *(Status.OK, Status.PAUSED, Status.ABANDONED, Status.CATCHING_UP, Status.UNKNOWN),
-    *(Status.LAGGING, Status.FALLING_BEHIND, Status.RACING, Status.STALLED, Status.STOPPED),
-    *(Status.AHEAD, Status.LOST),
-)
-RANK: Final[Mapping[str, int]] = {status: place for place, status in enumerate(_WORST)}
-"""Of several statuses within a stretch of time the one with the highest is shown."""
-BY_RANK: Final = tuple(str(status) for status in _WORST)
-
-
-def level(status: str) -> str:
-    """Whether somebody should look; a status that is not in the list is not known."""
-    return LEVEL_OF.get(status, UNKNOWN)
 
 
 def said(status: str) -> str:
     """A status in words."""
-    return SAID.get(status, status.lower().replace("_", " "))
+    if status == HELD_BACK:
+        return "held back before it"
+    return row_of(status).words if status in TABLE else status.lower().replace("_", " ")
 
 
 def shown_status(status: str, of: str) -> str:
     """What to call a pair's status: in time with all that it can read may be held back."""
-    return HELD_BACK if status == Status.OK and of != NONE else status
+    return HELD_BACK if status == Status.OK and of != Level.NONE else status
 
 
 def subject_words(subject: str) -> str:

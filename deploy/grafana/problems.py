@@ -8,38 +8,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from analytics.statuses import TABLE, URGENT, Status
 from deploy.grafana import units
 from deploy.grafana.boards import uids
-from deploy.grafana.panels import (
-    BLUE,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    YELLOW,
-    Column,
-    Lines,
-    Table,
-    Word,
-)
+from deploy.grafana.panels import GREY, Column, Lines, Table, Word
 from deploy.grafana.queries import BY_PAIR, MOST, PAIR, Query
 from deploy.grafana.told import told
 
 NEEDS: Final = "lag analytics that runs beside the cluster"
-STATUSES: Final = (
-    Word(1, "paused", GREY),
-    Word(2, "abandoned", GREY),
-    Word(3, "catching up", BLUE),
-    Word(4, "unknown", GREY),
-    Word(5, "lagging", YELLOW),
-    Word(6, "falling behind", ORANGE),
-    Word(7, "racing", ORANGE),
-    Word(8, "stalled", RED),
-    Word(9, "stopped", RED),
-    Word(10, "ahead", PURPLE),
-    Word(11, "lost", PURPLE),
+STATUSES: Final = tuple(
+    Word(number, status.lower().replace("_", " "), row.dark or GREY)
+    for number, (status, row) in enumerate(TABLE.items())
+    if status is not Status.OK
 )
-"""By how bad they are."""
+"""The mildest first. The colours are those of the report, which differ on a dark ground as well."""
+LATE: Final = "|".join(status.lower() for status, row in TABLE.items() if row.level in URGENT)
+"""Matches the statuses that need a person."""
 STATUS: Final = "tidemark_analytics_group_status"
 WITH_STATUS: Final = (
     f"on ({BY_PAIR}) group_left (status) max by ({BY_PAIR}, status) ({STATUS}{{{PAIR}}})"

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from analytics.schema import Status
+from analytics.statuses import URGENT, row_of
 from analytics.tables import TableRoot
 from drills.lag.plan import Planted
 
@@ -90,9 +90,10 @@ def _wrong(planted: Planted, found: Found) -> list[str]:
 def others(tables: Path, planted: Iterable[Planted]) -> list[Found]:
     """Pairs with an alarm that nobody planted; retry topics of the groups among them."""
     keys = {(each.group, each.topic, each.broker) for each in planted}
-    calm = {Status.OK, Status.UNKNOWN, Status.CATCHING_UP, Status.ABANDONED, Status.PAUSED}
     return [
-        each for each in newest(tables) if each.key not in keys and each.facts["status"] not in calm
+        each
+        for each in newest(tables)
+        if each.key not in keys and row_of(each.facts["status"]).level in URGENT
     ]
 
 

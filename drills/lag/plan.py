@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analytics.schema import Stage, Status
+from analytics.schema import Stage
+from analytics.statuses import Status
 
 CLUSTER: Final = "shop"
 ORDERS: Final = "orders"

@@ -11,22 +11,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from analytics.schema import Status
+from analytics.statuses import Level, row_of
 from drills.lag.judging import HIDDEN_LEAST, Found, Verdict
 
 COLOURS: Final = {
-    Status.OK: "green",
-    Status.CATCHING_UP: "cyan",
-    Status.FALLING_BEHIND: "yellow",
-    Status.LAGGING: "yellow",
-    Status.STOPPED: "red",
-    Status.STALLED: "red",
-    Status.RACING: "red",
-    Status.LOST: "red",
-    Status.AHEAD: "red",
+    Level.PAGE: "red",
+    Level.TICKET: "yellow",
+    Level.INFO: "cyan",
+    Level.NONE: "green",
 }
-
-
 TOLD_EVERY_S: Final = 15.0
 """Where the output is no terminal."""
 
@@ -122,7 +115,7 @@ def _cause(facts: dict[str, Any]) -> str:
 
 def _status(facts: dict[str, Any]) -> Text:
     status = facts.get("status")
-    return Text("–") if status is None else Text(str(status), COLOURS.get(Status(status), ""))
+    return Text("–") if status is None else Text(str(status), COLOURS.get(row_of(status).level, ""))
 
 
 def _number(value: Any, form: str) -> str:

@@ -26,7 +26,7 @@ from analytics.jobs.evaluate import EvaluateOptions
 from analytics.jobs.report import ReportOptions
 from analytics.jobs.streaming import Pace
 from analytics.kernel.rules import Rules
-from analytics.schema import Status
+from analytics.statuses import Status
 from analytics.tables import TableRoot
 from deploy.prometheus.generated import ROOT
 from drills.lag import plan

@@ -20,6 +20,7 @@ from deploy.grafana.panels import (
     Timeline,
 )
 from deploy.grafana.problems import (
+    LATE,
     NEEDS,
     STATUSES,
     blamed,
@@ -33,7 +34,6 @@ from deploy.grafana.told import told
 CLUSTER: Final = 'cluster=~"$cluster"'
 """Of the exporter itself, which belongs to no broker set."""
 NOT_RUN: Final = "Lag analytics does not run"
-URGENT: Final = "ahead|lost|stopped|stalled|racing|falling_behind|lagging"
 
 FRESH: Final[tuple[Panel, ...]] = (
     Stat(
@@ -58,7 +58,7 @@ FRESH: Final[tuple[Panel, ...]] = (
         description=told("Pairs that need somebody.", "tidemark_analytics_pairs"),
         unit=units.COUNT,
         queries=(
-            Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{URGENT}"}})', needs=NEEDS),
+            Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{LATE}"}})', needs=NEEDS),
         ),
         width=4,
         steps=(Step(1, RED),),

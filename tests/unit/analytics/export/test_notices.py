@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analytics.export.look import look
 from analytics.export.notices import AGAIN_AFTER, Change, Names, Notice, Notices, identity
 from analytics.export.webhook import WAITING_MAX, Webhook
-from analytics.schema import Status
+from analytics.statuses import Status
 from tests.support.lag_world import END, START, MemoryTables, as_table, number_of, tables, tick
 
 NAMES = {number: Names("c", "g0", f"group-{number}", "t", "why") for number in range(4)}

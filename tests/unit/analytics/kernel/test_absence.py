@@ -13,7 +13,7 @@ from analytics.kernel.grid import Ticks
 from analytics.kernel.rules import Rules
 from analytics.kernel.status import CODE
 from analytics.kernel.steady import settle
-from analytics.schema import Status
+from analytics.statuses import Status
 from tests.unit.analytics.kernel.positions_by_hand import column, facts, judged, row, window
 
 AWAY = 6

@@ -10,15 +10,10 @@ import pytest
 
 from analytics.kernel.balance import books
 from analytics.kernel.rollup import MINUTE, QUARTER, merge, rollup
-from analytics.kernel.status_time import SEVERITY
-from analytics.schema import LAG, OFFSET_EVENTS, PAIR_LAG, RATES, ROLLUP, Status
+from analytics.schema import LAG, OFFSET_EVENTS, PAIR_LAG, RATES, ROLLUP
 from tests.unit.analytics.kernel.made_rows import START, at
 
 PERIOD = 15.0
-
-
-def test_every_status_has_its_severity() -> None:
-    assert sorted(SEVERITY) == sorted(Status)
 
 
 class Ledger:

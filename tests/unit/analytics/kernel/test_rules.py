@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analytics.kernel.rules import Rules
-from analytics.schema import Status
+from analytics.statuses import Status
 
 
 def test_a_shorter_period_needs_more_ticks_for_the_same_time() -> None:

@@ -19,7 +19,7 @@ from analytics.report.course import evidence_in_words
 from analytics.report.facts import Attention, Facts, to_json
 from analytics.report.gather import ATTENTION_MAX, gather
 from analytics.report.page import headline, page
-from analytics.schema import Status
+from analytics.statuses import Status
 from tests.support.lag_world import (
     BLIND,
     END,

@@ -20,7 +20,6 @@ from analytics.report.gather import gather
 from analytics.report.page import POLICY, headline, page
 from analytics.report.plots import Frame, Limit, Line, lines, stacked, timeline
 from analytics.report.sections import reason_words
-from analytics.report.words import SAID
 from tests.support.lag_world import END, START, MemoryTables, tables
 
 VOID: Final = {"meta", "br", "rect", "line", "path", "link", "img"}
@@ -234,7 +233,7 @@ def test_a_stack_is_hatched_where_one_of_its_parts_is_unknown() -> None:
 
 
 def test_a_timeline_tells_its_course_to_who_cannot_see_it() -> None:
-    text = timeline(Frame(START, END, 4), ["OK", "OK", None, "STOPPED"], SAID)
+    text = timeline(Frame(START, END, 4), ["OK", "OK", None, "STOPPED"])
     assert 'aria-label="in time, then not known, then stopped"' in text
     assert text.count("<rect") == 2
     assert 'style="left:50.00%;width:25.00%"' in text

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from analytics.main import jobs
-from analytics.schema import PAIR_LAG, STAGES, Status, fit, pair_id
+from analytics.schema import PAIR_LAG, STAGES, fit, pair_id
 from analytics.sources.scrape.targets import parse
+from analytics.statuses import Status
 from analytics.tables import Batch, TableRoot
 from drills.lag import __main__ as stage
 from drills.lag import pipeline, plan, showing

@@ -1,0 +1,181 @@
+"""Statuses of queues and pairs: what each means, how bad it is, how it is shown. Pure data.
+
+`TABLE` stands in order of severity, the mildest first. Each order, level, colour and group of
+statuses in kernel, report, exporter and dashboards is derived from it, and the table in
+docs/analytics.md is tested against it. The module imports no Arrow: dashboards are made without.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Status(StrEnum):
+    """Status of a queue or pair. Stored state has the place in this order: add at the end only."""
+
+    UNKNOWN = "UNKNOWN"
+    AHEAD = "AHEAD"
+    LOST = "LOST"
+    ABANDONED = "ABANDONED"
+    PAUSED = "PAUSED"
+    OK = "OK"
+    STOPPED = "STOPPED"
+    STALLED = "STALLED"
+    RACING = "RACING"
+    CATCHING_UP = "CATCHING_UP"
+    FALLING_BEHIND = "FALLING_BEHIND"
+    LAGGING = "LAGGING"
+
+
+class Level(StrEnum):
+    """How soon a status needs a person: the most urgent first, as lists are sorted."""
+
+    PAGE = "page"
+    TICKET = "ticket"
+    INFO = "info"
+    UNKNOWN = "unknown"
+    """It is not known whether it needs one: it neither raises nor ends an alarm."""
+    NONE = "none"
+
+
+LEVELS: Final = tuple(Level)
+URGENT: Final = (Level.PAGE, Level.TICKET)
+
+
+class Row(NamedTuple):
+    """What is known of one status."""
+
+    level: Level
+    after_s: float
+    """How long its rule must hold before it is the status; of OK: before an alarm is over."""
+    words: str
+    """Its name in the report."""
+    means: str
+    """One sentence, for the documentation."""
+    light: str
+    """Colour on a light ground; empty: hatched."""
+    dark: str
+    """The same on a dark ground."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known how the queue or pair stands."""
+        return self.level is not Level.UNKNOWN
+
+
+TABLE: Final = {
+    Status.OK: Row(
+        Level.NONE,
+        60.0,
+        "in time",
+        "Nothing is unread, or nothing is older than the objective.",
+        "#46a673",
+        "#3f9a69",
+    ),
+    Status.PAUSED: Row(
+        Level.INFO,
+        0.0,
+        "paused",
+        "An operator paused the group (`consume_enabled: false`).",
+        "#9bb3cf",
+        "#62788f",
+    ),
+    Status.ABANDONED: Row(
+        Level.INFO,
+        0.0,
+        "no longer read",
+        "No member subscribes to the topic: they read others, or there has been none for a day.",
+        "#7f93ad",
+        "#52657c",
+    ),
+    Status.UNKNOWN: Row(
+        Level.UNKNOWN,
+        0.0,
+        "not known",
+        "There was no snapshot for 3 ticks, or a value that is needed is not known.",
+        "",
+        "",
+    ),
+    Status.CATCHING_UP: Row(
+        Level.INFO,
+        0.0,
+        "catching up",
+        "The group is late and reads more than 1.05 s of stored time per second.",
+        "#5b9bdf",
+        "#4f90d6",
+    ),
+    Status.LAGGING: Row(
+        Level.TICKET,
+        120.0,
+        "late",
+        "The group is late and reads as fast as messages come.",
+        "#eebc55",
+        "#d9a640",
+    ),
+    Status.FALLING_BEHIND: Row(
+        Level.TICKET,
+        60.0,
+        "falling behind",
+        "The group is late and reads less than 0.98 s of stored time per second.",
+        "#e8963a",
+        "#dc8a30",
+    ),
+    Status.RACING: Row(
+        Level.PAGE,
+        30.0,
+        "racing retention",
+        "Unread messages are older than 80 % of what retention keeps.",
+        "#d9603a",
+        "#d0623f",
+    ),
+    Status.STALLED: Row(
+        Level.PAGE,
+        30.0,
+        "stuck",
+        "The commit stands still for far longer than is usual here, though members are there "
+        "or come and go.",
+        "#cf4334",
+        "#d9503f",
+    ),
+    Status.STOPPED: Row(
+        Level.PAGE,
+        30.0,
+        "stopped",
+        "The group is late and has had no member for two minutes.",
+        "#a9281f",
+        "#b93a30",
+    ),
+    Status.AHEAD: Row(
+        Level.PAGE,
+        30.0,
+        "committed beyond the end",
+        "The commit lies beyond all that is stored.",
+        "#8b3fa8",
+        "#a45fc0",
+    ),
+    Status.LOST: Row(
+        Level.PAGE,
+        0.0,
+        "lost messages",
+        "Messages expired that the group had not read.",
+        "#6d1f6f",
+        "#93459a",
+    ),
+}
+BY_SEVERITY: Final = tuple(TABLE)
+"""The mildest first."""
+
+
+def row_of(status: str) -> Row:
+    """The row of a status as tables and files have it; of a strange one that of UNKNOWN."""
+    return TABLE[_known(status)]
+
+
+def severity(status: str) -> int:
+    """The place in `BY_SEVERITY`; of a strange status that of UNKNOWN."""
+    return BY_SEVERITY.index(_known(status))
+
+
+def _known(status: str) -> Status:
+    return Status(status) if status in TABLE else Status.UNKNOWN
