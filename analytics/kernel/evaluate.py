@@ -1,6 +1,6 @@
 """From collected to computed tables: every rule, in the order of a number's way. Pure.
 
-    positions ─► grid ─► segments ─► lag ─► age ─► progress ─► status ─► steady ─► lag, rates
+    positions ─► grid ─► lag ─► segments ─► age ─► progress ─► status ─► steady ─► lag, rates
     pairs, logs ─► facts ──┘ stall ──────────────────┘           └─► pairs ─► drain ─► pair_lag
                                                                       └─► skew, stages, hidden lag
 
@@ -176,10 +176,10 @@ def _judge(
     segment_before = carried.series["segment"].copy()
     stall_times = StallTimes(carried.pairs, carried.gap_bins, rules)
     heard = told(window.events, grid, ticks, begin, known, rules.period_us)
-    motion, found = motion_of(
-        grid, heard, facts, logs, ticks, begin, known, carried.series, stall_times, rules
-    )
     lag = lag_of(grid)
+    motion, found = motion_of(
+        grid, lag, heard, facts, logs, ticks, begin, known, carried.series, stall_times, rules
+    )
     segment = _over_history(motion.segment, segment_before, ticks, begin)
     waiting = _over_history(motion.waiting, np.full(known.series_id.size, np.nan), ticks, begin)
     age = age_of(grid, lag, segment, waiting, logs, ticks, known, rules)

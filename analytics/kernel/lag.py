@@ -12,7 +12,6 @@ import numpy as np
 
 from analytics.kernel.columns import Floats
 from analytics.kernel.grid import Positions
-from analytics.kernel.segments import effective
 
 
 class Lag(NamedTuple):
@@ -23,6 +22,13 @@ class Lag(NamedTuple):
     lag: Floats
     lost: Floats
     ahead: Floats
+
+
+def effective(low: Floats, high: Floats, commit: Floats) -> Floats:
+    """Where the group reads on: the commit within what is stored; NaN where that is not known."""
+    within: Floats = np.minimum(np.fmax(commit, low), high)
+    within[np.isnan(commit)] = np.nan
+    return within
 
 
 def lag_of(grid: Positions) -> Lag:

@@ -5,7 +5,7 @@ epoch, at an event and at every decrease, and no rate reaches across its end. A 
 event explains makes one. Messages that are skipped are never counted as consumed: for each series
 what was produced is what was consumed, plus what was skipped, plus the change of its lag.
 
-Step before: the grid. After: age, progress and status, which never look across a cut.
+Step before: the grid and the lag. After: age, progress and status, which never look across a cut.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 from analytics.kernel.events import Found, Seen, Told
 from analytics.kernel.facts import Facts, Logs
 from analytics.kernel.grid import Known, Positions, Ticks
+from analytics.kernel.lag import Lag, effective
 from analytics.kernel.rules import Rules
 from analytics.kernel.stall import Learned, StallTimes
 from analytics.kernel.state import SERIES_FIELDS, STATUS_FIELDS, ZERO_FIELDS
@@ -67,15 +68,9 @@ class Motion(NamedTuple):
     stall: Learned
 
 
-def effective(low: Floats, high: Floats, commit: Floats) -> Floats:
-    """Where the group reads on: the commit within what is stored; NaN where that is not known."""
-    within: Floats = np.minimum(np.fmax(commit, low), high)
-    within[np.isnan(commit)] = np.nan
-    return within
-
-
 def motion_of(
     grid: Positions,
+    lag: Lag,
     told: Told,
     facts: Facts,
     logs: Logs,
@@ -103,7 +98,7 @@ def motion_of(
         if present[at].any():
             counters = (facts.expired[row], facts.reset_forward[row], facts.reset_backward[row])
             left = facts.left_before[row, known.pair]
-            step = walk.step(grid, at, now, present[at], counters, left, stall)
+            step = walk.step(grid, lag, at, now, present[at], counters, left, stall)
             for name in STEPS:
                 out[name][row] = getattr(step, name)
             alarming[row] = step.alarming
@@ -176,6 +171,7 @@ class _Walk:
     def step(
         self,
         grid: Positions,
+        amounts: Lag,
         at: int,
         now: int,
         here: Bools,
@@ -199,7 +195,7 @@ class _Walk:
         back = here & (commit < last["commit"])
 
         produced = np.where(new_epoch | truncated | truncate_told, np.nan, high - last["high"])
-        head, head_before = effective(low, high, commit), self._head_before()
+        head, head_before = amounts.head[at], self._head_before()
         ahead = (commit > high) | (last["commit"] > last["high"])
         moved_by = np.where(told, commit - last["commit"] - told_delta, head - head_before)
         consumed = np.where(new_epoch | back & ~told | ahead, np.nan, moved_by)
@@ -238,7 +234,7 @@ class _Walk:
         produce_rate = _rate(produced, ts - last["high_ts"], cut)
         consume_rate = _rate(consumed, ts - last["commit_ts"], cut)
 
-        lag = high - head
+        lag = amounts.lag[at]
         self._stand_still(here, now, ts, commit, lag, cut, left, stall)
         self._remember(here, now, ts, epoch, low, high, commit, lag, cut, rules)
         return _Step(dt, produced, consumed, produce_rate, consume_rate, alarming)

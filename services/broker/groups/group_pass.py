@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.lag import Lag, Reason, Snapshot, age, nothing_known, unread
+from services.broker.groups.lag import Lag, Reason, Snapshot, lag_of, nothing_known, unread
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
@@ -283,13 +283,11 @@ class Pass:
             return IS_READ, known.says(committed)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
-            reason = found.reason or Reason.NEVER_COMMITTED
-            unknown = nothing_known(reason, lost=found.lost, ahead=found.ahead)
+            unknown = lag_of(found, None, self._watched.clock.wall_ms())
             return QueueSample(unknown), known.says(committed)
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
-        in_flight = min(max(0, handed_to - found.first), found.messages)
         if not found.messages:
             known.movement = None
             return QueueSample(READ_ALL._replace(lost=found.lost)), known.says(committed)
@@ -308,19 +306,11 @@ class Pass:
         awaiting_ms = ready_ms
         if ready_ms is not None and self._is_busy((topic, queue)):
             awaiting_ms = None
-        seconds, why = age(found.messages, head_ms, self._watched.clock.wall_ms())
-        lag = Lag(
-            found.messages,
-            None,
-            seconds,
-            found.lost,
-            in_flight=in_flight,
-            reasons={} if why is None else {"seconds": why},
-        )
+        lag = lag_of(found, head_ms, self._watched.clock.wall_ms())
         now_s = self._watched.clock.monotonic()
         movement = known.moved(committed, now_s)
         sample = QueueSample(
-            lag,
+            lag.with_in_flight(handed_to - committed),
             now_s - movement.moved_at_s,
             has_members and movement.is_stuck(now_s),
             Oldest(ready_ms, head_ms, awaiting_ms) if is_known else None,

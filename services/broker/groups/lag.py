@@ -137,6 +137,15 @@ class Lag(NamedTuple):
     reasons: Mapping[str, Reason] = {}
     """Why: one for each field that is None."""
 
+    def with_in_flight(self, handed_out: int) -> Lag:
+        """With what members have in hand: at most what is unread.
+
+        handed_out: messages from the committed offset up to the next one that members will get.
+        """
+        if self.messages is None:
+            return self
+        return self._replace(in_flight=min(max(0, handed_out - self.lost), self.messages))
+
     def as_dict(self) -> dict[str, object]:
         """As it stands in an answer."""
         return {
@@ -155,6 +164,20 @@ def nothing_known(reason: Reason, *, lost: int = 0, ahead: int = 0) -> Lag:
     """The lag of a queue of which only the reason is known why it is not."""
     names = ("messages", "bytes", "seconds", "in_flight", "expiring_messages")
     return Lag(None, None, None, lost, ahead, reasons=dict.fromkeys(names, reason))
+
+
+def lag_of(found: Unread, head_store_ms: int | None, now_ms: int) -> Lag:
+    """The lag of one queue, without its bytes and without what is in flight or expires.
+
+    head_store_ms: store time of the oldest unread message; None if it could not be read, or if
+    there is none. now_ms: wall clock.
+    """
+    if found.messages is None:
+        reason = found.reason or Reason.NEVER_COMMITTED
+        return nothing_known(reason, lost=found.lost, ahead=found.ahead)
+    seconds, why = age(found.messages, head_store_ms, now_ms)
+    reasons = {} if why is None else {"seconds": why}
+    return Lag(found.messages, None, seconds, found.lost, reasons=reasons)
 
 
 class Total(NamedTuple):

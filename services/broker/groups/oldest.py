@@ -5,7 +5,8 @@ record (docs/lag.md): replication, dispatch, delivery and processing. Where noth
 at a stage its time is that of the stage before it, so that each stage takes 0 seconds at least and
 the four add up to the whole. A group is looked at a moment after the log was: what the log has got
 since then is not outstanding, for it was not there.
-Before: ``look`` found the messages of each queue. After: ``metrics`` shows the times.
+Before: ``look`` found the messages of each queue. After: ``metrics`` shows the times, and lag
+analytics takes the differences.
 """
 
 from __future__ import annotations
@@ -43,15 +44,6 @@ class Oldest(NamedTuple):
 NOTHING_OUTSTANDING = Oldest()
 
 
-class Stages(NamedTuple):
-    """Milliseconds that each stage takes of how far a group is behind; none is negative."""
-
-    replication: int
-    dispatch: int
-    delivery: int
-    processing: int
-
-
 class Shown(NamedTuple):
     """What the series of one pair say; store times [wall clock ms]."""
 
@@ -73,17 +65,6 @@ def shown(times: LogTimes, oldest: Oldest) -> Shown:
     if oldest.awaiting_ms is not None:
         awaiting_ms = max(min(awaiting_ms, oldest.awaiting_ms), uncommitted_ms)
     return Shown(undelivered_ms, uncommitted_ms, awaiting_ms)
-
-
-def stages(times: LogTimes, oldest: Oldest) -> Stages:
-    """Where the distance from the newest record to the oldest uncommitted message is spent."""
-    _, uncommitted_ms, awaiting_ms = shown(times, oldest)
-    return Stages(
-        times.newest_ms - times.confirmed_ms,
-        times.confirmed_ms - times.dispatched_ms,
-        times.dispatched_ms - awaiting_ms,
-        awaiting_ms - uncommitted_ms,
-    )
 
 
 def over(queues: Iterable[Oldest]) -> Oldest:

@@ -15,8 +15,7 @@ from services.broker.groups.lag import (
     Lag,
     Reason,
     Snapshot,
-    age,
-    nothing_known,
+    lag_of,
     record_bytes,
     unread,
 )
@@ -126,13 +125,10 @@ class QueueLooks:
         committed: read before bounds, or at the same time. now_ms: wall clock.
         """
         found = unread(Snapshot(committed, *bounds))
-        if found.reason is not None or found.first is None or found.messages is None:
-            unknown = found.reason or Reason.NEVER_COMMITTED
-            return nothing_known(unknown, lost=found.lost, ahead=found.ahead)
-        head_ms = self.store_time(topic, queue, found.first) if found.messages else None
-        seconds, reason = age(found.messages, head_ms, now_ms)
-        reasons = {} if reason is None else {"seconds": reason}
-        return Lag(found.messages, None, seconds, found.lost, reasons=reasons)
+        head_ms = None
+        if found.first is not None and found.messages:
+            head_ms = self.store_time(topic, queue, found.first)
+        return lag_of(found, head_ms, now_ms)
 
     async def unread_bytes(
         self, topic: str, queue: int, first: int, end: int, budget: Budget

@@ -53,8 +53,7 @@ class Aside(NamedTuple):
         if in_flight is None:
             reasons = {**lag.reasons, "in_flight": Reason.NOT_TRACKED}
             return lag._replace(expiring=expiring, reasons=reasons)
-        in_flight = min(max(0, in_flight - lag.lost), lag.messages)
-        return lag._replace(expiring=expiring, in_flight=in_flight)
+        return lag._replace(expiring=expiring).with_in_flight(in_flight)
 
 
 class QueueView(NamedTuple):

@@ -13,13 +13,23 @@ from services.broker.groups.oldest import (
     earlier,
     over,
     shown,
-    stages,
 )
 from services.broker.log_times import LogTimes, log_times
 
 TIMES_MS = st.integers(0, 10**13)
 LOGS = st.builds(log_times, TIMES_MS, st.none() | TIMES_MS, st.none() | TIMES_MS)
 OLDEST = st.builds(Oldest, st.none() | TIMES_MS, st.none() | TIMES_MS, st.none() | TIMES_MS)
+
+
+def stages(times: LogTimes, oldest: Oldest) -> tuple[int, int, int, int]:
+    """Milliseconds of replication, dispatch, delivery and processing, as lag analytics has them."""
+    _, uncommitted_ms, awaiting_ms = shown(times, oldest)
+    return (
+        times.newest_ms - times.confirmed_ms,
+        times.confirmed_ms - times.dispatched_ms,
+        times.dispatched_ms - awaiting_ms,
+        awaiting_ms - uncommitted_ms,
+    )
 
 
 @given(LOGS, OLDEST)
