@@ -13,7 +13,7 @@ from analytics.kernel.drain import METHODS, Drain
 from analytics.kernel.grid import NAMES, Ticks
 from analytics.kernel.results import Judged, Places, places, reasons
 from analytics.kernel.skew import skew
-from analytics.kernel.status import CODE, STATUSES
+from analytics.kernel.status import CODE, STATUSES, stands_still
 from analytics.schema import PAIR_LAG
 from analytics.statuses import Status
 
@@ -92,7 +92,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
     full, pair = Places(row + judged.begin, series), known.pair[series]
     lag, looks = judged.lag.lag[full], judged.looks
     place = Places(row, series)
-    stuck = (looks.still[place] >= looks.stall_after[place]) & (lag > 0)
+    still = stands_still(looks)[place] & (lag > 0)
     # Without a table of series the queues of a pair are numbered as they come.
     number = np.where(
         np.isnan(known.queue[series]), series - known.starts[pair], known.queue[series]
@@ -107,7 +107,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "lag": columns.nullable(lag, pa.int64()),
                 "produce_per_second": columns.nullable(_produced(judged, place)),
                 "is_lagging": pa.array(judged.age.age[full] > looks.objective[place]),
-                "is_stuck": pa.array(stuck),
+                "stands_still": pa.array(still),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
                 "member": columns.nullable(judged.grid.member[full], pa.int64()),
             }

@@ -38,16 +38,16 @@ POISON, UNASSIGNED, STUCK, SLOW_MEMBER, HOT = range(1, 6)
 
 HOT_SHARE: Final = 2.0  # times the share that a queue would have if all were equal
 HOT_SKEW: Final = 2.0  # a hot queue that keeps up is no skew of lag
-STUCK_SHARE_MAX: Final = 0.25  # more queues than that stand still: it is the group, not a queue
+STILL_SHARE_MAX: Final = 0.25  # more queues than that stand still: it is the group, not a queue
 
 
 def skew(series_rows: pa.Table) -> pa.Table:
     """Say for each tick and pair how unevenly lag lies on the queues.
 
     series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
-    is_lagging (older than the objective), is_stuck (the commit has not moved for the pair's stall
-    time), redeliveries_rise (of the pair; null: not known), member (a number that stands for who
-    holds the queue; 0 known that nobody does, null not known). Rows in any order.
+    is_lagging (older than the objective), stands_still (``status.stands_still``), redeliveries_rise
+    (of the pair; null: not known), member (a number that stands for who holds the queue; 0: no
+    member does, null: not known). Rows in any order.
     Returns rows of SKEW, by tick and pair. `skew` is the largest lag over the mean of the others,
     infinite where those have none; null with fewer than two known queues or without lag.
     """
@@ -136,9 +136,9 @@ def _kinds(
     """The kind of each group's skew, an index into KINDS: the first that holds."""
     order, starts = groups.order, groups.starts
     several = groups.sizes >= 2
-    stuck = np.add.reduceat(columns.truths(rows, "is_stuck")[order].astype(np.int64), starts)
+    still = np.add.reduceat(columns.truths(rows, "stands_still")[order].astype(np.int64), starts)
     rising = np.logical_or.reduceat(columns.truths(rows, "redeliveries_rise")[order], starts)
-    few_stuck = several & ((stuck == 1) | ((stuck > 1) & (stuck <= STUCK_SHARE_MAX * groups.sizes)))
+    few_still = several & ((still == 1) | ((still > 1) & (still <= STILL_SHARE_MAX * groups.sizes)))
     unassigned, one_member = _by_member(rows, groups)
     rate = np.nan_to_num(columns.floats(rows, "produce_per_second")[order])
     late = columns.truths(rows, "is_lagging")[order]
@@ -151,7 +151,7 @@ def _kinds(
     hot = spread & (share > HOT_SHARE / np.maximum(count, 1)) & (producer == top)
     hot &= ratio >= HOT_SKEW
     return np.select(
-        [few_stuck & rising, unassigned, few_stuck, hot & only_hot, one_member & several, hot],
+        [few_still & rising, unassigned, few_still, hot & only_hot, one_member & several, hot],
         [POISON, UNASSIGNED, STUCK, HOT, SLOW_MEMBER, HOT],
         0,
     ).astype(np.int64)

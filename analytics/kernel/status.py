@@ -133,9 +133,14 @@ def _grace(looks: Looks, rules: Rules) -> Bools:
     return looks.excused
 
 
-def _stalled(looks: Looks, rules: Rules) -> Bools:
+def stands_still(looks: Looks) -> Bools:
+    """Whether the commit has not moved for the stall time."""
     held: Bools = looks.still >= looks.stall_after
     return held
+
+
+def _stalled(looks: Looks, rules: Rules) -> Bools:
+    return stands_still(looks)
 
 
 def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:

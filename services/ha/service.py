@@ -217,7 +217,7 @@ class Ha:
                 self._registry,
                 own.name,
                 self._status,
-                lambda: counted(replica, loop_stalls=watch.stalls),
+                lambda: counted(replica, loop_stalls=watch.loop_stalls),
                 links,
                 lambda: skews(replica),
             )

@@ -24,8 +24,9 @@ from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 500
-STALL_MS: Final = 2000
-"""A loop that did not turn for so long is worth a line: it may have cost a lease."""
+LOOP_STALL_MS: Final = 2000
+"""A loop of this process that did not turn for so long is logged and counted; ``liveness`` judges
+stalls of services."""
 SILENT_FOR_EVER: Final = 1 << 40
 
 
@@ -120,8 +121,8 @@ class Watch:
         self._senses, self._positions, self._doorbell = senses, positions, doorbell
         self._clock, self._happen, self._interval_ms = clock, happen, interval_ms
         self._beat_at = self._turned_at = clock.boot_ms()
-        self.stalls = 0
-        """How often the loop stood still for longer than STALL_MS."""
+        self.loop_stalls = 0
+        """How often the loop stood still for longer than LOOP_STALL_MS."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stop. Raises ReplacedPositions."""
@@ -143,8 +144,8 @@ class Watch:
     def _note_stall(self, now: int) -> None:
         stood = now - self._turned_at - self._interval_ms
         self._turned_at = now
-        if stood > STALL_MS:
-            self.stalls += 1
+        if stood > LOOP_STALL_MS:
+            self.loop_stalls += 1
             log.warning(
                 "the loop stood still, or the machine slept",
                 extra={"event": "loop-stalled", "stood_ms": stood},

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from services.broker.groups.lag import Lag, Reason
 from services.broker.groups.oldest import NOTHING_OUTSTANDING, Oldest, over
 
-STALL_GAPS: Final = 4
-STALL_MIN_S: Final = 60.0
-STALL_MAX_S: Final = 1800.0
+STUCK_GAPS: Final = 4
+STUCK_MIN_S: Final = 60.0
+STUCK_MAX_S: Final = 1800.0
 FADE: Final = 0.8
 """What is left of a longest gap at each move after it: one outlier is forgotten in ten moves."""
 
@@ -37,9 +37,9 @@ class Movement(NamedTuple):
         return Movement(committed, now_s, gap_s)
 
     def is_stuck(self, now_s: float) -> bool:
-        """It has not moved for the stall time."""
-        stall_s = min(max(STALL_GAPS * self.gap_s, STALL_MIN_S), STALL_MAX_S)
-        return now_s - self.moved_at_s >= stall_s
+        """It has not moved for far longer than is usual."""
+        limit_s = min(max(STUCK_GAPS * self.gap_s, STUCK_MIN_S), STUCK_MAX_S)
+        return now_s - self.moved_at_s >= limit_s
 
 
 class QueueSample(NamedTuple):

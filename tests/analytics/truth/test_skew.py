@@ -127,7 +127,7 @@ def test_queues_that_lag_together_are_laid_to_their_member(members: list[int], k
             "lag": pa.array(of_tick.astype(np.int64)),
             "produce_per_second": pa.array([2.0] * 16),
             "is_lagging": pa.array((of_tick > 100).tolist()),
-            "is_stuck": pa.array([False] * 16),
+            "stands_still": pa.array([False] * 16),
             "redeliveries_rise": pa.array([False] * 16),
             "member": pa.array(members),
         }

@@ -213,7 +213,7 @@ async def test_a_loop_that_stood_still_is_named(
     watched.clock.advance(14_000)
     bell.wake()
     await watched.looks(2)
-    assert watched.watch.stalls == 1
+    assert watched.watch.loop_stalls == 1
     assert "stood still" in caplog.text
     watched.stop.set()
     await task

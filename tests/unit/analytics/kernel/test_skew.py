@@ -19,7 +19,7 @@ def rows(*queues: dict[str, Any], pair: int = 1, tick: datetime = TICK) -> pa.Ta
     usual = {
         "produce_per_second": 1.0,
         "is_lagging": False,
-        "is_stuck": False,
+        "stands_still": False,
         "redeliveries_rise": None,
         "member": None,
     }
@@ -38,7 +38,7 @@ def rows(*queues: dict[str, Any], pair: int = 1, tick: datetime = TICK) -> pa.Ta
                 ("lag", pa.int64()),
                 ("produce_per_second", pa.float64()),
                 ("is_lagging", pa.bool_()),
-                ("is_stuck", pa.bool_()),
+                ("stands_still", pa.bool_()),
                 ("redeliveries_rise", pa.bool_()),
                 ("member", pa.int64()),
             ]
@@ -108,7 +108,7 @@ def test_a_queue_of_unknown_lag_is_in_no_number() -> None:
 
 def test_one_stuck_queue_of_sixteen_with_redeliveries_is_a_poison_message() -> None:
     queues: list[dict[str, Any]] = [{"lag": 3, "redeliveries_rise": True} for _ in range(16)]
-    queues[5] = {"lag": 900, "is_stuck": True, "is_lagging": True, "redeliveries_rise": True}
+    queues[5] = {"lag": 900, "stands_still": True, "is_lagging": True, "redeliveries_rise": True}
     row = only(rows(*queues))
     assert row["skew_kind"] == "poison_message"
     assert row["skew"] == pytest.approx(300)
@@ -117,12 +117,12 @@ def test_one_stuck_queue_of_sixteen_with_redeliveries_is_a_poison_message() -> N
 
 @pytest.mark.parametrize("rise", [False, None])
 def test_a_stuck_queue_without_redeliveries_is_only_stuck(rise: bool | None) -> None:
-    row = only(rows({"lag": 90, "is_stuck": True, "redeliveries_rise": rise}, {"lag": 1}))
+    row = only(rows({"lag": 90, "stands_still": True, "redeliveries_rise": rise}, {"lag": 1}))
     assert row["skew_kind"] == "stuck_queue"
 
 
 def test_a_group_that_stands_still_as_a_whole_is_no_skew() -> None:
-    stuck = {"lag": 90, "is_stuck": True, "is_lagging": True, "redeliveries_rise": True}
+    stuck = {"lag": 90, "stands_still": True, "is_lagging": True, "redeliveries_rise": True}
     assert only(rows(*(stuck for _ in range(4))))["skew_kind"] is None
 
 
