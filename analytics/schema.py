@@ -115,7 +115,7 @@ POSITIONS: Final = _table(
     ("head_store_ts", TIME),  # store time of the oldest message that is not committed
     ("head_method", pa.string()),  # exact or none
     ("head_error_seconds", pa.float64()),
-    ("reason", pa.string()),  # why something is null: never_committed, broadcasting, not_exported
+    ("reason", pa.string()),  # why something is null: statuses.Reason
     ("member", pa.int64()),  # number that stands for the queue's holder in its group; 0: nobody
     required=("ts", "tick", "series_id", "pair_id", "replica", "head_method"),
 )

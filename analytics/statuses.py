@@ -64,6 +64,33 @@ class Row(NamedTuple):
         return self.level is not Level.UNKNOWN
 
 
+class Reason(StrEnum):
+    """Why a value is not known, and a status may be UNKNOWN; as column ``reason`` has it."""
+
+    NEVER_COMMITTED = "never_committed"
+    BROADCASTING = "broadcasting"
+    NOT_EXPORTED = "not_exported"
+    HEAD_UNKNOWN = "head_unknown"
+    OFFSETS_UNKNOWN = "offsets_unknown"
+    MISSED_TICKS = "missed_ticks"
+    SETTLING = "settling"
+    NO_SNAPSHOT = "no_snapshot"
+    """Behind a colon there may be the ``Gap`` that explains it."""
+    NOTHING_NEW = "nothing_new"
+
+
+REASON_WORDS: Final = {
+    Reason.NEVER_COMMITTED: "the group never committed an offset there",
+    Reason.BROADCASTING: "members read on their own; there is no common offset",
+    Reason.NOT_EXPORTED: "beyond the bound of series by queue",
+    Reason.HEAD_UNKNOWN: "the store time of the oldest unread message is not known",
+    Reason.OFFSETS_UNKNOWN: "its offsets are not known",
+    Reason.MISSED_TICKS: "too many samples are missing to judge",
+    Reason.SETTLING: "seen for too short a time to judge",
+    Reason.NO_SNAPSHOT: "its broker sent no snapshot",
+    Reason.NOTHING_NEW: "its broker answers and says nothing new of it",
+}
+
 TABLE: Final = {
     Status.OK: Row(
         Level.NONE,

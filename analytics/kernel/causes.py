@@ -15,7 +15,7 @@ from analytics.kernel import columns
 from analytics.kernel.columns import Floats
 from analytics.kernel.status import CODE, Codes
 from analytics.schema import Gap
-from analytics.statuses import Status
+from analytics.statuses import Reason, Status
 
 
 def causes(
@@ -50,11 +50,11 @@ def causes(
         names, " on ", number, " of ", of, plural, " since ", when, pc.fill_null(uneven, ""), ""
     )
     why = reason.take(at)
-    silent = pc.fill_null(pc.starts_with(why, "no_snapshot"), False)
+    silent = pc.fill_null(pc.starts_with(why, Reason.NO_SNAPSHOT), False)
     blind = pc.binary_join_element_wise(
         "broker ", broker.take(at), " has sent no snapshot since ", when, ""
     )
-    unscraped = pc.fill_null(pc.equal(why, f"no_snapshot: {Gap.UNSCRAPED}"), False)
+    unscraped = pc.fill_null(pc.equal(why, f"{Reason.NO_SNAPSHOT}: {Gap.UNSCRAPED}"), False)
     not_asked = pc.binary_join_element_wise(
         "broker ",
         broker.take(at),
@@ -67,7 +67,7 @@ def causes(
     told = pc.binary_join_element_wise(
         "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not told"), ""
     )
-    repeats = pc.fill_null(pc.equal(why, "nothing_new"), False)
+    repeats = pc.fill_null(pc.equal(why, Reason.NOTHING_NEW), False)
     nothing_new = pc.binary_join_element_wise(
         "broker ", broker.take(at), " answers and has told nothing new of it since ", when, ""
     )

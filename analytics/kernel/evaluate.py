@@ -45,7 +45,6 @@ from analytics.kernel.relapse import relapsed
 from analytics.kernel.results import Judged
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import motion_of
-from analytics.kernel.shape_positions import NEVER_COMMITTED
 from analytics.kernel.stages import split
 from analytics.kernel.stall import Learned, StallTimes, bin_ends
 from analytics.kernel.state import Carried, ids_of, nothing, read, write
@@ -60,6 +59,7 @@ from analytics.schema import (
     STAGES,
     STATUS_CHANGES,
 )
+from analytics.statuses import Reason
 
 PLACES_AT_ONCE: Final = 1 << 19
 """Ticks × series evaluated together: about 60 matrices of 4 MiB."""
@@ -334,9 +334,9 @@ def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
     A queue that a known topic gets later is read from its first message: all that is in it is
     unread, whoever holds it. before: the last commit known of each series.
     """
-    if NEVER_COMMITTED not in grid.reasons:
+    if Reason.NEVER_COMMITTED not in grid.reasons:
         return grid
-    never = (grid.reason == grid.reasons.index(NEVER_COMMITTED)) & np.isnan(grid.commit)
+    never = (grid.reason == grid.reasons.index(Reason.NEVER_COMMITTED)) & np.isnan(grid.commit)
     never &= ~np.isnan(grid.low)
     commit, begin = grid.commit.copy(), before.copy()
     met = np.logical_or.reduceat(~np.isnan(before), known.starts)

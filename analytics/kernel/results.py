@@ -21,19 +21,9 @@ from analytics.kernel.segments import Motion
 from analytics.kernel.status import CODE, STATUSES, UNCLEAR, Codes, Looks
 from analytics.kernel.steady import NEVER, Steady
 from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME
-from analytics.statuses import TABLE, Level, Status
+from analytics.statuses import TABLE, Level, Reason, Status
 
 LEVELS: Final = [TABLE[status].level for status in STATUSES]
-SETTLING, MISSED, NO_OFFSETS, BROADCASTING, NO_NEWS, SILENT = range(6)
-REASONS: Final = (
-    "settling",
-    "missed_ticks",
-    "offsets_unknown",
-    "broadcasting",
-    "nothing_new",
-    "no_snapshot",
-)
-"""Why a status is UNKNOWN where the positions do not say."""
 
 
 class Judged(NamedTuple):
@@ -140,9 +130,7 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
     """Why something of a row is not known; null where all is."""
     told = judged.grid.reasons
     gaps = sorted({gap for gap in judged.gaps if gap is not None})
-    words = [*told, *REASONS, *(f"{REASONS[SILENT]}: {gap}" for gap in gaps)]
-    silence = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
-    own = len(told)
+    gap_of = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
     full = Places(at.row + judged.begin, at.series)
     reason = judged.grid.reason[full]
     no_look = np.isnan(judged.grid.ts[full])
@@ -150,18 +138,21 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
     answers = judged.logs.heard[full.row, judged.logs.of_pair[judged.known.pair[at.series]]]
     unknown = (judged.steady.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
     broadcasting = judged.facts.broadcasting[at.row, judged.known.pair[at.series]]
-    cases = [
-        no_look & ~answers,
-        no_look,
-        unknown & broadcasting,
-        unknown & np.isnan(judged.lag.lag[full]),
-        unknown & (judged.candidate[at] == UNCLEAR) & ~judged.progress.young[at],
-        unknown,
-    ]
-    whys = (SILENT, NO_NEWS, BROADCASTING, NO_OFFSETS, MISSED, SETTLING)
-    codes = [np.full(at.row.size, own + why, np.int64) for why in whys]
-    codes[0] += silence[full.row]
-    return columns.words(words, np.select(cases, codes, reason))
+    cases = {
+        Reason.NO_SNAPSHOT: no_look & ~answers,
+        Reason.NOTHING_NEW: no_look,
+        Reason.BROADCASTING: unknown & broadcasting,
+        Reason.OFFSETS_UNKNOWN: unknown & np.isnan(judged.lag.lag[full]),
+        Reason.MISSED_TICKS: unknown
+        & (judged.candidate[at] == UNCLEAR)
+        & ~judged.progress.young[at],
+        Reason.SETTLING: unknown,
+    }
+    words = [*told, *cases, *(f"{Reason.NO_SNAPSHOT}: {gap}" for gap in gaps)]
+    codes = [np.full(at.row.size, len(told) + place, np.int64) for place in range(len(cases))]
+    explained = gap_of[full.row] > 0
+    codes[0][explained] = len(told) + len(cases) - 1 + gap_of[full.row][explained]
+    return columns.words(words, np.select(list(cases.values()), codes, reason))
 
 
 def changes(judged: Judged) -> pa.Table:

@@ -31,6 +31,7 @@ from analytics.kernel.sampled import (
     replica_of,
     wide,
 )
+from analytics.statuses import Reason
 
 OTHER: Final = "_other"
 """The topic or group under which what had no room is added up: of no pair."""
@@ -46,13 +47,13 @@ SYSTEM_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
-NEVER_COMMITTED: Final = "never_committed"
-NOT_EXPORTED: Final = "not_exported"
-BROADCASTING: Final = "broadcasting"
-HEAD_UNKNOWN: Final = "head_unknown"
-"""There are unread messages, and the store time of the oldest is not known."""
-
-_REASONS: Final = pa.array([NEVER_COMMITTED, NOT_EXPORTED, HEAD_UNKNOWN, BROADCASTING])
+_REASONS: Final = (
+    Reason.BROADCASTING,
+    Reason.NEVER_COMMITTED,
+    Reason.NOT_EXPORTED,
+    Reason.HEAD_UNKNOWN,
+)
+"""Those that the samples of a look give; the first that holds."""
 _METHODS: Final = pa.array(["none", "exact"])
 _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
@@ -327,17 +328,14 @@ def _reasons(
     metric = _OF_GROUPS["broadcasting"]
     group_keys = _group_keys(rows)
     broadcasts = wide(rows, group_keys, (metric,), rows.topic.are(("",)))
-    code = np.select(
-        [
-            broadcasts.at(metric, group_keys[row]) == 1,
-            np.isnan(commit) & never,
-            np.isnan(commit) | np.isnan(most) | np.isnan(least),
-            unread & np.isnan(head_us),
-        ],
-        [3, 0, 1, 2],
-        -1,
-    )
-    return _REASONS.take(pa.array(code.astype(np.int8), mask=code < 0))
+    cases = [
+        broadcasts.at(metric, group_keys[row]) == 1,
+        np.isnan(commit) & never,
+        np.isnan(commit) | np.isnan(most) | np.isnan(least),
+        unread & np.isnan(head_us),
+    ]
+    code = np.select(cases, range(len(_REASONS)), -1)
+    return pa.array(_REASONS, pa.string()).take(pa.array(code.astype(np.int8), mask=code < 0))
 
 
 def _names(rows: Rows, row: Ints) -> tuple[list[str], list[str], list[str], list[str]]:

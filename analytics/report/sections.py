@@ -26,7 +26,7 @@ from analytics.report.words import (
     share,
     subject_words,
 )
-from analytics.statuses import BY_SEVERITY, TABLE, Level, Status
+from analytics.statuses import BY_SEVERITY, REASON_WORDS, TABLE, Level, Reason, Status
 
 FORECAST_SAID: Final = {
     "produce": ("messages per second to come", RATE),
@@ -39,18 +39,6 @@ LIMIT_SAID: Final = {
     "age": ("As old as what is retained", "Stays younger than what is retained"),
 }
 """What a forecast's limit means: when it is reached, and when it never is."""
-REASON_SAID: Final = {
-    "never_committed": "the group never committed an offset there",
-    "broadcasting": "members read on their own; there is no common offset",
-    "not_exported": "beyond the bound of series by queue",
-    "head_unknown": "the store time of the oldest unread message was not told",
-    "offsets_unknown": "its offsets were not told",
-    "missed_ticks": "too many looks are missing to judge",
-    "settling": "seen for too short a time to judge",
-    "no_snapshot": "its broker sent no snapshot",
-    "nothing_new": "its broker answers and says nothing new of it",
-    "": "no snapshot was seen, or needed values were missing",
-}
 
 
 def by_status(facts: Facts) -> str:
@@ -283,7 +271,9 @@ def not_known(facts: Facts) -> str:
 def reason_words(reason: str) -> str:
     """Why something is not known, in words; behind a colon the cause of the gap."""
     first, colon, gap = reason.partition(": ")
-    words = REASON_SAID.get(first, first.replace("_", " "))
+    if not first:
+        return "no snapshot was seen, or needed values were missing"
+    words = REASON_WORDS[Reason(first)] if first in REASON_WORDS else first.replace("_", " ")
     return f"{words}: the source {GAP_SAID.get(gap, gap)}" if colon else words
 
 

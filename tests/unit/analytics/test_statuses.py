@@ -18,7 +18,18 @@ from analytics.kernel.status_time import status_columns
 from analytics.report.bins import ranks
 from analytics.report.page import TILES
 from analytics.report.style import style
-from analytics.statuses import BY_SEVERITY, LEVELS, TABLE, URGENT, Level, Status, row_of, severity
+from analytics.statuses import (
+    BY_SEVERITY,
+    LEVELS,
+    REASON_WORDS,
+    TABLE,
+    URGENT,
+    Level,
+    Reason,
+    Status,
+    row_of,
+    severity,
+)
 from deploy.grafana import boards, problems
 from deploy.prometheus.areas.consumers import CONSUMERS
 from deploy.prometheus.model import Alert
@@ -41,9 +52,10 @@ def worse(one: Status, other: Status) -> Status:
     return max(one, other, key=severity)
 
 
-def test_every_status_has_a_row_a_rule_and_a_raise_time() -> None:
+def test_every_status_has_a_row_a_rule_and_a_raise_time_and_every_reason_its_words() -> None:
     assert set(TABLE) == set(Status) == set(RULED) == set(Rules().raise_s)
     assert len(RULED) == len(STATUSES)
+    assert set(REASON_WORDS) == set(Reason)
 
 
 def test_the_numbers_in_stored_state_do_not_change() -> None:
