@@ -24,7 +24,7 @@ from analytics.statuses import BY_SEVERITY, TABLE, Level, Status
 
 SHARE_LATE: Final = 0.1
 QUEUES_LATE: Final = 2
-LATE: Final = [CODE[status] for status, row in TABLE.items() if row.level is Level.TICKET]
+TICKETS: Final = [CODE[status] for status, row in TABLE.items() if row.level is Level.TICKET]
 
 
 class Rolled(NamedTuple):
@@ -76,7 +76,7 @@ def roll_up(
     # An age that is only bounded is the least that it may be. A queue that is said to be late stays
     # late while its age may be: else each look with a bounded age takes the pair's status back.
     bounded = said & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
-    late = (ages > objective) | (bounded & np.isin(steady.status, LATE))
+    late = (ages > objective) | (bounded & np.isin(steady.status, TICKETS))
     p50, p95 = _quantiles(ages, oldest, starts)
     return Rolled(
         np.logical_or.reduceat(said, starts, axis=1),

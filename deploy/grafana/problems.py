@@ -22,7 +22,7 @@ STATUSES: Final = tuple(
     if status is not Status.OK
 )
 """The mildest first. The colours are those of the report, which differ on a dark ground as well."""
-LATE: Final = "|".join(status.lower() for status, row in TABLE.items() if row.level in URGENT)
+ALARMS: Final = "|".join(status.lower() for status, row in TABLE.items() if row.level in URGENT)
 """Matches the statuses that need a person."""
 STATUS: Final = "tidemark_analytics_group_status"
 WITH_STATUS: Final = (

@@ -24,8 +24,6 @@ ROLE_WORDS: Final = (
     Word(4, "fenced", ORANGE),
     Word(5, "halted", RED),
 )
-SEVERITIES: Final = ("info", "ticket", "page")
-"""In the order of their numbers, from 1."""
 SEVERITY_WORDS: Final = (
     Word(3, "page", RED),
     Word(2, "ticket", ORANGE),
@@ -64,7 +62,7 @@ def severity_state(firing: str, by: str) -> str:
     return "max by ({}) ({})".format(
         by,
         " or ".join(
-            f'{number} * {firing[:-1]}, severity="{severity}"}}'
-            for number, severity in enumerate(SEVERITIES, 1)
+            f'{word.value:g} * {firing[:-1]}, severity="{word.text}"}}'
+            for word in reversed(SEVERITY_WORDS)
         ),
     )

@@ -20,7 +20,7 @@ from deploy.grafana.panels import (
     Timeline,
 )
 from deploy.grafana.problems import (
-    LATE,
+    ALARMS,
     NEEDS,
     STATUSES,
     blamed,
@@ -58,7 +58,7 @@ FRESH: Final[tuple[Panel, ...]] = (
         description=told("Pairs that need somebody.", "tidemark_analytics_pairs"),
         unit=units.COUNT,
         queries=(
-            Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{LATE}"}})', needs=NEEDS),
+            Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{ALARMS}"}})', needs=NEEDS),
         ),
         width=4,
         steps=(Step(1, RED),),

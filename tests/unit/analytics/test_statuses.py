@@ -113,8 +113,10 @@ def test_dashboards_have_the_order_the_words_and_the_colours_of_the_table() -> N
     words = problems.STATUSES
     assert [word.text.replace(" ", "_").upper() for word in words] == shown
     assert [word.value for word in words] == sorted(word.value for word in words)
-    assert set(problems.LATE.upper().split("|")) == {s for s in Status if TABLE[s].level in URGENT}
-    assert problems.LATE in str(boards.BOARDS)
+    assert set(problems.ALARMS.upper().split("|")) == {
+        s for s in Status if TABLE[s].level in URGENT
+    }
+    assert problems.ALARMS in str(boards.BOARDS)
 
 
 def test_alerts_of_prometheus_have_the_level_of_their_status() -> None:
