@@ -51,12 +51,12 @@ class Row(NamedTuple):
     """How long its rule must hold before it is the status; of OK: before an alarm is over."""
     words: str
     """Its name in the report."""
-    means: str
-    """One sentence, for the documentation."""
     light: str
     """Colour on a light ground; empty: hatched."""
     dark: str
     """The same on a dark ground."""
+    means: str
+    """One sentence, for the documentation."""
 
     @property
     def is_known(self) -> bool:
@@ -91,105 +91,35 @@ REASON_WORDS: Final = {
     Reason.NOTHING_NEW: "its broker answers and says nothing new of it",
 }
 
+# fmt: off
 TABLE: Final = {
-    Status.OK: Row(
-        Level.NONE,
-        60.0,
-        "in time",
-        "Nothing is unread, or nothing is older than the objective.",
-        "#46a673",
-        "#3f9a69",
-    ),
-    Status.PAUSED: Row(
-        Level.INFO,
-        0.0,
-        "paused",
-        "An operator paused the group (`consume_enabled: false`).",
-        "#9bb3cf",
-        "#62788f",
-    ),
-    Status.ABANDONED: Row(
-        Level.INFO,
-        0.0,
-        "no longer read",
-        "No member subscribes to the topic: they read others, or there has been none for a day.",
-        "#7f93ad",
-        "#52657c",
-    ),
-    Status.UNKNOWN: Row(
-        Level.UNKNOWN,
-        0.0,
-        "not known",
-        "There was no snapshot for 3 ticks, or a value that is needed is not known.",
-        "",
-        "",
-    ),
-    Status.CATCHING_UP: Row(
-        Level.INFO,
-        0.0,
-        "catching up",
-        "The group is late and reads more than 1.05 s of stored time per second.",
-        "#5b9bdf",
-        "#4f90d6",
-    ),
-    Status.LAGGING: Row(
-        Level.TICKET,
-        120.0,
-        "late",
-        "The group is late and reads as fast as messages come.",
-        "#eebc55",
-        "#d9a640",
-    ),
-    Status.FALLING_BEHIND: Row(
-        Level.TICKET,
-        60.0,
-        "falling behind",
-        "The group is late and reads less than 0.98 s of stored time per second.",
-        "#e8963a",
-        "#dc8a30",
-    ),
-    Status.RACING: Row(
-        Level.PAGE,
-        30.0,
-        "racing retention",
-        "Unread messages are older than 80 % of what retention keeps.",
-        "#d9603a",
-        "#d0623f",
-    ),
-    Status.STALLED: Row(
-        Level.PAGE,
-        30.0,
-        "stuck",
+    Status.OK: Row(Level.NONE, 60.0, "in time", "#46a673", "#3f9a69",
+        "Nothing is unread, or nothing is older than the objective."),
+    Status.PAUSED: Row(Level.INFO, 0.0, "paused", "#9bb3cf", "#62788f",
+        "An operator paused the group (`consume_enabled: false`)."),
+    Status.ABANDONED: Row(Level.INFO, 0.0, "no longer read", "#7f93ad", "#52657c",
+        "No member subscribes to the topic: they read others, or there has been none for a day."),
+    Status.UNKNOWN: Row(Level.UNKNOWN, 0.0, "not known", "", "",
+        "There was no snapshot for 3 ticks, or a value that is needed is not known."),
+    Status.CATCHING_UP: Row(Level.INFO, 0.0, "catching up", "#5b9bdf", "#4f90d6",
+        "The group is late and reads more than 1.05 s of stored time per second."),
+    Status.LAGGING: Row(Level.TICKET, 120.0, "late", "#eebc55", "#d9a640",
+        "The group is late and reads as fast as messages come."),
+    Status.FALLING_BEHIND: Row(Level.TICKET, 60.0, "falling behind", "#e8963a", "#dc8a30",
+        "The group is late and reads less than 0.98 s of stored time per second."),
+    Status.RACING: Row(Level.PAGE, 30.0, "racing retention", "#d9603a", "#d0623f",
+        "Unread messages are older than 80 % of what retention keeps."),
+    Status.STALLED: Row(Level.PAGE, 30.0, "stuck", "#cf4334", "#d9503f",
         "The commit stands still for far longer than is usual here, though members are there "
-        "or come and go.",
-        "#cf4334",
-        "#d9503f",
-    ),
-    Status.STOPPED: Row(
-        Level.PAGE,
-        30.0,
-        "stopped",
-        "The group is late and has had no member for two minutes.",
-        "#a9281f",
-        "#b93a30",
-    ),
-    Status.AHEAD: Row(
-        Level.PAGE,
-        30.0,
-        "committed beyond the end",
-        "The commit lies beyond all that is stored.",
-        "#8b3fa8",
-        "#a45fc0",
-    ),
-    Status.LOST: Row(
-        Level.PAGE,
-        0.0,
-        "lost messages",
-        "Messages expired that the group had not read.",
-        "#6d1f6f",
-        "#93459a",
-    ),
+        "or come and go."),
+    Status.STOPPED: Row(Level.PAGE, 30.0, "stopped", "#a9281f", "#b93a30",
+        "The group is late and has had no member for two minutes."),
+    Status.AHEAD: Row(Level.PAGE, 30.0, "committed beyond the end", "#8b3fa8", "#a45fc0",
+        "The commit lies beyond all that is stored."),
+    Status.LOST: Row(Level.PAGE, 0.0, "lost messages", "#6d1f6f", "#93459a",
+        "Messages expired that the group had not read."),
 }
+# fmt: on
 BY_SEVERITY: Final = tuple(TABLE)
 """The mildest first."""
 
