@@ -109,7 +109,7 @@ TABLE: Final = {
         "The group is late and reads less than 0.98 s of stored time per second."),
     Status.RACING: Row(Level.PAGE, 30.0, "racing retention", "#d9603a", "#d0623f",
         "Unread messages are older than 80 % of what retention keeps."),
-    Status.STALLED: Row(Level.PAGE, 30.0, "stuck", "#cf4334", "#d9503f",
+    Status.STALLED: Row(Level.PAGE, 30.0, "stalled", "#cf4334", "#d9503f",
         "The commit stands still for far longer than is usual here, though members are there "
         "or come and go."),
     Status.STOPPED: Row(Level.PAGE, 30.0, "stopped", "#a9281f", "#b93a30",

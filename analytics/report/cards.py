@@ -226,7 +226,7 @@ def _queue_count(pair: Pair) -> str:
 def _queue_detail(pair: Pair) -> str:
     found = [
         f"{count} {word}"
-        for count, word in ((pair.stuck, "stuck"), (pair.unknown, "not known"))
+        for count, word in ((pair.stuck, "stalled"), (pair.unknown, "not known"))
         if count
     ]
     if pair.members is not None:

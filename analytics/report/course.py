@@ -34,7 +34,7 @@ _SECONDS: Final = "_seconds"
 EVIDENCE_SAID: Final = {
     "alone_seconds": "without a member for",
     "still_seconds": "commit unmoved for",
-    "stall_after_seconds": "taken as stuck after",
+    "stall_after_seconds": "taken as stalled after",
     "kept_seconds": "retained for",
     "lag": "unread messages",
     "lost": "messages lost",
