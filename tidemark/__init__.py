@@ -1,4 +1,4 @@
-"""Tidemark: the public package. Everything that a user's program imports.
+"""The public package of Tidemark: everything that a program imports.
 
     import tidemark
 
@@ -9,8 +9,8 @@
         async for message in messages:  # asking for the next one commits this one
             print(message.body)
 
-The names below are loaded on first use: ``tidemark.errors`` and ``tidemark.formats`` are imported
-by every service, and none of them should pay for an HTTP client.
+The names below are loaded on first use, because every service imports ``tidemark.errors`` and
+``tidemark.formats`` and none of them should load an HTTP client.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Load a client name when it is first asked for."""
+    """Import a client name on first use."""
     if name not in __all__:
         raise AttributeError(f"module 'tidemark' has no attribute {name!r}")
     from tidemark.client import batching, client, messages, subscription, sync, sync_subscription
@@ -69,5 +69,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What a program may use, also before it was loaded."""
+    """List the public names, including those that are not loaded yet."""
     return sorted({*__all__, "__all__", "__doc__", "__name__", "__version__", "errors"})

@@ -1,6 +1,6 @@
-"""The seam for time: decisions take times as arguments, shells take a ``Clock``.
+"""The interface of clocks: decisions take times as arguments, shells take a ``Clock``.
 
-The system clock is ``shared.runtime.clock.SystemClock``; tests and simulations bring their own.
+The system clock is ``shared.runtime.clock.SystemClock``; tests and simulations use their own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Three clocks, each for what only it can do."""
+    """Three clocks, each for its own purpose."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may step. For store times and people."""
+        """Milliseconds since 1970-01-01 UTC; may step. For store times and display."""
         ...
 
     def monotonic(self) -> float:

@@ -1,8 +1,8 @@
-"""The error tree: a stable code, the facts as attributes, what is still safe, what to do.
+"""The error classes: each has a stable code, facts as attributes, and advice.
 
-Every code heads an entry in docs/runbook.md. A message reads
+Every code is a heading in docs/runbook.md. A message has the form
 ``[code] what happened, with number, limit and path. What is still safe. What to do.``
-Expected outcomes are values, not exceptions; these are for what the caller asked and did not get.
+Expected outcomes are values, not exceptions; exceptions are for requests that failed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMED_MAX: Final = 8
-"""So many of a list of files are named in one sentence."""
+"""Maximum number of files that one message lists."""
 
 
 class TidemarkError(Exception):
-    """Base of all errors that a user of Tidemark can meet.
+    """Base class of all errors of Tidemark.
 
-    code: stable, kebab-case, a heading of docs/runbook.md. status: the HTTP status it is answered
-    with. retriable: the same call, unchanged, may succeed later. facts: numbers and names, also
-    reachable as attributes.
+    code: stable, kebab-case, a heading of docs/runbook.md. status: HTTP status of the answer.
+    retriable: the same call, unchanged, may succeed later. facts: numbers and names, also available
+    as attributes.
     """
 
     code: ClassVar[str] = "internal"
@@ -38,7 +38,7 @@ class TidemarkError(Exception):
         super().__init__(f"[{self.code}] {detail}" + (f" {advice}" if advice else ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by calling the class: some take the store's facts in place of a ready sentence.
+        # The class is not called: some take other arguments than a message, advice and facts.
         kind = type(self)
         made_by: tuple[Any, ...] = (_same, (kind,))
         if kind.__module__ == LATER:
@@ -53,14 +53,14 @@ class TidemarkError(Exception):
 
 
 LATER: Final = "answered"
-"""Module of the classes for codes that only a later version knows."""
+"""Name of the module of classes for codes that only a later version knows."""
 
 
 @functools.lru_cache(maxsize=256)
 def kind_of_later(code: str, title: str, status: int, retriable: bool) -> type[TidemarkError]:
-    """A class for a code of a later version: still a TidemarkError with that code."""
+    """Make a class for a code of a later version: a TidemarkError subclass with that code."""
     members = {
-        "__module__": LATER,  # not ours: no heading of the runbook speaks of it
+        "__module__": LATER,  # not this module: such codes have no heading in the runbook
         "code": code,
         "title": title,
         "status": status,
@@ -78,17 +78,17 @@ def _restored(
     described: tuple[Any, ...],
     args: tuple[Any, ...],
 ) -> TidemarkError:
-    """An error as it was pickled or copied; its attributes follow."""
+    """Recreate an error that was pickled or copied; its attributes are set afterwards."""
     kind = kind_of(*described)
     return kind.__new__(kind, *args)
 
 
 class StoreError(TidemarkError):
-    """What the files, or the disk under them, did."""
+    """An error of the store's files or of the disk."""
 
 
 class CorruptRecord(StoreError):
-    """Bytes in the commit log that cannot be trusted, below a durable mark."""
+    """Bytes in the commit log, below a durable position, are damaged."""
 
     code, title, status = "corrupt-record", "The commit log is damaged", 503
 
@@ -106,17 +106,19 @@ class CorruptRecord(StoreError):
 
 
 class LogFilesMissing(CorruptRecord):
-    """Files of the commit log that were there are not."""
+    """Files of the commit log that existed are missing."""
 
     code, title = "log-files-missing", "Files of the commit log are missing"
 
     def __init__(
         self, at: int, reason: str, path: Path, *, found: int | None, is_first: bool
     ) -> None:
-        """at: where the missing bytes begin. found: where records go on behind them; None: nowhere.
-        is_first: nothing lies before them."""
-        cut = f"`tidemark store repair --cut-at {at} --yes` gives up what is behind it"
-        begin = f"`tidemark store repair --begin-at {found} --yes` gives up what is before"
+        """at: start of the missing bytes. found: where records continue after them; None: nowhere.
+
+        is_first: whether no records precede the missing bytes.
+        """
+        cut = f"`tidemark store repair --cut-at {at} --yes` gives up the records after it"
+        begin = f"`tidemark store repair --begin-at {found} --yes` gives up the records before it"
         ways = [*([] if is_first else [cut]), *([] if found is None else [begin])]
         StoreError.__init__(
             self,
@@ -132,22 +134,22 @@ class LogFilesMissing(CorruptRecord):
 
 
 class LogFilesMisnamed(CorruptRecord):
-    """Files of the commit log lie under each other's names; what is in them is sound."""
+    """Files of the commit log have each other's names; their contents are sound."""
 
     code, title = "log-files-misnamed", "Files of the commit log have wrong names"
 
     def __init__(self, at: int, named: Mapping[int, int], path: Path) -> None:
-        """at: start of the first of them, by its name. named: start by name → true start. path: of
-        that file, in its store's ``commitlog/``."""
+        """at: start of the first of them, by its name. named: maps the start by name to the true
+        start. path: of that file, in its store's ``commitlog/``."""
         first = sorted(named.items())[:NAMED_MAX]
         which = ", ".join(f"{name:020d} is {true:020d}" for name, true in first)
         if len(named) > NAMED_MAX:
             which += f" and {len(named) - NAMED_MAX} more"
         StoreError.__init__(
             self,
-            f"files in {path.parent} were renamed, by what their first records say: {which}. "
+            f"files in {path.parent} were renamed, according to their first records: {which}. "
             "Nothing is served, nothing was changed.",
-            "Stop the node and give them their names back, which loses nothing: "
+            "Stop the node and restore their names, which loses nothing: "
             f"`tidemark store repair --store {path.parent.parent} --rename`.",
             at=at,
             reason="renamed",
@@ -156,19 +158,19 @@ class LogFilesMisnamed(CorruptRecord):
 
 
 class LogFileReplaced(StoreError):
-    """An open log file lost its name, or its name leads to another file now."""
+    """An open log file has lost its name, or its name now refers to another file."""
 
     code, title = "log-file-replaced", "A commit log file was changed under a running node"
 
 
 class DamagedFile(StoreError):
-    """A derived or small file (queue, index, checkpoint, JSON) that cannot be trusted."""
+    """A derived or small file (queue, index, checkpoint, JSON) is damaged."""
 
     code, title, status = "damaged-file", "A derived file is damaged", 503
 
 
 class UnreadableState(StoreError):
-    """A sound record of the node's own topic that says nothing this version understands."""
+    """A sound record of the node's own topic that this version does not understand."""
 
     code, title = "state-record-unreadable", "A state record cannot be read"
 
@@ -180,25 +182,25 @@ class QueueGap(StoreError):
 
 
 class StrayFile(StoreError):
-    """A file that does not belong into a directory of fixed-size files."""
+    """A file that does not belong in a directory of fixed-size files."""
 
     code, title = "stray-file", "A file does not belong here"
 
 
 class WrongFileSize(StoreError):
-    """A file of another size than this store is configured for."""
+    """The size of a file differs from the store's configuration."""
 
     code, title = "wrong-file-size", "A file has the wrong size"
 
 
 class StoreSizesDiffer(StoreError):
-    """The store was made with other file sizes than configured now."""
+    """The store was created with other file sizes than those configured now."""
 
     code, title = "store-sizes-differ", "The store has other sizes than configured"
 
 
 class StoreLocked(StoreError):
-    """Another process holds the store."""
+    """Another process has locked the store."""
 
     code, title = "store-locked", "Another process holds the store"
 
@@ -210,38 +212,38 @@ class StoreFormatUnknown(StoreError):
 
 
 class StoreMissing(StoreError):
-    """There is no store where one was to be read."""
+    """The store to be read does not exist."""
 
     code, title, status = "store-missing", "There is no store here", 404
 
 
 class PathTooLong(StoreError):
-    """A socket's path is longer than the kernel takes."""
+    """The path of a socket is longer than the kernel allows."""
 
     code, title = "path-too-long", "A path is too long for a socket"
 
 
 class DiskFull(StoreError):
-    """No blocks left for what must be written."""
+    """The file system has no space left for a write."""
 
     code, title, status, retriable = "disk-full", "The disk is full", 507, True
 
 
 class ReadOnlyDisk(StoreError):
-    """The file system refuses writes."""
+    """The file system rejects writes."""
 
     code, title, status, retriable = "read-only-disk", "The disk is read-only", 507, True
 
 
 class OutOfResources(StoreError):
-    """The system gives this process no further descriptor, mapping or memory for a file."""
+    """The system grants no further descriptor, mapping or memory for a file."""
 
     code, title, status = "out-of-resources", "The process is at a limit of the system", 503
     retriable = True
 
 
 class ReadFailed(StoreError):
-    """The disk did not give back the bytes of a file."""
+    """The disk failed to read bytes of a file."""
 
     code, title, status = "read-failed", "A read from the disk failed", 503
 
@@ -249,25 +251,25 @@ class ReadFailed(StoreError):
 class WriteFailed(StoreError):
     """A write to the commit log failed part-way; nothing of it was published. The process ends.
 
-    The outcome is unknown, as after ``ack-timeout``: records that were written whole before the
-    failure are there after the next start. A repeat with the same unique ids is stored once. To a
-    sender ``results`` says of each message where it is if it is there, and ``outcome``.
+    The outcome is unknown, as after ``ack-timeout``: records that were written completely before
+    the failure exist after the next start. A retry with the same unique ids is stored once. For a
+    sender, ``results`` has the position of each message if it exists, and ``outcome``.
     """
 
     code, title, status = "write-failed", "A write to the commit log failed", 504
     retriable = True
     appended: object | None = None
-    """Of an append: where its records were to be, as the broker's ``append`` says it."""
+    """For an append: where its records would be, as the broker's ``append`` returns it."""
 
 
 class FlushFailed(StoreError):
-    """fdatasync failed: what the page cache holds may never reach the disk. The process ends."""
+    """fdatasync failed: data in the page cache may never reach the disk. The process ends."""
 
     code, title = "flush-failed", "A flush to disk failed"
 
 
 class MemoryLockRefused(StoreError):
-    """The system does not let a file be held in memory. A warning: everything works without."""
+    """The system refuses to lock a file in memory. A warning: everything works without it."""
 
     code, title = "memory-lock-refused", "A file cannot be locked in memory"
 
@@ -279,79 +281,79 @@ class ReplacedPositions(StoreError):
 
 
 class RestartNeeded(StoreError):
-    """Something that this process was started without is there again. The process ends."""
+    """A resource that was missing at the start is available again. The process ends."""
 
     code, title, status, retriable = "restart-needed", "The process has to start again", 503, True
 
 
 class GroupStore(StoreError):
-    """The store belongs to a group and was to be opened alone, or the other way round."""
+    """The store belongs to a group and was opened for a node without one, or the reverse."""
 
     code, title = "group-store", "The store belongs to another kind of node"
 
 
 class HaltedReplica(StoreError):
-    """What this replica holds contradicts what the group confirmed. It serves nothing."""
+    """This replica's data contradicts what the group confirmed. It serves nothing."""
 
     code, title, status = "halted-replica", "The replica is halted", 503
 
 
 class FileNotReady(StoreError):
-    """The next commit log file was not there in time."""
+    """The next commit log file was not created in time."""
 
     code, title, status, retriable = "file-not-ready", "The next file is not ready", 503, True
 
 
 class RequestError(TidemarkError):
-    """What a caller asked for and cannot have."""
+    """A request that cannot be fulfilled."""
 
     status = 400
 
 
 class BadRequest(RequestError):
-    """A field is missing, of the wrong type or out of its range."""
+    """A field is missing, has the wrong type or is out of range."""
 
     code, title = "bad-request", "The request is not understood"
 
 
 class BadName(RequestError):
-    """A topic or group name outside the rule."""
+    """A topic or group name that breaks the naming rule."""
 
     code, title = "bad-name", "The name is not allowed"
 
 
 class BadProperty(RequestError):
-    """A property that could not be stored as given."""
+    """A property that cannot be stored as given."""
 
     code, title = "bad-property", "The property is not allowed"
 
 
 class MessageTooLarge(RequestError):
-    """Larger than the store or the request limit takes."""
+    """The message exceeds the limit of the store or of a request."""
 
     code, title, status = "too-large", "Too large", 413
 
 
 class TooManyMessages(RequestError):
-    """More messages in one request than allowed."""
+    """One request has more messages than allowed."""
 
     code, title, status = "too-many-messages", "Too many messages in one request", 413
 
 
 class TooManyValues(RequestError):
-    """More values in one request body than a broker decodes."""
+    """One request body has more values than a broker decodes."""
 
     code, title, status = "too-many-values", "Too many values in one request", 413
 
 
 class UnsupportedMediaType(RequestError):
-    """A content type we do not speak."""
+    """The content type is not supported."""
 
     code, title, status = "unsupported-media-type", "Content type not supported", 415
 
 
 class UnknownTopic(RequestError):
-    """No topic of that name."""
+    """There is no topic of that name."""
 
     code, title, status = "unknown-topic", "No such topic", 404
 
@@ -363,19 +365,19 @@ class NotPermitted(RequestError):
 
 
 class UnknownQueue(RequestError):
-    """The topic has no such queue."""
+    """The topic has no queue of that number."""
 
     code, title, status = "unknown-queue", "No such queue", 404
 
 
 class UnknownMessage(RequestError):
-    """No message of that id, or it has expired."""
+    """There is no message of that id, or it has expired."""
 
     code, title, status = "unknown-message", "No such message", 404
 
 
 class UnknownGroup(RequestError):
-    """No consumer group of that name."""
+    """There is no consumer group of that name."""
 
     code, title, status = "unknown-group", "No such group", 404
 
@@ -387,43 +389,43 @@ class UnknownMember(RequestError):
 
 
 class MemberFenced(RequestError):
-    """Another program has joined the group under the member's name since."""
+    """Another program has since joined the group under the member's name."""
 
     code, title, status = "member-fenced", "Another has joined under this member's name", 409
 
 
 class StaleGeneration(RequestError):
-    """The group's queues have been assigned anew since the generation that the caller names."""
+    """The queues were assigned anew since the generation that the caller sent."""
 
     code, title, status = "stale-generation", "The generation is not the current one", 409
 
 
 class NotAssigned(RequestError):
-    """The queue is assigned to another member, or to none."""
+    """The queue is assigned to another member or is unassigned."""
 
     code, title, status = "not-assigned", "The queue is not assigned to this member", 409
 
 
 class MemberRequired(RequestError):
-    """The group has members, and the caller does not say which one it is."""
+    """The group has members, and the request does not name one of them."""
 
     code, title, status = "member-required", "Only members may do this now", 409
 
 
 class OffsetBeyondEnd(RequestError):
-    """A commit behind the last message of the queue."""
+    """A commit after the last message of the queue."""
 
     code, title = "offset-beyond-end", "The offset is beyond the queue's end"
 
 
 class GroupInUse(RequestError):
-    """The group has members, and what is asked would be done behind their backs."""
+    """The group has members, which the requested change would affect unnoticed."""
 
     code, title, status = "group-in-use", "The group has members", 409
 
 
 class BroadcastGroup(RequestError):
-    """Members of a broadcast group keep their own offsets; nothing is sent back to it."""
+    """Members of a broadcast group keep their own offsets; its messages cannot be nacked."""
 
     code, title, status = "broadcast-group", "Not for broadcast groups", 409
 
@@ -435,25 +437,25 @@ class ConsumeDisabled(RequestError):
 
 
 class BadTags(RequestError):
-    """A tag expression that is neither * nor tags with || between them."""
+    """A tag expression that is neither ``*`` nor tags separated by ``||``."""
 
     code, title = "bad-tags", "The tag expression is not understood"
 
 
 class DelayOutOfRange(RequestError):
-    """A delay level that is not configured, or a time too far ahead."""
+    """A delay level that is not configured, or a time too far in the future."""
 
     code, title = "delay-out-of-range", "The delay is out of range"
 
 
 class UnknownDelayed(RequestError):
-    """No delayed message of that id waits: it was delivered, cancelled, or never was."""
+    """No delayed message of that id waits: it was delivered, cancelled or never existed."""
 
     code, title, status = "unknown-delayed", "No such delayed message", 404
 
 
 class UnknownCall(RequestError):
-    """No such path, or not with this method."""
+    """There is no such path, or not with this method."""
 
     code, title, status = "unknown-call", "No such call", 404
 
@@ -465,7 +467,7 @@ class UnknownMethod(RequestError):
 
 
 class SlowRequest(RequestError):
-    """The request did not arrive in time. Nothing was stored."""
+    """The request did not arrive completely in time. Nothing was stored."""
 
     code, title, status = "slow-request", "The request took too long to arrive", 408
     retriable = True
@@ -484,55 +486,55 @@ class DispatchBehind(NotServing):
 
 
 class Overloaded(NotServing):
-    """A bound on connections, held requests or waiting bytes is reached."""
+    """A limit on connections, held requests or waiting bytes is reached."""
 
     code, title = "overloaded", "The node is at a limit"
 
 
 class NotMaster(NotServing):
-    """Only the master of the group does this; facts: master, api (both None while unknown)."""
+    """Only the master of the group can do this; facts: master, api (both None while unknown)."""
 
     code, title, status = "not-master", "Another node is the master", 421
 
 
 class Fenced(NotServing):
-    """The node was master, and its lease is over or lost: it answers nothing for the group."""
+    """The node was master and its lease has expired or was lost: it answers no group request."""
 
     code, title = "fenced", "The node is no longer the master"
 
 
 class SwitchingOver(NotServing):
-    """A planned switch is under way: sends wait for the next master. Nothing was stored."""
+    """A planned switchover is in progress: sends wait for the next master. Nothing was stored."""
 
     code, title = "switching-over", "The master is being switched"
 
 
 class NotEnoughReplicas(NotServing):
-    """The asked level needs more copies than this node has."""
+    """The requested ack level needs more copies than there are replicas."""
 
     code, title = "not-enough-replicas", "Not enough replicas"
 
 
 class NodeAlone(NotEnoughReplicas):
-    """The node is in no group: it will never have a second copy."""
+    """The node is in no group, so a second copy is impossible."""
 
     retriable = False
 
 
 class AckTimeout(TidemarkError):
-    """Stored, but the asked level was not reached in time: the outcome is unknown."""
+    """Stored, but the requested level was not reached in time: the outcome is unknown."""
 
     code, title, status, retriable = "ack-timeout", "Stored, level not reached in time", 504, True
 
 
 class ClusterRefused(TidemarkError):
-    """A cluster command that its guard does not allow; nothing was changed."""
+    """A cluster command that its safety check rejects; nothing was changed."""
 
     code, title, status = "cluster-refused", "The cluster command is refused", 409
 
 
 class LeaseUnavailable(TidemarkError):
-    """Where the lease is kept cannot be reached, or does not answer in time."""
+    """The lease store cannot be reached or does not answer in time."""
 
     code, title, status, retriable = "lease-unavailable", "The lease cannot be reached", 503, True
 
@@ -544,25 +546,25 @@ class Unreachable(TidemarkError):
 
 
 class BadConfig(TidemarkError):
-    """Settings that cannot be used; names every one of them at once."""
+    """Invalid settings; lists all of them at once."""
 
     code, title = "bad-config", "The configuration has mistakes"
 
 
 class CannotListen(TidemarkError):
-    """A port is taken, or not ours to take. The process ends."""
+    """A port is in use or not permitted. The process ends."""
 
     code, title = "cannot-listen", "A port cannot be listened on"
 
 
 class PartEnded(TidemarkError):
-    """A part of a service returned although nobody asked it to stop; the process ends."""
+    """A part of a service ended although it was not asked to stop; the process ends."""
 
     code, title = "part-ended", "A part of the service ended by itself"
 
 
 class BrokenAnswer(TidemarkError):
-    """The other side does not speak our protocol: a proxy, another server, another version."""
+    """The answer does not follow the protocol: a proxy, another server, another version."""
 
     code, title, status = "broken-answer", "The answer is not understood", 502
 

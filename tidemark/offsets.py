@@ -1,8 +1,8 @@
-"""Positions that must not be mixed up: three integers with three meanings.
+"""Types of positions: three integers with different meanings that must not be mixed up.
 
 A *physical offset* is a byte position in the endless commit log. A *queue offset* is the number of
-a message inside one (topic, queue), from 0, step 1. An *epoch* counts masters. All three are ≥ 0;
-a position that is not known is ``None``, never 0 or −1.
+a message within one (topic, queue), counted from 0. An *epoch* counts masters. All three are ≥ 0;
+an unknown position is ``None``, never 0 or −1.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ PhysicalOffset = NewType("PhysicalOffset", int)
 """Byte position in the commit log; file names are physical offsets."""
 
 QueueOffset = NewType("QueueOffset", int)
-"""Number of a message inside one (topic, queue)."""
+"""Number of a message within one (topic, queue)."""
 
 Epoch = NewType("Epoch", int)
-"""Number of a master's reign; 0 before the first."""
+"""Number of a master's term; 0 before the first."""
 
 UNIT_SIZE: Final = 20
 """Bytes of one consume queue unit: queue offset times this = logic offset (store layout 4.1)."""

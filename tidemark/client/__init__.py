@@ -1,14 +1,16 @@
-"""The asyncio client, its sync façade, and nothing of the store: it knows formats only.
+"""The asyncio client and its synchronous façade. It depends on formats only, not on the store.
 
-``client.connect`` composes the parts: ``connection`` speaks HTTP, ``producer`` sends (``checks``
-refuses a bad message, ``batching`` says when a batch is full or due, ``turns`` shares its bounds),
-``consumer`` pulls, ``admin``, ``groups``, ``delayed``,
-``dead_letters`` and ``trace`` administrate, ``messages`` holds what comes and goes, ``retries``
-says which failed call may be repeated.
+``client.connect`` composes the parts. ``connection`` makes HTTP calls. ``producer`` sends:
+``checks`` rejects invalid messages, ``batching`` decides when a batch is full or due, and ``turns``
+shares the bounds fairly. ``consumer`` pulls. ``admin``, ``groups``, ``delayed``, ``dead_letters``
+and ``trace`` are administrative calls. ``messages`` defines the messages sent and received, and
+``retries`` defines which failed calls may be repeated.
 
-A member of a group is ``subscription`` to the program and ``feed`` within: ``member`` beats,
-``changes`` takes queues up and lets them go, ``fetching`` brings messages, ``committing`` tells how
-far the program is, ``handlers`` works on several at once. Their rules are pure: ``holdings`` (which
-queues, in which state), ``lease`` (until when), ``progress`` (what is done), ``commits`` (what is
-told, and when), ``key_order`` (whose turn it is), ``failures`` (what becomes of one that failed).
+``subscription`` is the public object of a group member, and ``consumer_engine`` runs its parts:
+``member`` sends heartbeats, ``changes`` takes over and releases queues, ``fetching`` pulls
+messages, ``committing`` commits the position, and ``handlers`` processes several messages at once.
+The rules are pure modules: ``holdings`` (queues and their states), ``lease`` (how long the member
+owns its queues), ``progress`` (which messages are done), ``commits`` (which offsets to commit and
+when), ``key_order`` (which message may be processed next), ``failures`` (what happens to a message
+whose handler failed).
 """

@@ -1,4 +1,4 @@
-"""Topics: make, list, show, delete; and what the store keeps of them."""
+"""Administrative calls for topics and retention: create, list, show and delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.client.paths import path
 
 
 class Admin:
-    """The administrating part of a client."""
+    """The administrative calls of a client."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -21,10 +21,10 @@ class Admin:
     async def create_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
-        """Make a topic, or give an existing one this many queues. The same call may be repeated.
+        """Create a topic, or give an existing one this many queues. The call may be repeated.
 
-        queues: None leaves them as they are; a new topic gets 4. retention_ms: messages older than
-        this are not shown, 0: all are; None leaves it as it is.
+        queues: None leaves the number unchanged; a new topic gets 4. retention_ms: older messages
+        are not served; 0 serves all messages, None leaves the setting unchanged.
         """
         body: dict[str, object] = {}
         if queues is not None:
@@ -37,13 +37,13 @@ class Admin:
         return _topic(answer.map())
 
     async def topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         entries = listed(self._connection, "topics", is_plain_read=True)
         found = [_topic(wire) async for wire in entries]
         return sorted(found, key=lambda topic: topic.name)
 
     async def topic(self, topic: str) -> Topic:
-        """One topic with the range of every queue; raises UnknownTopic."""
+        """One topic with the offset range of every queue. Raises UnknownTopic."""
         answer = await self._connection.call(
             "GET", path("topics", topic), idempotent=True, is_plain_read=True
         )
@@ -56,7 +56,7 @@ class Admin:
         )
 
     async def retention(self) -> dict[str, Any]:
-        """How full the disk is, what is deleted next, and when it will be full; as answered."""
+        """Disk usage, the next deletion and the time until the disk is full, as answered."""
         answer = await self._connection.call("GET", path("retention"), idempotent=True)
         return answer.map()
 

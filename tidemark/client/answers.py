@@ -1,7 +1,7 @@
-"""What a broker answers: a success, or a typed error by its code.
+"""Decodes a broker's answer into a success or into a typed error by its code.
 
-An error's class is the one of ``tidemark.errors`` with that code; a code of a later broker is still
-a TidemarkError that has it. Used by ``transport``.
+The error class is the one of ``tidemark.errors`` with that code. An unknown code of a later broker
+becomes a TidemarkError that keeps the code. ``transport`` uses this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDS: Final = "application/vnd.tidemark.records"
 
 
 class Answer(NamedTuple):
-    """A success: headers and body as they came."""
+    """A successful answer: headers and body as received."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
         return cast(dict[str, Any], value)
 
     def number(self, header: str) -> int:
-        """A whole number in a header; raises BrokenAnswer if it is missing or none."""
+        """A whole number from a header. Raises BrokenAnswer if it is missing or not a number."""
         try:
             return int(self.headers[header])
         except (KeyError, ValueError) as error:
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.TidemarkError:
-    """The typed error for an answer that is none: by its code, else one that names the status."""
+    """Return the typed error for a failed answer; BrokenAnswer if it has no error code."""
     try:
         if headers.get("Content-Type", "").startswith(MSGPACK):
             wire = msgpack.unpackb(body, strict_map_key=False)
@@ -65,7 +65,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> errors.Tid
         or _kinds().get((code, not retriable))
         or errors.kind_of_later(code, str(wire.get("title", "")), status, retriable)
     )
-    # Not kind(...): some errors take the store's own facts instead of a ready sentence.
+    # Not kind(...): some errors take other arguments than a message, advice and facts.
     error = kind.__new__(kind)
     errors.TidemarkError.__init__(
         error, str(wire.get("detail", "")), str(wire.get("advice", "")), **facts
@@ -78,7 +78,7 @@ _ERROR_FIELDS: Final = frozenset({"code", "title", "detail", "advice", "retriabl
 
 @functools.cache
 def _kinds() -> dict[tuple[str, bool], type[errors.TidemarkError]]:
-    """Every error class of ``tidemark.errors`` by its code, and whether a repetition may help."""
+    """Every error class of ``tidemark.errors`` by its code and retriable flag."""
     found: dict[tuple[str, bool], type[errors.TidemarkError]] = {}
     pending: list[type[errors.TidemarkError]] = [errors.TidemarkError]
     while pending:

@@ -1,8 +1,8 @@
-"""When is a batch full or due, and how a long list is cut into requests. Pure: times come in.
+"""Decides when a batch is full or due, and splits a list into requests. Pure: times are arguments.
 
-Invariants: a batch holds at most ``count_max`` messages and, unless one message alone is larger,
-at most ``size_max`` bytes; with ``in_flight_max`` 1 the requests of one lane leave in the order in
-which their messages were given, so order within a queue is kept. The shell is ``producer``.
+Invariants: a batch holds at most ``count_max`` messages. It holds at most ``size_max`` bytes unless
+a single message is larger. With ``in_flight_max`` 1 the requests of one lane are sent in the order
+in which their messages were submitted, so order within a queue is kept. The shell is ``producer``.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 MESSAGE_OVERHEAD: Final = 64
-"""Bytes that a message adds to a request beyond its body: field names, tags, short keys."""
+"""Bytes a message adds to a request besides its body: field names, tags, short keys."""
 
 
 class Limits(NamedTuple):
     """Bounds of batching.
 
-    count_max, size_max: messages and bytes in one request. Too small: one fdatasync carries few
-    messages; too large: a lost answer leaves more messages of unknown outcome.
-    linger_ms: how long a batch that is not full waits for more. 0: it leaves as soon as a request
-    may be in flight, so a lone ``await send`` pays nothing; more trades latency for larger batches.
-    in_flight_max: requests in flight per lane. More than 1 gives up the order of a queue.
-    waiting_size_max: bytes taken from callers that have neither been answered nor dropped; beyond
-    it ``send`` and ``send_many`` wait. requests_max: requests of all lanes in flight at once, each
-    on a connection of its own; more wait for their turn, first come, first served.
+    count_max, size_max: messages and bytes in one request. Too small: one fdatasync covers few
+    messages. Too large: a lost answer leaves more messages of unknown outcome.
+    linger_ms: how long a batch that is not full waits for more messages. 0 sends it as soon as a
+    request may be in flight, so a single ``await send`` has no added latency. A larger value trades
+    latency for larger batches.
+    in_flight_max: requests in flight per lane. More than 1 does not preserve the order of a queue.
+    waiting_size_max: bytes accepted from callers and not yet answered or dropped. Above this bound
+    ``send`` and ``send_many`` wait.
+    requests_max: requests of all lanes in flight at once, each on its own connection. Further
+    requests wait in first-come, first-served order.
     """
 
     count_max: int = 1000
@@ -38,7 +40,7 @@ class Limits(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a lane does with its open batch."""
+    """What a lane does next with its open batch."""
 
     EMPTY = "empty"
     SEND = "send"
@@ -47,14 +49,14 @@ class Verdict(Enum):
 
 
 class Decision(NamedTuple):
-    """A verdict, and for WAIT_FOR_TIME how many milliseconds are left."""
+    """A verdict, and for WAIT_FOR_TIME the remaining time in milliseconds."""
 
     verdict: Verdict
     wait_ms: float = 0.0
 
 
 def decide(*, count: int, size: int, age_ms: float, in_flight: int, limits: Limits) -> Decision:
-    """Say what happens to an open batch of ``count`` messages, ``size`` bytes, ``age_ms`` old."""
+    """Decide about an open batch of ``count`` messages, ``size`` bytes, ``age_ms`` old."""
     if count == 0:
         return Decision(Verdict.EMPTY)
     if in_flight >= limits.in_flight_max:
@@ -65,7 +67,7 @@ def decide(*, count: int, size: int, age_ms: float, in_flight: int, limits: Limi
 
 
 def take(sizes: Iterable[int], limits: Limits) -> int:
-    """Number of leading messages that go into one request: at least one if there is any."""
+    """Number of leading messages that fit into one request: at least one unless sizes is empty."""
     taken = total = 0
     for size in sizes:
         if taken and (taken >= limits.count_max or total + size > limits.size_max):
@@ -76,7 +78,7 @@ def take(sizes: Iterable[int], limits: Limits) -> int:
 
 
 def cut(sizes: Sequence[int], limits: Limits) -> Iterator[range]:
-    """Cut a list of message sizes into consecutive ranges, one request each, in order."""
+    """Split a list of message sizes into consecutive ranges, one per request, in order."""
     start = 0
     while start < len(sizes):
         end = start + take(islice(sizes, start, None), limits)

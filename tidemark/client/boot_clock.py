@@ -1,7 +1,7 @@
-"""The clock that leases and intervals of a member are told by: it goes on while the machine sleeps.
+"""The clock for a member's leases and intervals. It continues while the machine is suspended.
 
-``time.monotonic`` stands still in a suspended machine, and a member that woke up would take its
-lease for young. Systems without such a clock get the monotonic one.
+``time.monotonic`` stops in a suspended machine, so a member that resumes would still consider an
+expired lease valid. Systems without a boot-time clock use the monotonic one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import time
 
 
 def _system_boot_ms() -> float:
-    """Milliseconds since boot, suspend included."""
+    """Milliseconds since boot, including time in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
 
 
 def _monotonic_ms() -> float:
-    """Milliseconds that never step back, suspend left out."""
+    """Milliseconds of a monotonic clock, without time in suspend."""
     return time.monotonic() * 1000
 
 

@@ -1,8 +1,9 @@
-"""Where a member of a broadcast group begins, found out when it joins and kept by the member.
+"""Resolves where a member of a broadcast group starts. The member resolves it once, when it joins.
 
-Nobody commits for such a member, and the broker forgets its places when it restarts: resolved anew
-then, ``last`` would pass over what came while the member was away. So the member asks once, before
-``subscribe`` is entered, and from then on says its places itself.
+A broadcast member does not commit, and the broker forgets its positions at a restart. If the broker
+resolved ``last`` again after a restart, the member would skip the messages that arrived meanwhile.
+Therefore the member resolves its start offsets before ``subscribe`` is entered and sends its
+positions itself from then on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from tidemark.client.groups import Groups
 async def broadcast_starts(
     connection: Connection, group: str, queues: Iterable[Queue]
 ) -> dict[Queue, int]:
-    """Queue offset of each queue that the group's ``start`` means now.
+    """Resolve the group's ``start`` setting to the current queue offset of each queue.
 
-    Raises what the calls raise, UnknownTopic among them.
+    Raises what the calls raise, for example UnknownTopic.
     """
     start = (await Groups(connection).get(group)).group.start
     wanted = set(queues)

@@ -1,9 +1,10 @@
-"""Tells the program which queues come and go, and lets go of those that do. One step at a time.
+"""Notifies the program of assigned and revoked queues and releases revoked queues, one at a time.
 
-A queue that arrives: look up what is committed, tell the program, then fetch. One that leaves:
-when nothing of it is under way, tell the program, commit, then release it, so that the broker may
-give it to another. One that is lost: tell the program. The program's callbacks run here and not in
-the heartbeats' task: a slow one costs no lease.
+For an assigned queue: look up the committed offset, notify the program, then fetch. For a revoked
+queue: wait until none of its messages is in progress, notify the program, commit, then release it
+so that the broker can assign it to another member. For a lost queue: notify the program. The
+program's callbacks run here and not in the heartbeat task, so a slow callback does not cost the
+lease.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.member import Member
 
 Callback = Callable[[list[Queue]], Awaitable[None]]
-"""What a program gives to be told of queues: (topic, queue) each."""
+"""The program's callback for assigned or revoked queues, each a (topic, queue) pair."""
 
 
 class Changes:
-    """Follows a member's holdings."""
+    """Applies changes of a member's queues."""
 
     def __init__(
         self,
@@ -35,21 +36,21 @@ class Changes:
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
 
     async def run(self) -> None:
-        """Follow for ever. What a callback raises ends it, and the subscription with it."""
+        """Run for ever. An exception of a callback ends this task and the subscription."""
         holdings = self._member.holdings
         while True:
             if lost := self._member.take_lost():
-                await self._tell_revoked(lost)
+                await self._notify_revoked(lost)
             elif left := [held for held in holdings.of(Hold.LEAVING) if held.is_idle]:
                 await self.let_go(left)
-            elif arrived := [held for held in holdings.of(Hold.ARRIVING) if not held.told]:
+            elif arrived := [held for held in holdings.of(Hold.ARRIVING) if not held.is_notified]:
                 await self._take_up(arrived)
             else:
                 await self._member.pulse.wait()
 
     async def let_go(self, left: list[HeldQueue]) -> None:
-        """Tell the program, commit, release. Nothing of these queues is under way."""
-        await self._tell_revoked(left)
+        """Notify the program, commit, release. No message of these queues is in progress."""
+        await self._notify_revoked(left)
         await self._committing.settle(left)
         self._member.holdings.release(left)
         self._member.ledger.forget(held.queue for held in left)
@@ -66,22 +67,22 @@ class Changes:
                 held.start_at(offset)
                 member.ledger.know(held.queue, offset)
             elif held.fetched_to is None:
-                held.is_placed = True  # the broker resolves where a queue starts
-        # Some may have been taken away again while we asked: of those the program hears nothing.
+                held.is_placed = True  # the broker resolves the start offset
+        # A queue may have been revoked during the call: then the program is not notified of it.
         arrived = [held for held in arrived if held.hold is Hold.ARRIVING]
         for held in arrived:
-            held.told = True
+            held.is_notified = True
         if arrived and self._on_assigned is not None:
             await _call(self._on_assigned, [held.queue for held in arrived])
         member.holdings.own(arrived)
         member.pulse.ring()
 
-    async def _tell_revoked(self, gone: Iterable[HeldQueue]) -> None:
-        told = [held for held in gone if held.told]
-        for held in told:
-            held.told = False
-        if told and self._on_revoked is not None:
-            await _call(self._on_revoked, [held.queue for held in told])
+    async def _notify_revoked(self, gone: Iterable[HeldQueue]) -> None:
+        notified = [held for held in gone if held.is_notified]
+        for held in notified:
+            held.is_notified = False
+        if notified and self._on_revoked is not None:
+            await _call(self._on_revoked, [held.queue for held in notified])
 
 
 async def _call(callback: Callback, queues: list[Queue]) -> None:

@@ -1,10 +1,10 @@
-"""Checks of one message before it leaves, so that a bad one fails alone and at once. Pure.
+"""Checks one message before it is sent, so that an invalid one fails alone and at once. Pure.
 
-A message shares its request with messages of other callers, and a broker refuses a request as a
-whole. What can be judged without the broker is judged here, by the broker's own rules
-(``services/broker/messages``): a wrong type is a TypeError, a wrong value the error that the broker
-would answer. What only the broker knows (the largest body, the number of delay levels, its clock)
-is left to it. Before: ``client``. After: ``producer`` packs the message.
+A message shares its request with messages of other callers, and a broker rejects a request as a
+whole. Therefore everything that can be checked without the broker is checked here by the broker's
+own rules (``services/broker/messages``). A wrong type is a TypeError; a wrong value is the error
+that the broker would answer. The broker checks what only it knows: the maximum body size, the
+number of delay levels, its clock. Before: ``client``. After: ``producer`` packs the message.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemark.formats.delay import DELAY_MS_MAX
 I32_MAX: Final = (1 << 31) - 1
 I64_MAX: Final = (1 << 63) - 1
 TIMEOUT_MS_MAX: Final = 60_000
-"""Of a send: how long a broker waits for a level at most."""
+"""Maximum time in which a broker waits for the ack level of a send."""
 NOTHING_SENT: Final = "Nothing was sent."
 
 
 def check_body(body: object) -> None:
-    """Raise TypeError for what is no bytes."""
+    """Raise TypeError unless body is contiguous bytes."""
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body must be bytes, not {type(body).__name__}; encode it first")
     if isinstance(body, memoryview) and not body.c_contiguous:
@@ -32,7 +32,7 @@ def check_body(body: object) -> None:
 
 
 def check_send(topic: object, ack: object, timeout_ms: object) -> None:
-    """Raise TypeError or BadRequest for what is wrong beside the message."""
+    """Raise TypeError or BadRequest for an invalid argument other than the message."""
     if not isinstance(topic, str):
         raise TypeError(f"topic must be a string, not {type(topic).__name__}")
     if ack is not None and not isinstance(ack, str):
@@ -42,7 +42,7 @@ def check_send(topic: object, ack: object, timeout_ms: object) -> None:
 
 
 def check_whole(value: object, name: str, low: int, high: int) -> None:
-    """Raise TypeError for what is no whole number, BadRequest for one outside [low, high]."""
+    """Raise TypeError unless value is an int, BadRequest if it is outside [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     if not low <= value <= high:
@@ -52,12 +52,12 @@ def check_whole(value: object, name: str, low: int, high: int) -> None:
 
 
 def check_text(value: object, name: str) -> None:
-    """Raise TypeError for what is no string, BadProperty for text that a record cannot hold."""
+    """Raise TypeError unless value is a string, BadProperty if a record cannot hold the text."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     if not value:
         raise errors.BadProperty(
-            f"{name} is empty, and would be lost in the record. {NOTHING_SENT}",
+            f"{name} is empty; a record cannot store an empty value. {NOTHING_SENT}",
             "Leave it out.",
             field=name,
         )
@@ -75,13 +75,13 @@ def check_text(value: object, name: str) -> None:
 
 
 def check_no_string(keys: object) -> None:
-    """Raise TypeError for one string in place of a list of keys: its letters would be the keys."""
+    """Raise TypeError for a single string: its letters would be taken as the keys."""
     if isinstance(keys, str | bytes) or not hasattr(keys, "__iter__"):
         raise TypeError('keys must be a list of strings: keys=["order-1"]')
 
 
 def check_keys(keys: object) -> list[str]:
-    """The keys as a list. Raises TypeError, BadProperty."""
+    """Return the keys as a list. Raises TypeError, BadProperty."""
     check_no_string(keys)
     assert isinstance(keys, Iterable)
     listed = list(keys)
@@ -96,7 +96,7 @@ def check_keys(keys: object) -> list[str]:
 
 
 def check_properties(given: object) -> dict[str, str]:
-    """The properties as a map of their own. Raises TypeError, BadProperty."""
+    """Return a checked copy of the properties. Raises TypeError, BadProperty."""
     if not isinstance(given, Mapping):
         raise TypeError(f"properties must be a map of strings, not {type(given).__name__}")
     pairs = dict(given)
@@ -113,11 +113,11 @@ def check_properties(given: object) -> dict[str, str]:
 
 
 def check_properties_size(size: int) -> None:
-    """size: bytes of names and values, without what the broker adds. Raises BadProperty."""
+    """Raise BadProperty if too large. size: bytes of names and values without the broker's own."""
     if size > properties.PROPERTIES_SIZE_MAX:
         raise errors.BadProperty(
-            f"properties, tags and keys together take {size} bytes, "
-            f"{properties.PROPERTIES_SIZE_MAX} fit into a record. {NOTHING_SENT}",
+            f"properties, tags and keys together take {size} bytes; a record holds at most "
+            f"{properties.PROPERTIES_SIZE_MAX}. {NOTHING_SENT}",
             "Put large values into the body.",
             field="properties",
             limit=properties.PROPERTIES_SIZE_MAX,
@@ -125,10 +125,10 @@ def check_properties_size(size: int) -> None:
 
 
 def check_delay(*, delay_level: object, delay_ms: object, deliver_at_ms: object) -> tuple[str, int]:
-    """The one field of the three that is given, and its value.
+    """Return the name and value of the one delay argument that is given.
 
-    How far ahead a time may be is judged by the broker's clock alone. Raises TypeError, BadRequest,
-    DelayOutOfRange.
+    Only the broker checks how far in the future a time may be, because that depends on its clock.
+    Raises TypeError, BadRequest, DelayOutOfRange.
     """
     given = [
         (name, value)
@@ -142,22 +142,22 @@ def check_delay(*, delay_level: object, delay_ms: object, deliver_at_ms: object)
     if len(given) != 1:
         names = " and ".join(name for name, _ in given)
         raise errors.BadRequest(
-            f"a message has {names}; only one of them may say when it is delivered. {NOTHING_SENT}",
+            f"a message has {names}; only one of them may set its delivery time. {NOTHING_SENT}",
             field=given[1][0],
         )
     ((name, value),) = given
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     if name == "delay_level":
-        low, high = 1, I32_MAX  # how many levels there are, the broker knows
+        low, high = 1, I32_MAX  # the broker checks the number of levels
     elif name == "delay_ms":
         low, high = 0, DELAY_MS_MAX
     else:
         low, high = 0, I64_MAX
     if not low <= value <= high:
         raise errors.DelayOutOfRange(
-            f"{name} is {_shown(value)}: a message can wait for {DELAY_MS_MAX} ms (40 days), "
-            f"levels begin at 1, and no time is negative. {NOTHING_SENT}",
+            f"{name} is {_shown(value)}: the maximum delay is {DELAY_MS_MAX} ms (40 days), "
+            f"levels start at 1, and times are not negative. {NOTHING_SENT}",
             "Send it later, or give an earlier time.",
             field=name,
             limit=DELAY_MS_MAX,
@@ -166,5 +166,5 @@ def check_delay(*, delay_level: object, delay_ms: object, deliver_at_ms: object)
 
 
 def _shown(value: int) -> str:
-    """A number as it may stand in a sentence; Python refuses to print the longest."""
+    """Format a number for a message; Python refuses to format very large ones."""
     return str(value) if value.bit_length() <= 128 else "a huge number"

@@ -1,4 +1,4 @@
-"""The client that programs use: one object with every call, composed of the parts."""
+"""The client that programs use: one object with all calls, composed of the parts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
 from tidemark.client.connection import Connection, OnConnected, OnDisconnected, ReadFrom
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
+from tidemark.client.consumer_engine import ConsumerEngine
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.delayed import Delayed
-from tidemark.client.feed import Feed
 from tidemark.client.group_calls import GroupCalls
 from tidemark.client.groups import Groups, Start, group_settings
 from tidemark.client.handlers import check_is_async
@@ -44,7 +44,7 @@ from tidemark.client.trace import Trace, trace
 DEFAULT_URL: Final = "http://localhost:8080"
 IN_FLIGHT_MAX: Final = 8192
 SPAN_MAX: Final = 2000
-"""Of one queue; as the reference implementation has it."""
+"""Per queue; the same default as the reference implementation."""
 SESSION_MS: Final = 30_000
 
 
@@ -62,24 +62,28 @@ def connect(
     on_connected: OnConnected | None = None,
     on_disconnected: OnDisconnected | None = None,
 ) -> Client:
-    """A client for the broker at ``url``, or for the group that it is a node of; use it with
-    ``async with``.
+    """Create a client for the broker at ``url``, or for the group of which it is a node.
 
-    Nothing is connected yet: connections are made by the first call, and again after a restart or
-    a failover; the other nodes of a group are learned from any of them. Several URLs help where
-    one of the nodes may be away at that moment. linger_ms: wait so long for more messages before a
-    request leaves. retry_for_s: how long a call that may safely be repeated is; longer than a
-    failover takes. request_timeout_s: a call without a time-out of its own ends by then, with all
-    its repetitions; None: 30 s, or retry_for_s if that is longer, but a subscription's ``nack`` and
-    ``commit`` wait for as long as it takes. limits: bounds of memory, requests and
-    connections for sends. read_from: ``any`` has plain reads (pulls, messages by id or key, topics)
-    answered by the nodes given, slaves first: what is confirmed, perhaps a little late. trace: an
-    id of 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen, under which the services
-    log each step of this client's messages; for a few of them, to look into something. headers: of
-    every request, for a proxy that asks for them. ssl: how https addresses are checked; None: by
-    what Python trusts. on_connected, on_disconnected: plain functions, called in the loop with a
-    node's address when it first answers, and with the error too when it does not any more; a client
-    that makes no calls does not notice.
+    Use it with ``async with``. The client connects at the first call, and again after a restart or
+    a failover. It learns the other nodes of a group from any node; several URLs help if one of the
+    nodes may be down at that moment.
+
+    linger_ms: how long a request waits for more messages before it is sent.
+    retry_for_s: how long a call that may safely be repeated is retried. It should be longer than a
+    failover.
+    request_timeout_s: time limit of a call without its own timeout, including all retries. None:
+    30 s, or retry_for_s if that is longer; a subscription's ``nack`` and ``commit`` then wait
+    without a limit.
+    limits: bounds of memory, requests and connections for sends.
+    read_from: with ``any``, plain reads (pulls, messages by id or key, topics) go to the given
+    nodes, slaves first. They return confirmed data that may be slightly behind the master.
+    trace: an id of 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen. The services
+    log each step of this client's messages under it. Use it for a few messages while debugging.
+    headers: added to every request, for example for a proxy.
+    ssl: how certificates of https addresses are verified; None uses Python's defaults.
+    on_connected, on_disconnected: plain functions that are called in the loop with the address of a
+    node when it first answers, and with the address and the error when it stops answering. A client
+    that makes no calls does not notice either.
     """
     bounds = limits if limits is not None else Limits()
     connection = Connection(
@@ -97,7 +101,7 @@ def connect(
 
 
 class Client:
-    """Sends, reads and administrates through one broker. Raises ``TidemarkError`` and its kinds."""
+    """Sends, reads and administrates through one broker. Raises ``TidemarkError`` subclasses."""
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self.connection = connection
@@ -109,14 +113,14 @@ class Client:
         self.delayed = Delayed(connection)
         self.dead_letters = DeadLetters(connection)
         self._subscriptions: set[Subscription] = set()
-        """Those that are entered."""
+        """Subscriptions that are entered."""
 
     async def start(self) -> Client:
-        """As ``async with``; ``close`` is to follow."""
+        """Open the client without ``async with``; call ``close`` at the end."""
         return await self.__aenter__()
 
     async def close(self) -> None:
-        """As at the end of ``async with``: open subscriptions leave their groups, sends end."""
+        """Close the client: open subscriptions leave their groups, pending sends complete."""
         await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Client:
@@ -158,18 +162,20 @@ class Client:
         ack: Ack | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store one message and say where, and at which level it is safe.
+        """Store one message. Returns its position and the ack level that it reached.
 
-        At most one of delay_level (1: the store's shortest), delay_ms, and deliver_at (a datetime
-        with time zone, or milliseconds since 1970) keeps it from consumers until its time. ack:
-        ``memory``, ``disk`` or ``replicated``; None takes the broker's default. What may have been
-        stored is sent again with the same unique id, and stored once, for as long as the client
-        repeats calls. Then AckTimeout is raised if it is stored and the level was not reached;
-        Unreachable if there was no answer: it may be stored. timeout_ms: the call ends by then,
-        with all its waiting and repetitions; None: it waits for its turn as long as the broker
-        answers other sends, and then for ``request_timeout_s``. A message that cannot be stored is
-        refused alone, most at once: TypeError, BadRequest, BadProperty, DelayOutOfRange,
-        MessageTooLarge.
+        At most one of delay_level (1 is the store's shortest), delay_ms and deliver_at (a datetime
+        with time zone, or milliseconds since 1970) delays its delivery to consumers.
+        ack: ``memory``, ``disk`` or ``replicated``; None uses the broker's default.
+
+        A send whose outcome is unknown is retried with the same unique id and stored once. When the
+        retries end, AckTimeout is raised if the message is stored and the level was not reached,
+        and Unreachable if there was no answer; then the message may be stored.
+
+        timeout_ms: time limit of the call, including queueing and retries. None: the call waits for
+        its turn as long as the broker answers other sends, and then for ``request_timeout_s``.
+        An invalid message is rejected alone, usually before it is sent, with TypeError, BadRequest,
+        BadProperty, DelayOutOfRange or MessageTooLarge.
         """
         message = outgoing(
             body,
@@ -194,12 +200,13 @@ class Client:
         queue: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Store many messages, in order; one result for each.
+        """Store many messages in order; returns one result for each.
 
-        Split into requests of at most 1000 messages or 1 MiB (``limits``), each all or nothing; if
-        a later one fails, the error's fact ``results`` holds what was stored before it. All are
-        checked before the first leaves; ``index`` names the one that is refused. timeout_ms: of
-        each request.
+        They are split into requests of at most 1000 messages or 1 MiB (``limits``), each of which
+        is stored as a whole or not at all. If a later request fails, the error's fact ``results``
+        holds the results of the requests before it. All messages are checked before the first
+        request is sent; the fact ``index`` identifies the rejected one. timeout_ms: of each
+        request.
         """
         return await self.producer.send_many(
             topic, as_outgoing(messages, queue), ack=ack, timeout_ms=timeout_ms
@@ -222,24 +229,28 @@ class Client:
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> Subscription:
-        """Messages of topics, shared with the other members of a group: ``async with`` it.
+        """Subscribe to topics as a member of a group; use the result with ``async with``.
 
-        topics: one, of which ``tags`` (``a || b``, or ``*`` for all) are taken, or several with an
-        expression each. start (``first``, ``last``, a time), order, broadcast: set for the group
-        before joining it; None leaves it as it is, or as the broker makes groups. max_in_flight:
-        messages fetched and not done; few: a broker's answer brings little, many: memory. max_span:
-        messages of one queue from the lowest that is not done to the newest handed out: as many
-        come again after a crash; a queue at its limit waits, others go on.
-        session_ms: so long after this program's death its queues go to others. member: a name that
-        no other member has; None makes one. on_assigned, on_revoked: awaited with the queues, the
-        latter before they go to another. Raises TypeError for one that is a plain function.
+        topics: one topic, filtered by ``tags`` (``a || b``, or ``*`` for all), or a map of topics
+        to tag expressions.
+        start (``first``, ``last``, a time), order, broadcast: group settings that are set before
+        joining. None leaves an existing group unchanged; a new one gets the broker's default.
+        max_in_flight: messages fetched and not done. A small value makes pulls small, a large one
+        uses memory.
+        max_span: maximum distance in one queue from the lowest message not done to the newest
+        delivered one, and so the number of messages delivered again after a crash. A queue at this
+        limit pauses while other queues continue.
+        session_ms: how long after this program's death its queues are assigned to other members.
+        member: a unique member name; None generates one.
+        on_assigned, on_revoked: coroutine functions that are awaited with the queues, on_revoked
+        before another member gets them. Raises TypeError for a plain function.
         """
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 1 or more, not {max_in_flight}")
         if max_span < 1:
             raise ValueError(f"max_span must be 1 or more, not {max_span}")
         if tags != "*" and not isinstance(topics, str):
-            raise ValueError("tags are of one topic; with several each has its own expression")
+            raise ValueError("tags apply to one topic; give each of several topics its expression")
         wanted = {topics: tags} if isinstance(topics, str) else dict(topics)
         if not wanted:
             raise ValueError("subscribe to at least one topic")
@@ -248,7 +259,7 @@ class Client:
                 check_is_async(callback, f"{name}(queues)")
         calls = GroupCalls(self.connection, group, _member_name() if member is None else member)
         return Subscription(
-            Feed(
+            ConsumerEngine(
                 calls,
                 wanted,
                 settings=group_settings(order=order, broadcast=broadcast, start=start),
@@ -264,9 +275,9 @@ class Client:
         )
 
     async def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
-        """Every step of a message that the node can tell; raises UnknownMessage.
+        """Return every recorded step of a message. Raises UnknownMessage.
 
-        topic: if ``message_id`` is a unique id.
+        topic: required if ``message_id`` is a unique id.
         """
         return await trace(self.connection, message_id, topic)
 
@@ -281,7 +292,7 @@ class Client:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Messages of one queue from ``offset`` on; an empty list when there are none."""
+        """Messages of one queue from ``offset`` on; an empty list if there are none."""
         return await self.consumer.pull(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
@@ -297,7 +308,7 @@ class Client:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> RawPull:
-        """As ``pull``, but the records as stored, neither decoded nor checked."""
+        """Like ``pull``, but returns the stored records, neither decoded nor checked."""
         return await self.consumer.pull_raw(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
         )
@@ -314,24 +325,24 @@ class Client:
     ) -> AsyncGenerator[Message, None]:
         """All messages of one queue, in order: ``async for message in mq.read("orders", 0)``.
 
-        end: None reads up to where the queue ends at the first pull; what was stored a moment
-        before may not be dispatched into it yet. follow: waits for more, for ever. The next pull
-        runs while you work on what the last one brought.
+        end: None reads up to the end of the queue at the first pull. Messages stored just before
+        may not be dispatched to the queue yet. follow: waits for new messages for ever. The next
+        pull runs while the caller processes the messages of the last one.
         """
         return self.consumer.read(topic, queue, offset, end=end, follow=follow, tags=tags)
 
     async def offset_by_time(
         self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
     ) -> int:
-        """Queue offset of the first message stored at or after a time; ``upper``: last at it."""
+        """Queue offset of the first message stored at or after a time; ``upper``: of the last."""
         return await self.consumer.offset_by_time(topic, queue, timestamp_ms, boundary=boundary)
 
     async def message_by_id(self, message_id: str) -> Message:
-        """The message with this (offset) message id; raises UnknownMessage."""
+        """Return the message with this offset message id. Raises UnknownMessage."""
         return await self.consumer.message_by_id(message_id)
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """The message with this unique id in a topic; raises UnknownMessage."""
+        """Return the message of a topic with this unique id. Raises UnknownMessage."""
         return await self.consumer.message_by_unique_id(topic, unique_id)
 
     async def messages_by_key(
@@ -343,7 +354,7 @@ class Client:
         end_ms: int | None = None,
         max: int = 32,
     ) -> list[Message]:
-        """Messages of a topic with this key, oldest first; empty when there are none."""
+        """Messages of a topic with this key, oldest first; empty if there are none."""
         return await self.consumer.messages_by_key(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max=max
         )
@@ -351,31 +362,31 @@ class Client:
     async def create_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
-        """Make a topic, or give an existing one this many queues. The same call may be repeated.
+        """Create a topic, or give an existing one this many queues. The call may be repeated.
 
-        queues: None leaves them as they are; a new topic gets 4. retention_ms: messages older than
-        this are not shown, 0: all are; None leaves it as it is.
+        queues: None leaves the number unchanged; a new topic gets 4. retention_ms: older messages
+        are not served; 0 serves all messages, None leaves the setting unchanged.
         """
         return await self.admin.create_topic(topic, queues=queues, retention_ms=retention_ms)
 
     async def retention(self) -> dict[str, Any]:
-        """How full the disk is, what is deleted next, and when it will be full; as answered."""
+        """Disk usage, the next deletion and the time until the disk is full, as answered."""
         return await self.admin.retention()
 
     async def topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         return await self.admin.topics()
 
     async def topic(self, topic: str) -> Topic:
-        """One topic; raises UnknownTopic."""
+        """One topic with the offset range of every queue. Raises UnknownTopic."""
         return await self.admin.topic(topic)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; raises UnknownTopic."""
+        """Delete a topic: its messages are no longer served. Raises UnknownTopic."""
         await self.admin.delete_topic(topic)
 
 
 def _member_name() -> str:
-    """A name that tells people where a member runs, and that no other has."""
+    """A unique member name that shows on which host and in which process the member runs."""
     host = re.sub(r"[^a-zA-Z0-9_-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,8 +1,9 @@
-"""Commits what is done: one request at a time, with all that moved since the last.
+"""Commits the positions of done messages: one request at a time, with all changes since the last.
 
-The shell around ``commits``. A commit whose generation is refused waits for the next heartbeat and
-leaves again under the new one, for the queues that are still ours; one that does not get through is
-repeated. Nothing is lost by a commit that never arrives: the messages are delivered again.
+This is the shell around ``commits``. A commit that is rejected because of an old generation waits
+for the next heartbeat and is sent again under the new generation, for the queues that the member
+still owns. A commit that does not get through is repeated. A commit that never arrives loses
+nothing: the messages are delivered again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidemark.client.pulse import Pulse
 from tidemark.client.retries import is_transient
 
 OTHER_GENERATION: Final = (errors.StaleGeneration, errors.UnknownMember, errors.MemberRequired)
-"""What a call of a generation meets that is over."""
+"""Errors of a call under a generation that is over."""
 
 
 NOT_OURS: Final = (
@@ -27,7 +28,7 @@ NOT_OURS: Final = (
     errors.UnknownQueue,
     errors.OffsetBeyondEnd,
 )
-"""What the commit of a queue meets that another member has, or that was deleted with its topic."""
+"""Errors of a commit for a queue that another member owns or whose topic was deleted."""
 
 
 class Committing:
@@ -40,23 +41,23 @@ class Committing:
         self._is_urgent = self._is_over = False
 
     def end(self) -> None:
-        """The group is left: a commit that does not get through is not repeated any more."""
+        """The group is being left: stop repeating commits that do not get through."""
         self._is_over = True
 
     def moved(self) -> None:
-        """A position may have moved. Called for every message: it does next to nothing."""
+        """A position may have changed. Called for every message, so it must be cheap."""
         if not self._has_moved:
             self._has_moved = True
             self._moved.ring()
 
     def hurry(self) -> None:
-        """What has moved leaves now and not at the end of the interval."""
+        """Commit all changes now and not at the end of the interval."""
         self._is_urgent = True
         self._hurried.ring()
         self.moved()
 
     async def run(self) -> None:
-        """Commit for ever; not for a broadcast group, which has nothing to commit."""
+        """Commit for ever. Not used for a broadcast group, which commits nothing."""
         failed = 0
         while True:
             self._has_moved = False
@@ -80,9 +81,9 @@ class Committing:
                     await self._member.calls.connection.pause(failed, error)
 
     async def settle(self, queues: Iterable[HeldQueue] | None = None) -> None:
-        """Wait until all that is done of these queues, or of all, is committed, or they are lost.
+        """Wait until the done messages of these queues, or of all, are committed.
 
-        Runs beside ``run``, which does the work.
+        Queues that are lost are not waited for. Runs beside ``run``, which makes the requests.
         """
         member = self._member
         if member.joined.broadcast:
@@ -96,9 +97,9 @@ class Committing:
             await member.pulse.wait()
 
     async def commit(self, ack: str) -> None:
-        """Commit what is done now; ``disk``: return when the record of it is on disk.
+        """Commit what is done now. ``disk``: return when the commit is on disk.
 
-        Waits for a broker that does not answer.
+        Waits while the broker does not answer.
         """
         await self.settle()
         member = self._member
@@ -125,7 +126,7 @@ class Committing:
                 await member.calls.connection.pause(failed, error)
 
     async def committed(self) -> Mapping[Queue, int]:
-        """What the group has committed, asked for until the broker answers."""
+        """Return the offsets that the group has committed; repeated until the broker answers."""
         failed = 0
         while True:
             try:
@@ -144,7 +145,7 @@ class Committing:
                 ledger.offer(held.queue, position)
 
     async def _commit(self) -> None:
-        """One request. Raises what it meets except that it came under an old generation."""
+        """Make one commit request. Raises its errors except that the generation was old."""
         member, generation = self._member, self._member.generation
         offsets = member.ledger.take(member.clock())
         try:
@@ -163,7 +164,7 @@ class Committing:
             member.pulse.ring()
 
     async def _commit_each(self, offsets: Mapping[Queue, int], generation: int) -> None:
-        """One of several queues is not ours: commit them one by one to find out which."""
+        """At least one queue is not ours: commit them one by one to find out which."""
         member = self._member
         for queue, offset in offsets.items():
             try:
@@ -171,7 +172,7 @@ class Committing:
             except NOT_OURS:
                 member.lose([held for held in member.holdings if held.queue == queue])
             except OTHER_GENERATION:
-                return  # the next round has the new one
+                return  # the next round uses the new generation
             else:
                 member.ledger.know(queue, offset)
                 member.pulse.ring()

@@ -1,9 +1,10 @@
-"""Calls to a broker, or to the master of a group: where they go, and how often they are repeated.
+"""Makes calls to a broker or to the master of a group: chooses the node and repeats failed calls.
 
-A broker that restarts costs a retry, not a new client, and so does a failover: what may be repeated
-(``retries``) is, with growing pauses, for up to ``retry_for_s``; the master is followed (``nodes``)
-and looked for (``lookout``) when the one of before is not it any more, or says nothing. One attempt
-is ``transport``. Knows no call by name but the one that tells the nodes of a group.
+A restart of a broker or a failover costs retries, not a new client. Calls that may be repeated
+(``retries``) are, with growing pauses, for up to ``retry_for_s``. The client follows the master
+(``nodes``) and searches for it (``master_discovery``) when the previous one is no longer the master
+or does not respond. ``transport`` makes a single attempt. The only call that this module knows by
+name is the one that lists the nodes of a group.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from yarl import URL
 
 from tidemark import errors
 from tidemark.client.answers import MSGPACK, Answer
-from tidemark.client.lookout import QUESTION_TIMEOUT_S, Lookout
+from tidemark.client.master_discovery import QUESTION_TIMEOUT_S, MasterDiscovery
 from tidemark.client.nodes import Nodes, View, base_of, read_view
 from tidemark.client.paths import query_of, utf8_only
 from tidemark.client.retries import Failure, delay_s, is_of_failover, may_repeat
@@ -33,24 +34,24 @@ from tidemark.client.turns import Turns
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_GROUP_S: Final = 1.0
-"""Of one node among several: a lost one must not hold up the way to the next."""
+"""For one node among several: short, so that a dead node does not delay the next attempt."""
 CLUSTER: Final = "/v1/cluster"
 LEARN_AFTER_S: Final = 5.0
-"""A group is asked for its nodes at most so often, until it has told them."""
+"""Minimum time between two queries for the group's nodes, until a node has answered."""
 LEAVE_TIMEOUT_S: Final = 0.1
 JOINS_MAX: Final = 32
-"""Members of one client that join groups at once."""
+"""Maximum number of members of one client that join groups at the same time."""
 
 ReadFrom = Literal["master", "any"]
-"""Which nodes plain reads may be asked of."""
+"""Which nodes may answer plain reads."""
 OnConnected = Callable[[str], None]
 """Called with the address of a node that answers."""
 OnDisconnected = Callable[[str, errors.TidemarkError], None]
-"""Called with the address of a node that answers no more, and what went wrong."""
+"""Called with the address of a node that stopped answering, and the error."""
 
 
 class Connection:
-    """A pool of HTTP connections to one broker, or to the nodes of one group."""
+    """HTTP connections to one broker or to the nodes of one group."""
 
     def __init__(
         self,
@@ -66,10 +67,11 @@ class Connection:
         on_connected: OnConnected | None = None,
         on_disconnected: OnDisconnected | None = None,
     ) -> None:
-        """urls: scheme, host and port, of one node or of several. retry_for_s: 0 never repeats a
-        call by itself. connections_max: to all nodes together, but for sends and for calls that a
-        broker holds. read_from: ``any`` sends plain reads to the nodes given, the master or not.
-        The others: see ``connect``. Raises ValueError, TypeError.
+        """urls: scheme, host and port of one or several nodes. retry_for_s: 0 disables retries.
+
+        connections_max: total for all nodes, not counting sends and calls that a broker holds.
+        read_from: ``any`` sends plain reads to the given nodes, whether master or slave. For the
+        other arguments see ``connect``. Raises ValueError, TypeError.
         """
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
@@ -79,51 +81,51 @@ class Connection:
         self._nodes = Nodes([base_of(url) for url in given])
         self._retry_for_s = retry_for_s
         self.given_timeout_s = request_timeout_s
-        """Ends calls of a member that go on by themselves otherwise; None: nothing was given."""
+        """Time limit of a member's calls that would otherwise wait for ever; None: no limit."""
         if request_timeout_s is None:
             request_timeout_s = max(REQUEST_TIMEOUT_S, retry_for_s)
         if not request_timeout_s > 0:
             raise ValueError(f"request_timeout_s must be more than 0, not {request_timeout_s}")
         for callback in (on_connected, on_disconnected):
             if inspect.iscoroutinefunction(callback):
-                raise TypeError(f"{callback.__name__} must be a plain function, not a coroutine's")
+                raise TypeError(f"{callback.__name__} must be a plain function, not a coroutine")
         self.request_timeout_s = request_timeout_s
-        """A call ends by then, with all its repetitions, but for what a broker holds it."""
+        """Time limit of a call with all retries, not counting the time that a broker holds it."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._connected_to: str | None = None
         self._joins = Turns(JOINS_MAX)
         self._joined_at = -math.inf
-        """When somebody joined a group last, on the loop's clock."""
+        """Time of the last successful join of a group, on the loop's clock."""
         self._reads_anywhere = read_from == "any"
         self._transport = Transport(connections_max, trace, headers=headers, ssl=ssl)
-        self._lookout = Lookout(self._nodes, self._ask)
+        self._discovery = MasterDiscovery(self._nodes, self._ask)
         self._learning: asyncio.Task[None] | None = None
         self._learn_at: float | None = 0.0
-        """On the loop's clock; None: the nodes are known, or there is no group."""
+        """Time of the next query for nodes, on the loop's clock; None: not needed any more."""
 
     @property
     def url(self) -> str:
-        """Of the node that is asked now."""
+        """Address of the node to which calls go now."""
         return self._nodes.current
 
     @property
     def retries(self) -> bool:
-        """Whether calls are repeated at all."""
+        """Whether failed calls are repeated at all."""
         return self._retry_for_s > 0
 
     @property
     def readers(self) -> int:
-        """How many nodes plain reads may be asked of."""
+        """Number of nodes that may answer plain reads."""
         return len(self._nodes.urls) if self._reads_anywhere else 1
 
     def read_elsewhere(self) -> None:
-        """The node that answered the last plain read is behind: the next one's turn."""
+        """Send plain reads to the next node, because the last one to answer is behind."""
         self._nodes.reader_failed(self._nodes.reader)
 
     async def __aenter__(self) -> Connection:
         self._transport.open()
         if len(self._nodes.urls) > 1:
-            self._lookout.start()
+            self._discovery.start()
         return self
 
     async def __aexit__(
@@ -133,12 +135,12 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         if self._learning is not None:
-            # It is answered at once, or not: cut off while it connects, it would leave a socket.
+            # A cancellation during the connect would leak a socket, so the query gets a moment.
             await asyncio.wait({self._learning}, timeout=LEAVE_TIMEOUT_S)
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
-        await self._lookout.close()
+        await self._discovery.close()
         await self._transport.close()
 
     async def call(
@@ -159,18 +161,22 @@ class Connection:
         is_held: bool = False,
         is_plain_read: bool = False,
     ) -> Answer:
-        """Make one call; repeat it while that is safe and time is left.
+        """Make one call, and repeat it while that is safe and time is left.
 
-        path: quoted (see ``path``). query: None values are left out. query_again: added to the
-        query of every repetition, for what may have been carried out before. body: bytes are packed
-        already. again: makes the body from then on that the broker may have carried out the call
-        once; with it a call is idempotent. done_before: the refusal of a repetition which means
-        that an earlier attempt did it, whose answer was lost: then the answer is empty. wait_s: how
-        long the broker may hold the call on purpose, added to the time-out. retry_for_s, ends_in_s:
-        for how long the call is repeated, and until when it ends in any case, if not as the
-        client's other calls. is_held: takes no place in the pool from other calls. is_plain_read:
-        any node answers it, if the client was told to take that. Raises the typed error of the code
-        that the broker named, Unreachable if it named none.
+        path: quoted (see ``path``).
+        query: None values are left out.
+        query_again: added to the query of every repetition, in case the first was carried out.
+        body: bytes are sent as they are, a map is packed.
+        again: builds the body of all repetitions once the broker may have carried out the call;
+        with it a call counts as idempotent.
+        done_before: the error of a repetition which means that an earlier attempt succeeded and its
+        answer was lost; then an empty answer is returned.
+        wait_s: how long the broker may hold the call on purpose; added to the timeout.
+        retry_for_s, ends_in_s: how long the call is repeated, and its time limit, if they differ
+        from the client's defaults.
+        is_held: the call uses a connection outside the bounded pool.
+        is_plain_read: any node may answer, if the client was created with read_from ``any``.
+        Raises the typed error of the broker's error code, Unreachable if there was no answer.
         """
         with utf8_only(errors.BadRequest, "a value of the request"):
             rest = path + query_of(query)
@@ -195,7 +201,7 @@ class Connection:
                     rest,
                     data,
                     accept=accept,
-                    timeout_s=max(ends_at - loop.time(), 0.001),  # aiohttp takes 0 for no bound
+                    timeout_s=max(ends_at - loop.time(), 0.001),  # aiohttp takes 0 as no limit
                     is_held=is_held or wait_s > 0,
                     is_read=is_read,
                 )
@@ -223,7 +229,7 @@ class Connection:
     def _connected(self, node: str) -> None:
         self._connected_to = node
         if self._on_connected is not None:
-            # In a turn of its own: what it raises must not end a call.
+            # Called by the loop, because an exception of the callback must not end a call.
             asyncio.get_running_loop().call_soon(self._on_connected, node)
 
     def _disconnected(self, node: str, error: errors.TidemarkError) -> None:
@@ -235,11 +241,12 @@ class Connection:
 
     @asynccontextmanager
     async def joining(self) -> AsyncIterator[None]:
-        """A turn to join a group, first come, first served.
+        """Wait for a turn to join a group, in first-come, first-served order.
 
-        Few at once: 1. a program subscribes to a thousand groups; 2. a thousand joins are ahead of
-        the heartbeats of the first that have joined; 3. the broker takes those for dead. Waits for
-        as long as others are answered; then raises Unreachable.
+        The number of joins at once is bounded. Otherwise: 1. a program subscribes to a thousand
+        groups; 2. a thousand joins are queued before the heartbeats of the first members; 3. the
+        broker expires those members. Waits as long as other joins are answered, then raises
+        Unreachable.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -247,7 +254,7 @@ class Connection:
             1, lambda: max(started, self._joined_at) + self.request_timeout_s
         ):
             raise errors.Unreachable(
-                f"{self.url} does not answer those that join groups before. Nothing was sent.",
+                f"{self.url} does not answer the group joins before this one. Nothing was sent.",
                 "Check the node's /ready.",
                 url=self.url,
                 sent=False,
@@ -263,10 +270,9 @@ class Connection:
     ) -> None:
         """Wait before a call is made again that failed for the ``failed``-th time in a row.
 
-        For callers who repeat by themselves and for ever; not longer than until the group has
-        another master.
+        For callers with their own unbounded retries. Ends early when a new master is found.
         """
-        searching = self._lookout.is_looking and is_of_failover(error)
+        searching = self._discovery.is_started and is_of_failover(error)
         pause_s = min(delay_s(failed, jitter=random.random(), searching=searching), at_most_s)
         await self._wait(pause_s, error)
 
@@ -282,7 +288,7 @@ class Connection:
         is_held: bool,
         is_read: bool,
     ) -> Answer:
-        """One attempt, looked after if there are other nodes. Raises Failed."""
+        """Make one attempt; watch it if there are other nodes. Raises Failed."""
         url = URL(node + rest, encoded=True)
         attempt = self._transport.once(
             method,
@@ -294,45 +300,45 @@ class Connection:
             is_held=is_held,
             from_any=is_read,
         )
-        if not self._lookout.is_looking:
+        if not self._discovery.is_started:
             return await attempt
         try:
             async with asyncio.timeout(None) as deadline:
-                with self._lookout.over(node, deadline, is_held=is_held, is_read=is_read):
+                with self._discovery.watching(node, deadline, is_held=is_held, is_read=is_read):
                     return await attempt
         except TimeoutError as silent:
-            reason = "it has fallen silent, and another node answers"
+            reason = "it does not respond, and another node answers"
             raise Failed(Failure.LOST, no_answer(url, reason)) from silent
 
     def _turn(self, node: str, failed: Failed, attempt: int, *, is_read: bool) -> float:
-        """Turn to the node that is asked next; how long to wait before."""
+        """Choose the node of the next attempt. Returns how long to wait before it."""
         nodes, failure, error = self._nodes, failed.failure, failed.error
         if failure in (Failure.NOT_SENT, Failure.LOST):
             self._disconnected(node, error)
-        searching = self._lookout.is_looking and is_of_failover(error)
+        searching = self._discovery.is_started and is_of_failover(error)
         pause_s = delay_s(attempt, jitter=random.random(), searching=searching)
         if is_read:
             if is_of_failover(error):
                 nodes.reader_failed(node)
             return 0.0 if searching and attempt < len(nodes.urls) else pause_s
         if failure is Failure.NOT_MASTER:
-            self._learn_at = 0.0  # the group has changed since it told its nodes
-            self._lookout.start()
+            self._learn_at = 0.0  # the known list of nodes is out of date
+            self._discovery.start()
             master = error.facts.get("api")
-            if nodes.sent_on(node, master if isinstance(master, str) else None) and attempt == 1:
+            if nodes.redirected(node, master if isinstance(master, str) else None) and attempt == 1:
                 return 0.0
         elif failure in (Failure.NOT_SENT, Failure.LOST) or _is_past(error):
             nodes.failed(node)
         return pause_s
 
     async def _wait(self, pause_s: float, error: errors.TidemarkError) -> None:
-        if self._lookout.is_looking and is_of_failover(error):
-            await self._lookout.pause(pause_s)
+        if self._discovery.is_started and is_of_failover(error):
+            await self._discovery.pause(pause_s)
         else:
             await asyncio.sleep(pause_s)
 
     def _learn_soon(self, loop: asyncio.AbstractEventLoop, node: str) -> None:
-        """Ask the node that has just answered for the others, now and then."""
+        """Query the node that has just answered for the other nodes, if a query is due."""
         if self._learn_at is None or loop.time() < self._learn_at or self._learning is not None:
             return
         self._learn_at = loop.time() + LEARN_AFTER_S
@@ -343,18 +349,19 @@ class Connection:
             view = await self._ask(node, is_held=False)
             if view is None:
                 return
-            self._nodes.heard(node, view)
+            self._nodes.record_view(node, view)
             if view.is_alone or view.master is not None:
                 self._learn_at = None
             if len(self._nodes.urls) > 1:
-                self._lookout.start()
+                self._discovery.start()
         finally:
             self._learning = None
 
     async def _ask(self, node: str, *, is_held: bool = True) -> View | None:
-        """What a node says of its group; None: nothing that could be understood.
+        """Return a node's view of its group; None if there is no answer that can be parsed.
 
-        is_held: not from the pool whose connections may all wait for a node that is silent.
+        is_held: use a connection outside the pool, whose connections may all wait for a node that
+        does not respond.
         """
         try:
             answer = await self._transport.once(
@@ -368,7 +375,7 @@ class Connection:
             return read_view(answer.map())
         except Failed as failed:
             if failed.failure is Failure.REFUSED:
-                return ALONE  # of an earlier version
+                return ALONE  # an earlier version without this call
             return None
         except (errors.BrokenAnswer, AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -387,9 +394,9 @@ ALONE: Final = View((), 0, None, is_alone=True)
 
 
 def _is_past(error: errors.TidemarkError) -> bool:
-    """Whether the node that says this was the master, perhaps, and another one knows better.
+    """Whether the error shows that the node is no longer the master and another one may be.
 
-    One that is being promoted is the one to come back to.
+    Not for a node that is being promoted: the client comes back to it.
     """
     if error.code == errors.NotServing.code:
         return error.facts.get("state") != "promoting"
@@ -397,10 +404,10 @@ def _is_past(error: errors.TidemarkError) -> bool:
 
 
 def _verdict(failed: Failed, doubtful: Failed | None) -> errors.TidemarkError:
-    """What the caller is told. doubtful: an earlier attempt that may have been carried out.
+    """Choose the error to raise. doubtful: an earlier attempt that may have been carried out.
 
-    A later one that says that nothing was done speaks of itself alone: 1. a send is stored, the
-    answer is lost; 2. the next attempt finds nobody, who would say that nothing was sent.
+    The error of a later attempt says only that this attempt did nothing: 1. a send is stored and
+    its answer is lost; 2. the next attempt cannot connect and reports that nothing was sent.
     """
     if doubtful is None or doubtful is failed:
         return failed.error

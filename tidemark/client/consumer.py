@@ -1,9 +1,8 @@
-"""Reads messages: pull by queue offset, follow a queue, offset by time, query by id and key.
+"""Reads messages: pull by queue offset, follow a queue, find an offset by time, query by id or key.
 
-Reads are idempotent, so they are repeated through a broker's restart (``retries``); a slave may
-answer them, if the client was told to take that. An empty pull
-is an empty list, always; only a missing topic or queue is an error. Who reads a queue through gets
-its messages while the next pull is already under way, one ahead and no more.
+Reads are idempotent, so they are repeated through a broker's restart (``retries``). A slave may
+answer them if the client allows that. An empty pull returns an empty list; only a missing topic or
+queue is an error. An iteration over a queue prefetches exactly one pull.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ POLL_AFTER: Final = "Tidemark-Poll-After-Ms"
 
 
 class Consumer:
-    """The reading half of a client."""
+    """The reading part of a client."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -43,7 +42,7 @@ class Consumer:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> RawPull:
-        """Pull whole records, undecoded and unchecked: for tools that move many."""
+        """Pull whole records, neither decoded nor checked: for tools that move many records."""
         for _ in range(self._connection.readers):
             answer = await self._connection.call(
                 "GET",
@@ -63,7 +62,7 @@ class Consumer:
             pulled = _raw_pull(answer)
             if pulled.next_offset >= offset:
                 break
-            # Its queue ends before: another node, asked before this one, was further.
+            # This node's queue ends before the offset: another node was ahead of this one.
             self._connection.read_elsewhere()
         return pulled
 
@@ -80,10 +79,10 @@ class Consumer:
     ) -> PullResult:
         """Pull up to ``max`` messages from queue offset ``offset`` on.
 
-        tags: ``a || b`` or None for all. wait_ms: how long the broker holds the call while there is
-        nothing. Every body is checked against its CRC: of an answer with a damaged record the
-        messages before it are given, and ``next_offset`` is behind them. Raises BrokenAnswer if
-        it is the first.
+        tags: ``a || b``, or None for all. wait_ms: how long the broker holds the call while there
+        are no messages. The CRC of every body is checked. If a record is damaged, the messages
+        before it are returned and ``next_offset`` points behind them. Raises BrokenAnswer if the
+        first record is damaged.
         """
         raw = await self.pull_raw(
             topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
@@ -97,7 +96,7 @@ class Consumer:
                 ) from damage
             next_offset = messages[-1].queue_offset + 1
         if tags is not None and tags.strip() != "*":
-            # The broker compares hashes of tags (docs/formats.md, section 11.4): collisions pass.
+            # The broker compares tag hashes only (docs/formats.md, section 11.4): collisions pass.
             wanted = {tag.strip() for tag in tags.split("||")}
             messages = [message for message in messages if message.tags in wanted]
         return PullResult(
@@ -121,8 +120,9 @@ class Consumer:
     ) -> AsyncGenerator[Message, None]:
         """Yield messages of one queue in order, from ``offset`` to ``end``.
 
-        end: None takes the queue's end as of the first pull; follow: never ends, waits for more.
-        Expired offsets are skipped: the first message may have a larger offset than asked for.
+        end: None takes the queue's end as of the first pull. follow: waits for new messages for
+        ever. Expired offsets are skipped: the first message may have a larger offset than asked
+        for.
         """
         batches = self.batches(topic, queue, offset, end=end, follow=follow, tags=tags)
         async with aclosing(batches):
@@ -140,10 +140,10 @@ class Consumer:
         follow: bool = False,
         tags: str | None = None,
     ) -> AsyncGenerator[list[Message], None]:
-        """As ``read``, but what each pull brought at once, none of it empty.
+        """Like ``read``, but yields the messages of each pull as one list; lists are not empty.
 
-        The next pull runs while the caller works on what the last one brought. What goes wrong with
-        it is raised when its turn comes; it is cancelled when the caller stops.
+        The next pull runs while the caller processes the last list. Its error is raised when its
+        result is due. It is cancelled when the caller stops.
         """
 
         async def pull_after(at: int, after_ms: int | None) -> PullResult:
@@ -164,14 +164,14 @@ class Consumer:
                 messages, is_last = pulled.messages, False
                 if not follow:
                     end = pulled.max_offset if end is None else end
-                    # At the end, or beyond it: nothing more will come from here.
+                    # At or beyond the end: no more messages will come.
                     is_last = pulled.next_offset <= offset or pulled.next_offset >= end
                 if end is not None and messages and messages[-1].queue_offset >= end:
                     messages = [each for each in messages if each.queue_offset < end]
                 offset = pulled.next_offset
                 if not is_last:
                     ahead = pull(offset, pulled.poll_after_ms)
-                    await asyncio.sleep(0)  # so that its request leaves before the caller works
+                    await asyncio.sleep(0)  # lets the request leave before the caller works
                 if messages:
                     yield messages
                 if is_last:
@@ -183,7 +183,7 @@ class Consumer:
     async def offset_by_time(
         self, topic: str, queue: int, timestamp_ms: int, *, boundary: str = "lower"
     ) -> int:
-        """Queue offset for a store time: the first message at or after it, within the queue."""
+        """Queue offset of the first message stored at or after a time, within the queue's range."""
         answer = await self._connection.call(
             "GET",
             path("topics", topic, "queues", queue, "offset"),
@@ -197,19 +197,19 @@ class Consumer:
         return offset
 
     async def message_by_id(self, message_id: str) -> Message:
-        """The message with this offset id; raises UnknownMessage."""
+        """Return the message with this offset message id. Raises UnknownMessage."""
         answer = await self._connection.call(
             "GET", path("messages", message_id), idempotent=True, is_plain_read=True
         )
         return _message(answer.map())
 
     async def message_by_unique_id(self, topic: str, unique_id: str) -> Message:
-        """The newest message with this unique id; raises UnknownMessage."""
+        """Return the newest message with this unique id. Raises UnknownMessage."""
         found = await self._query(topic, {"unique_id": unique_id}, 1)
         if not found:
             raise errors.UnknownMessage(
                 f"no message of topic {topic} has the unique id {unique_id}.",
-                "Check the topic; a message is found once it is dispatched and until it expires.",
+                "Check the topic. A message is found once it is dispatched and until it expires.",
             )
         return found[-1]
 
@@ -226,8 +226,10 @@ class Consumer:
         return await self._query(topic, {"key": key, "begin_ms": begin_ms, "end_ms": end_ms}, max)
 
     async def _query(self, topic: str, query: dict[str, object], count_max: int) -> list[Message]:
-        """The newest count_max messages. An answer is bounded by bytes and by what the broker
-        looks at, and says then where to go on."""
+        """Return the newest count_max messages.
+
+        The broker bounds each answer by bytes and by entries scanned and returns where to continue.
+        """
         messages: list[Message] = []
         before: object = None
         while True:

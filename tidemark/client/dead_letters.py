@@ -1,4 +1,4 @@
-"""Dead letters of a group: messages that failed too often. See them, send them again."""
+"""Dead letters of a group, which are messages that failed too often: list and redrive them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidemark.client.times import as_ms
 PAGE_COUNT: Final = 100
 REDRIVE_COUNT: Final = 1000
 To = Literal["topic", "group"]
-"""Where redriven letters go: to their topic, for all groups, or back to their group alone."""
+"""Target of redriven letters: their topic, for all groups, or only the group that failed."""
 
 
 class DeadLetter(NamedTuple):
-    """One dead letter. Its body is ``message_by_id``'s to give."""
+    """One dead letter without its body; get that with ``message_by_id``."""
 
     queue_offset: int
-    """Its number in the dead-letter topic."""
+    """Queue offset in the dead-letter topic."""
     message_id: str
     unique_id: str | None
     original_topic: str
@@ -29,31 +29,31 @@ class DeadLetter(NamedTuple):
     reconsume_times: int
     dead_at_ms: int
     redriven: bool | None
-    """Whether it was sent again; None where the store keeps no index to know it by."""
+    """Whether it was sent again; None if the store has no index to find that out."""
     facts: dict[str, Any]
-    """All that the broker says of it."""
+    """All fields of the broker's answer."""
 
 
 class DeadLetterPage(NamedTuple):
-    """Some dead letters, oldest first."""
+    """A page of dead letters, oldest first."""
 
     messages: list[DeadLetter]
     next_offset: int
-    """Where the next call goes on."""
+    """Start offset of the next page."""
     max_offset: int
     done: bool
-    """Whether that was all."""
+    """Whether this is the last page."""
 
 
 class Redriven(NamedTuple):
-    """What one redrive did, or would do."""
+    """Result of one redrive or of its dry run."""
 
     matched: int
     redriven: int
     skipped: int
-    """Sent again before, by an earlier call."""
+    """Letters that an earlier call sent again."""
     refused: int
-    """Cannot be sent; ``facts["refusals"]`` says why."""
+    """Letters that cannot be sent; ``facts["refusals"]`` has the reasons."""
     next_offset: int
     max_offset: int
     done: bool
@@ -69,7 +69,7 @@ class DeadLetters:
     async def list(
         self, group: str, *, from_offset: int = 0, max: int = PAGE_COUNT, topic: str | None = None
     ) -> DeadLetterPage:
-        """Dead letters of a group. topic: only those that were sent to it."""
+        """One page of a group's dead letters. topic: only those of this original topic."""
         answer = await self._connection.call(
             "GET",
             path("groups", group) + "/dead",
@@ -113,10 +113,11 @@ class DeadLetters:
         max: int = REDRIVE_COUNT,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send up to ``max`` matching dead letters again, each of them once however often asked.
+        """Send up to ``max`` matching dead letters again; each is sent once even if repeated.
 
-        to: ``topic``, as new messages for all who read it, or ``group``, for this group alone.
-        begin, end: when they died. Call again with ``from_offset=next_offset`` until ``done``.
+        to: ``topic`` sends new messages to all groups of the topic, ``group`` to this group alone.
+        begin, end: range of the time of death. Call again with ``from_offset=next_offset`` until
+        ``done``.
         """
         given: dict[str, object] = {
             "to": to,

@@ -1,4 +1,4 @@
-"""Messages that wait for their time: see them, cancel them."""
+"""Delayed messages that are not delivered yet: list and cancel them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class DelayedMessage(NamedTuple):
 
     unique_id: str
     message_id: str
-    """Of the waiting record; its delivered copy has another."""
+    """Id of the waiting record; the delivered copy has another one."""
     topic: str
-    """That it will be delivered to."""
+    """Topic to which it will be delivered."""
     queue: int
     deliver_at_ms: int
     delay_level: int | None
-    """None: it was sent with a time of its own."""
+    """None if the message was sent with its own delivery time."""
     store_timestamp_ms: int
     size: int
 
 
 class DelayedPage(NamedTuple):
-    """Some of the messages that wait, soonest first."""
+    """A page of waiting messages, soonest first."""
 
     messages: list[DelayedMessage]
     pending: int | None
-    """How many wait in all."""
+    """Total number of waiting messages."""
     next: object | None
-    """What the next call takes as ``after``; None: that was all."""
+    """Argument ``after`` of the next call; None if this is the last page."""
 
 
 class Delayed:
@@ -47,7 +47,7 @@ class Delayed:
     async def list(
         self, topic: str | None = None, *, max: int = PAGE_COUNT, after: object | None = None
     ) -> DelayedPage:
-        """Messages that wait, of one topic or of all. after: ``next`` of the page before."""
+        """One page of waiting messages of one topic or of all. after: ``next`` of the last page."""
         answer = await self._connection.call(
             "GET",
             path("delayed"),
@@ -63,7 +63,7 @@ class Delayed:
             raise errors.BrokenAnswer(f"a delayed message in the answer lacks {error}") from error
 
     async def iterate(self, topic: str | None = None) -> AsyncGenerator[DelayedMessage, None]:
-        """All messages that wait, page by page."""
+        """All waiting messages, page by page."""
         after: object | None = None
         while True:
             page = await self.list(topic, after=after)
@@ -74,10 +74,11 @@ class Delayed:
             after = page.next
 
     async def cancel(self, topic: str, unique_id: str) -> int:
-        """Never deliver these; return how many. Raises UnknownDelayed if none waits.
+        """Cancel the delivery of these messages; return their number.
 
-        Repeated by itself when the answer is lost: then what the first try cancelled counts. Raises
-        Unreachable if that cannot be told any more, because its time has come meanwhile.
+        Raises UnknownDelayed if none waits. If the answer is lost, the call is repeated, and the
+        messages that the first attempt cancelled count. Raises Unreachable if the outcome cannot be
+        determined any more because the delivery time has passed meanwhile.
         """
         answer = await self._connection.call(
             "DELETE",

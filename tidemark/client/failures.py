@@ -1,9 +1,9 @@
-"""What becomes of a message whose handler failed. Pure.
+"""Decides what happens to a message whose handler failed. Pure.
 
-In a group that shares queues it is sent back: it comes again later, and others go on. In an ordered
-group nothing behind it may go on, so it is handled again where it is, and goes to the dead letters
-when it has failed more often than the group allows. In a broadcast group there is nobody to send it
-to: it is left.
+In a group that shares queues the message is nacked: it is delivered again later while others
+continue. In an ordered group no later message may be processed first, so the message is handled
+again in place, and becomes a dead letter when it has failed more often than the group allows. In a
+broadcast group there is no retry topic, so the message is skipped.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from enum import Enum
 
 
 class AfterFailure(Enum):
-    """What is done with a message whose handler raised."""
+    """The next step for a message whose handler raised."""
 
-    SEND_BACK = "to the retry topic, and later to a member again"
+    SEND_BACK = "nacked: to the retry topic, and later to a member again"
     AGAIN = "handled again after a pause"
-    DEAD = "to the dead letters"
+    DEAD = "moved to the dead letters"
     LEAVE = "logged, and counted as done"
 
 
 def after_failure(*, order: bool, broadcast: bool, failures: int, retry_max: int) -> AfterFailure:
-    """Judge a message that has now failed ``failures`` times in a row here (1: for the first time).
+    """Decide for a message that has failed ``failures`` times in a row in this member, at least 1.
 
-    retry_max: the group's; 0 sends an ordered group's message to the dead letters at once.
+    retry_max: the group's setting; 0 dead-letters an ordered group's message at once.
     """
     if broadcast:
         return AfterFailure.LEAVE

@@ -1,10 +1,10 @@
-"""Fetches for a member, ahead of the program and bounded, and keeps what was not taken yet.
+"""Prefetches messages for a member within bounds, and buffers those not yet taken.
 
-The broker moves its cursor with every answer, whether the answer arrives or not. So the member
-keeps its own place in every queue (``HeldQueue.fetched_to``) and says it again after anything went
-wrong: 1. a fetch is answered, the connection breaks, the messages are gone; 2. the next fetch would
-go on behind them; 3. their offsets would be committed with later ones: lost. An answer that leaves
-a gap behind our place, other than by expiry, is not taken.
+The broker advances its cursor with every answer, whether or not the answer arrives. Therefore the
+member keeps its own fetch position per queue (``HeldQueue.fetched_to``) and sends it again after
+any failure. Otherwise: 1. a fetch is answered, the connection breaks, the messages are gone; 2. the
+next fetch continues after them; 3. their offsets are committed with later ones, and they are lost.
+An answer that leaves a gap after our position is dropped unless the gap is due to expiry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.client.tags import Wanted
 from tidemark.formats.message import Message
 
 FETCH_COUNT_MAX: Final = 8192
-"""Messages that a broker gives in one answer at most."""
+"""Maximum number of messages in one answer of the broker."""
 FETCH_SIZE_MAX: Final = 4 << 20
 FETCH_WAIT_MS: Final = 15_000
 OFFSET_TOO_SMALL: Final = "OFFSET_TOO_SMALL"
@@ -39,22 +39,22 @@ log = logging.getLogger(__name__)
 
 
 class _Slice:
-    """Consecutive messages of one queue that the program has not taken."""
+    """Consecutive fetched messages of one queue that the program has not taken yet."""
 
     __slots__ = ("at", "begin", "held", "messages", "next_offset")
 
     def __init__(
         self, held: HeldQueue, messages: Sequence[Message], begin: int, next_offset: int
     ) -> None:
-        """begin, next_offset: of the queue, including what did not pass the filter."""
+        """begin, next_offset: range in the queue, including messages that were filtered out."""
         self.held, self.messages = held, messages
         self.begin, self.next_offset = begin, next_offset
         self.at = 0
-        """Index of the first that is not taken."""
+        """Index of the first message that is not taken."""
 
 
 class Fetching:
-    """Keeps the program supplied."""
+    """Buffer of fetched messages and the task that refills it."""
 
     def __init__(
         self,
@@ -66,27 +66,29 @@ class Fetching:
         max_span: int,
         session_ms: int,
     ) -> None:
-        """max_in_flight: messages fetched and not finished, at most. max_span: messages of one
-        queue from the lowest that is not finished to the newest handed out, at most.
+        """max_in_flight: maximum number of messages fetched and not finished.
+
+        max_span: maximum distance in one queue from the lowest unfinished message to the newest
+        delivered one.
         """
         self._member, self._committing, self._wanted = member, committing, wanted
         self._in_flight_max = max_in_flight
         self._count_max = min(FETCH_COUNT_MAX, max(1, max_in_flight // 2))
-        # A fetch on a connection that is dead without saying so must not outlive a session.
+        # A fetch on a dead connection must end before a session does.
         self._wait_ms = min(FETCH_WAIT_MS, session_ms // 2)
         self._span_max = max_span
         self._slices: deque[_Slice] = deque()
-        """What can be taken, in the order in which it came."""
+        """Messages that can be taken, in the order in which they arrived."""
         self._full: dict[HeldQueue, deque[_Slice]] = {}
-        """Queues whose span is at its limit, with what was fetched of them."""
+        """Queues whose span is at its limit, with their fetched messages."""
         self._call: asyncio.Task[None] | None = None
-        """The fetch under way."""
+        """The fetch in progress."""
         self._without: Sequence[HeldQueue] = ()
-        """Queues that it leaves out."""
+        """Queues that the fetch in progress excludes."""
         self._in_flight = self._size_in_flight = 0
         self._waits_for_room = False
         self._early = 0
-        """Fetches in a row that the broker did not hold, and gave no reason for."""
+        """Consecutive fetches that the broker answered early without a reason."""
 
     async def run(self) -> None:
         """Fetch for ever."""
@@ -109,9 +111,10 @@ class Fetching:
                 await member.calls.connection.pause(failed, error)
 
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """Up to ``count`` messages of a queue that is ours, handed out from now on.
+        """Take up to ``count`` messages of an owned queue.
 
-        None while there are none, or the lease is over. Who takes them says ``done`` of each.
+        Returns None if there are none or the lease has expired. The caller calls ``done`` for each
+        message when it is finished or given up.
         """
         while slices := self._slices:
             first = slices[0]
@@ -132,15 +135,15 @@ class Fetching:
             if first.at == len(first.messages):
                 slices.popleft()
                 held.progress.cover(first.next_offset)
-                self._committing.moved()  # if nothing of it passed the filter
+                self._committing.moved()  # needed if all messages were filtered out
             if taken:
                 return held, taken
         return None
 
     def done(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """Messages that were taken are done or given up: there is room for others."""
+        """Record that taken messages are done or given up, which makes room for others."""
         self._give_room(messages)
-        # Not at the first place that is free: else a fetch would bring one message at a time.
+        # Not at the first free place: otherwise each fetch would bring a single message.
         if self._full and held in self._full and held.progress.span <= self._span_max // 2:
             self._slices.extendleft(reversed(self._full.pop(held)))
             self.want(held)
@@ -148,13 +151,13 @@ class Fetching:
             self.want(held)
 
     def drop(self, held: HeldQueue) -> None:
-        """Forget what was fetched of a queue and not taken: it is fetched again."""
+        """Drop the buffered messages of a queue; they are fetched again."""
         mine = [each for each in self._slices if each.held is held]
         self._slices = deque(each for each in self._slices if each.held is not held)
         if held in self._full:
             mine += self._full.pop(held)
             if held.hold is Hold.OWNED:
-                self._full[held] = deque()  # its span is as it was
+                self._full[held] = deque()  # its span is still at the limit
         if mine:
             first = mine[0]
             held.go_on_at(first.messages[first.at].queue_offset if first.at else first.begin)
@@ -162,19 +165,19 @@ class Fetching:
             self._forget(each)
 
     def take_back(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """The last messages taken of a queue were not used: they are fetched again, too."""
+        """Return the last taken messages of a queue unused; they are fetched again."""
         self._give_room(messages)
         held.progress.take_back(messages[0].queue_offset)
         held.go_on_at(messages[0].queue_offset)
 
     def want(self, held: HeldQueue) -> None:
-        """A queue that was left out is wanted again."""
+        """Fetch from a queue again that was excluded."""
         if held in self._without:
             self.interrupt()
         self._member.pulse.ring()
 
     def interrupt(self) -> None:
-        """The fetch under way does not ask for what is wanted now."""
+        """Cancel the fetch in progress, because its request is out of date."""
         if self._call is not None:
             self._call.cancel()
 
@@ -188,20 +191,20 @@ class Fetching:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
             elif not call.cancelled():
-                # If this task is cancelled in the same turn, nothing below takes the failure out of
-                # the call, and asyncio reports an exception that was never retrieved.
+                # If this task is cancelled in the same loop iteration, the code below does not
+                # retrieve the exception, and asyncio would report it as never retrieved.
                 call.exception()
         if call.cancelled():
-            self._displace()  # it may have been answered
+            self._displace()  # the broker may have answered it
         else:
             call.result()
 
     def _set_aside(self, held: HeldQueue) -> None:
-        """Nothing more of a queue is handed out until less of it is under way."""
+        """Stop delivering from a queue until fewer of its messages are in progress."""
         self._full[held] = deque(each for each in self._slices if each.held is held)
         self._slices = slices = deque(each for each in self._slices if each.held is not held)
         if not slices:
-            self._member.pulse.ring()  # others may have to be fetched in its place
+            self._member.pulse.ring()  # other queues may have to be fetched instead
 
     def _forget(self, dropped: _Slice) -> None:
         self._give_room(dropped.messages[dropped.at :])
@@ -210,7 +213,7 @@ class Fetching:
         self._in_flight -= len(messages)
         for message in messages:
             self._size_in_flight -= message.size
-        if self._waits_for_room and self._has_room:  # a ring for every message would cost too much
+        if self._waits_for_room and self._has_room:  # ringing for every message costs too much
             self._waits_for_room = False
             self._member.pulse.ring()
 
@@ -222,15 +225,15 @@ class Fetching:
         )
 
     async def _until_wanted(self) -> None:
-        """Wait for room, a lease, a queue to ask for, and until the program was told of all."""
+        """Wait until there is room, a lease and a queue to fetch, and callbacks have returned."""
         member = self._member
         while True:
             for held in [held for held in self._full if held.hold is not Hold.OWNED]:
                 self.drop(held)
             owned, left_out = member.holdings.of(Hold.OWNED), self._left_out()
             if not self._has_room and not self._slices and len(left_out) < len(owned):
-                # 1. Handlers of a queue hang; 2. all that is fetched is of that queue, and waits
-                # behind them; 3. there is no room for messages of the others, for ever.
+                # 1. Handlers of a queue hang; 2. everything buffered is of that queue and waits for
+                # them; 3. there would never be room for messages of the other queues.
                 for held in list(self._full):
                     self.drop(held)
             if (
@@ -244,7 +247,7 @@ class Fetching:
             await member.pulse.wait()
 
     def _left_out(self) -> list[HeldQueue]:
-        """Queues of which nothing is wanted now."""
+        """Owned queues from which nothing is to be fetched now."""
         return [
             held
             for held in self._member.holdings.of(Hold.OWNED)
@@ -252,17 +255,17 @@ class Fetching:
         ]
 
     def _ends_at_damage(self, held: HeldQueue) -> bool:
-        """Whether a damaged record is next, and messages before it are not finished."""
+        """Whether the next record is damaged and messages before it are not finished yet."""
         if held.damaged_at is None or held.damaged_at != held.fetched_to:
             return False
         return not held.is_idle or any(each.held is held for each in self._slices)
 
     def _leaves_out(self, queue: Queue) -> bool:
-        """Whether the fetch under way, or just answered, does not want messages of this queue."""
+        """Whether the current or last fetch excluded this queue."""
         return any(held.queue == queue for held in self._without)
 
     async def _fetch_in_turn(self, generation: int) -> None:
-        """Fetch; if the broker could not hold the call, return when it is to come again."""
+        """Fetch. If the broker could not hold the call, return when the next one is due."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         fetched = await self._fetch(generation)
@@ -274,14 +277,16 @@ class Fetching:
         elif fetched.poll_after_ms is not None:
             await self._until(now + fetched.poll_after_ms / 1000, generation)
         else:
-            # Held no longer for a reason that it does not name: it may be stopping, or of the
-            # version before, which answers with what is left out.
+            # The broker answered early without a reason: it may be stopping, or be a previous
+            # version, which returns messages of excluded queues.
             self._early += 1
             await self._until(now + delay_s(self._early, jitter=random.random()), generation)
 
     async def _until(self, fetch_at: float, generation: int) -> None:
-        """Wait until a time of the loop's clock, or until the generation is another: then there may
-        be other queues."""
+        """Wait until a time of the loop's clock, or until the generation changes.
+
+        With a new generation there may be other queues.
+        """
         member, loop = self._member, asyncio.get_running_loop()
         while member.generation == generation and (left_s := fetch_at - loop.time()) > 0:
             await member.pulse.wait(left_s * 1000)
@@ -295,7 +300,7 @@ class Fetching:
             if not held.is_placed and held.fetched_to is not None
         ]
         if placed:
-            self._committing.moved()  # a broker that was killed may have lost the last commits
+            self._committing.moved()  # a broker that crashed may have lost the last commits
         self._without = self._left_out()
         fetched = await self._member.calls.fetch(
             generation=generation,
@@ -308,7 +313,7 @@ class Fetching:
         )
         if generation == self._member.generation:
             for held, offset in placed:
-                # Not one of which something was dropped while the broker moved its cursor.
+                # Not if messages were dropped while the broker moved its cursor.
                 held.is_placed = held.fetched_to == offset
         for each in fetched.queues:
             self._accept(each)
@@ -317,7 +322,7 @@ class Fetching:
         return fetched
 
     async def _place(self) -> None:
-        """Learn where queues begin whose first answer may have been lost."""
+        """Look up where queues start whose first answer may have been lost."""
         unknown = [
             held
             for held in self._member.holdings.of(Hold.OWNED)
@@ -340,10 +345,10 @@ class Fetching:
             held.is_placed = False
 
     def _accept(self, fetched: FetchedQueue) -> None:
-        """Take what came of one queue, if it goes on where we are."""
+        """Buffer the messages of one queue if they continue at our position."""
         held = self._member.holdings.get(fetched.queue)
         if held is None or held.hold is not Hold.OWNED:
-            return  # whoever has it next begins at what is committed
+            return  # its next owner starts at the committed offset
         if held.is_paused or self._leaves_out(fetched.queue):
             held.is_placed = False
             return
@@ -351,8 +356,9 @@ class Fetching:
         if expected is None:
             expected = fetched.from_offset
         if fetched.status == OFFSET_BEYOND:
-            # A committed offset behind the queue's end, after the node lost what was not on disk:
-            # the broker goes on from the end, and so do we. Nothing there can be under way.
+            # The committed offset is beyond the queue's end, after the node lost data that was not
+            # on disk. The broker continues from the end, and so does this member. No message there
+            # can be in progress.
             held.progress, held.fetched_to = QueueProgress(fetched.next_offset), fetched.next_offset
             return
         is_gap = fetched.from_offset > max(expected, fetched.min_offset)
@@ -383,7 +389,8 @@ class Fetching:
                 raise errors.BrokenAnswer(
                     f"queue {fetched.queue} at {expected}: {damage}"
                 ) from damage
-            # First the program handles what is before it; then it is fetched again, and named.
+            # The program first handles the messages before it. Then it is fetched again, and the
+            # error names it.
             held.damaged_at, held.is_placed = next_offset, False
         messages = received(decoded, fetched.queue[0], self._wanted, from_offset=expected)
         held.fetched_to = next_offset

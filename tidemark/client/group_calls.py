@@ -1,7 +1,7 @@
-"""The calls of one member of one group, as the API has them: requests out, typed answers in.
+"""The API calls of one member of one group: sends requests and decodes the answers.
 
-Holds no rule of when to call; every error is the broker's own, typed by its code. What belongs to a
-generation is not repeated by itself: its callers know what to say instead (``member``,
+It does not decide when to call. Errors are the broker's, typed by their code. Calls that belong to
+a generation are not repeated here, because their callers have to change them first (``member``,
 ``fetching``, ``committing``).
 """
 
@@ -22,68 +22,69 @@ from tidemark.client.connection import Connection
 from tidemark.client.paths import path
 
 _SIZE: Final = struct.Struct(">I")
-"""Bytes of the map in front of the records of a fetch."""
+"""Size in bytes of the map before the records of a fetch."""
 NEW_FIELDS: Final = frozenset({"incarnation", "paused", "sequence", "nack_id", "retry"})
-"""Fields that a broker of the version before refuses by name; it works without them."""
+"""Fields that a broker of the previous version rejects by name; it works without them."""
 
 
 class Joined(NamedTuple):
-    """What the broker answers to a join or a heartbeat."""
+    """The broker's answer to a join or a heartbeat."""
 
     generation: int
     assignment: list[Queue]
     session_ms: int
     order: bool
-    """Whether a queue's next messages come only when those before are committed or sent back."""
+    """Whether a queue's next messages are delivered only after those before are committed or
+    nacked."""
     broadcast: bool
-    """Whether every member has all queues, and nothing is committed or sent back."""
+    """Whether every member has all queues, and nothing is committed or nacked."""
     retry_max: int
     kept: Collection[Queue] = ()
-    """Of the assignment, after a join: what was ours before the broker started, and nobody else's
-    since. Nothing is known of that from a broker that does not say it."""
+    """After a join: the assigned queues that this member owned before the broker restarted and that
+    had no other owner since. Empty if the broker does not report them."""
 
 
 class FetchedQueue(NamedTuple):
-    """What a fetch brought of one queue."""
+    """The part of a fetch answer for one queue."""
 
     queue: Queue
     status: str
-    """RetrievalStatus as pulls have it (docs/formats.md, section 11)."""
+    """RetrievalStatus, as in pulls (docs/formats.md, section 11)."""
     from_offset: int
     next_offset: int
     min_offset: int
     records: memoryview
-    """Whole records, one behind the other; empty if only the position changed."""
+    """Whole records, one after another; empty if only the position changed."""
 
 
 class Fetched(NamedTuple):
-    """One answer to a fetch."""
+    """The answer to one fetch."""
 
     generation: int
     queues: list[FetchedQueue]
     poll_after_ms: int | None = None
-    """The broker could not hold the call: when it is to come again."""
+    """Set if the broker could not hold the call: when to call again."""
 
 
 class GroupCalls:
-    """Speaks for one member."""
+    """The calls of one member."""
 
     def __init__(self, connection: Connection, group: str, member: str) -> None:
         self.connection = connection
         self._group, self._member = path("groups", group), path("groups", group, "members", member)
         self.group, self.member = group, member
         self._incarnation = secrets.token_hex(8)
-        """Tells this member from another program's that has taken its name."""
+        """Distinguishes this member from another program's that uses the same name."""
         self._unknown: set[str] = set()
-        """Of ``NEW_FIELDS``, those that the broker of this membership has refused."""
+        """Those ``NEW_FIELDS`` that the broker of this membership has rejected."""
         self._fetch_count = 0
 
     def __str__(self) -> str:
-        """As texts of the log name it."""
+        """Return the name used in log messages."""
         return f"member {self.member!r} of group {self.group!r}"
 
     async def configure(self, settings: Mapping[str, object]) -> None:
-        """Make the group, or change these settings of it."""
+        """Create the group, or change these settings."""
         await self.connection.call("PUT", self._group, body=settings, idempotent=True)
 
     async def heartbeat(
@@ -95,11 +96,11 @@ class GroupCalls:
         generation: int | None,
         timeout_s: float | None = None,
     ) -> Joined:
-        """Say that the member lives, what it wants and what it still works on.
+        """Send a heartbeat with the subscriptions and the queues that the member still holds.
 
-        generation: None joins anew. Raises UnknownMember if the broker does not have the member,
+        generation: None joins anew. Raises UnknownMember if the broker does not know the member,
         MemberFenced if another program has joined under its name.
-        timeout_s: an answer that comes later is worth nothing; None: as the client waits for any.
+        timeout_s: time limit of the call; None: the client's default.
         """
         body: dict[str, object] = {
             "subscriptions": [
@@ -139,7 +140,7 @@ class GroupCalls:
             raise _lacking("a heartbeat", error) from error
 
     async def leave(self) -> None:
-        """Give all queues back at once. Fine if the broker does not have the member any more."""
+        """Leave the group, which releases all queues. Ignores that the member is unknown."""
         try:
             is_known = "incarnation" not in self._unknown
             query = {"incarnation": self._incarnation if is_known else None}
@@ -158,14 +159,14 @@ class GroupCalls:
         positions: Iterable[tuple[Queue, int]],
         paused: Sequence[Queue] = (),
     ) -> Fetched:
-        """Wait up to ``wait_ms``, and ``timeout_s`` for the answer, for messages of any queue.
+        """Wait up to ``wait_ms``, plus ``timeout_s`` for the answer, for messages of any queue.
 
-        positions: where the broker's cursors of these queues are to stand first. An answer that
-        does not arrive has moved the cursors all the same. paused: queues to leave out; a broker
-        of the version before does not leave them out.
+        positions: the broker first sets its cursors of these queues. An answer that does not arrive
+        has advanced the cursors all the same. paused: queues to exclude; a broker of the previous
+        version ignores it.
 
-        A fetch that is given up and reaches the broker after a later one moves no cursor: the
-        broker tells them apart by their sequence.
+        A cancelled fetch that reaches the broker after a later one moves no cursor: the broker
+        compares their sequence numbers.
         """
         self._fetch_count += 1
         body: dict[str, object] = {
@@ -199,7 +200,7 @@ class GroupCalls:
     async def commit(
         self, offsets: Mapping[Queue, int], *, generation: int, ack: str | None = None
     ) -> None:
-        """Commit offsets, all or none. ack: ``disk`` waits for the record of them."""
+        """Commit offsets, all or none. ack: ``disk`` waits until the commit is on disk."""
         body: dict[str, object] = {
             "member": self.member,
             "generation": generation,
@@ -212,7 +213,7 @@ class GroupCalls:
         )
 
     async def committed(self) -> dict[Queue, int]:
-        """Every committed offset of the group."""
+        """Return every committed offset of the group."""
         answer = await self.connection.call("GET", f"{self._group}/offsets", idempotent=True)
         try:
             return {
@@ -230,13 +231,14 @@ class GroupCalls:
         nack_id: str,
         is_repeat: bool,
     ) -> None:
-        """Send one message back.
+        """Nack one message.
 
-        nack_id: of this nack and its repetitions, of which the broker stores one copy; one of the
-        version before stores a copy for each. is_repeat: it may have been carried out before.
+        nack_id: identifies this nack and its repetitions; the broker stores one copy for them. A
+        broker of the previous version stores a copy for each. is_repeat: the nack may have been
+        carried out before.
 
-        Raises StaleGeneration, UnknownMember or NotAssigned from a member that is fenced: whoever
-        has the queue now gets the message anyway, and a retry would be one too many.
+        Raises StaleGeneration, UnknownMember or NotAssigned for a fenced member. The new owner of
+        the queue gets the message anyway, and another copy would be one too many.
         """
         topic, queue, queue_offset = source
         body: dict[str, object] = {
@@ -253,8 +255,8 @@ class GroupCalls:
             body["retry"] = True
 
         async def call(body: Mapping[str, object]) -> Answer:
-            is_told = "nack_id" in body and "retry" not in self._unknown
-            repeat = {**body, "retry": True} if is_told else body
+            may_mark_retry = "nack_id" in body and "retry" not in self._unknown
+            repeat = {**body, "retry": True} if may_mark_retry else body
             return await self.connection.call(
                 "POST",
                 f"{self._group}/nack",
@@ -268,7 +270,7 @@ class GroupCalls:
     async def _with_known(
         self, body: Mapping[str, object], call: Callable[..., Awaitable[Answer]]
     ) -> Answer:
-        """Make a call; again without a new field that the broker refuses by name."""
+        """Make a call; repeat it without a new field that the broker rejects by name."""
         while True:
             known = {name: value for name, value in body.items() if name not in self._unknown}
             try:
@@ -281,7 +283,7 @@ class GroupCalls:
 
 
 def read_fetched(body: bytes) -> Fetched:
-    """Read the answer to a fetch; records borrow from ``body``. Raises BrokenAnswer."""
+    """Decode the answer to a fetch. Records borrow from ``body``. Raises BrokenAnswer."""
     view = memoryview(body)
     try:
         (size,) = _SIZE.unpack_from(view)

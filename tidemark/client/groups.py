@@ -1,4 +1,4 @@
-"""Groups from outside: make, list, look at, reset, delete. Members are ``subscription``'s."""
+"""Administrative calls for groups: create, list, show, reset, delete. See also ``subscription``."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Start = Literal["first", "last"] | int | datetime
 
 
 class Group(NamedTuple):
-    """A group and how it is configured."""
+    """A group and its settings."""
 
     name: str
     order: bool
     broadcast: bool
     start: str | int
-    """``first``, ``last`` or milliseconds: where it begins in a topic that it meets."""
+    """Where the group starts in a new topic: ``first``, ``last`` or milliseconds."""
     retry_max: int
     lag_objective_ms: int | None
     state: str | None
-    """``empty``, ``stable`` or ``rebalancing``; None where the answer did not say."""
+    """``empty``, ``stable`` or ``rebalancing``; None if the answer does not contain it."""
     members: int | None
     settings: dict[str, Any]
-    """All that the broker says of it, as answered."""
+    """All fields of the broker's answer."""
 
 
 class Lag(NamedTuple):
-    """What a group has not read. None is unknown, and ``reasons`` says why, by field."""
+    """The lag of a group. A field is None if unknown; ``reasons`` maps its name to the reason."""
 
     messages: int | None
     bytes: int | None
@@ -44,21 +44,21 @@ class Lag(NamedTuple):
     expiring_messages: int | None
     """Unread messages that the next deletion of a log file would take."""
     in_flight: int | None
-    """Handed to members and not committed."""
+    """Messages delivered to members and not committed."""
     lost: int
-    """Messages that were deleted unread."""
+    """Messages that were deleted before the group read them."""
     ahead: int
-    """How far what is committed lies beyond the end: then the other numbers are unknown."""
+    """How far the committed offset is beyond the end; if above 0, the other fields are unknown."""
     reasons: dict[str, str]
 
 
 class QueueLag(NamedTuple):
-    """One queue as a group sees it."""
+    """The state of a group in one queue."""
 
     topic: str
     queue: int
     member: str | None
-    """Who reads it now."""
+    """Owner of the queue; None if it is unassigned."""
     committed: int | None
     min_offset: int | None
     max_offset: int | None
@@ -66,31 +66,31 @@ class QueueLag(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member as others see it."""
+    """A member of a group as the broker reports it."""
 
     name: str
     assignment: list[Queue]
     subscriptions: dict[str, str]
     session_ms: int
     last_seen_ms: int
-    """Since its last heartbeat."""
+    """Time since its last heartbeat."""
 
 
 class GroupDetail(NamedTuple):
-    """A group with members and lag, all from one look."""
+    """A group with members and lag from one snapshot."""
 
     group: Group
     generation: int | None
     members: list[GroupMember]
     lag: Lag
-    """Of all queues together."""
+    """Lag of all queues together."""
     queues: list[QueueLag]
     facts: dict[str, Any]
     """The whole answer."""
 
 
 class QueueReset(NamedTuple):
-    """What a reset did, or would do, to one queue."""
+    """The change of one queue's offset by a reset or its dry run."""
 
     queue: int
     from_offset: int | None
@@ -98,7 +98,7 @@ class QueueReset(NamedTuple):
 
 
 class Groups:
-    """The calls that administrate groups. Raises UnknownGroup where there is none."""
+    """The administrative calls for groups. Raises UnknownGroup if the group does not exist."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -113,7 +113,7 @@ class Groups:
         retry_max: int | None = None,
         lag_objective_ms: int | None = None,
     ) -> Group:
-        """Make a group, or change what is given of an existing one."""
+        """Create a group, or change the given settings of an existing one."""
         settings = group_settings(
             order=order,
             broadcast=broadcast,
@@ -152,7 +152,7 @@ class Groups:
         )
 
     async def offsets(self, group: str) -> dict[Queue, int]:
-        """What the group has committed: the next queue offset per (topic, queue)."""
+        """Return the committed offset, i.e. the next one to read, per (topic, queue)."""
         answer = await self._connection.call(
             "GET", path("groups", group) + "/offsets", idempotent=True
         )
@@ -173,13 +173,14 @@ class Groups:
         queue: int | None = None,
         dry_run: bool = False,
     ) -> list[QueueReset]:
-        """Set where the group goes on in a topic; one of ``to`` and ``offset``.
+        """Set the group's offsets in a topic; give either ``to`` or ``offset``.
 
-        to: ``first``, ``last``, or a time: the first message stored then or later. queue: None for
-        all. dry_run: only say what would be done. Raises GroupInUse while the group has members.
+        to: ``first``, ``last``, or a time, which means the first message stored at or after it.
+        queue: None for all. dry_run: only return what would be done. Raises GroupInUse while the
+        group has members.
         """
         if (to is None) == (offset is None):
-            raise ValueError("a reset needs either a time or word in `to`, or an `offset`")
+            raise ValueError("a reset needs exactly one of `to` and `offset`")
         target: object
         if to is None:
             target = {"offset": offset}
@@ -202,7 +203,7 @@ class Groups:
             raise errors.BrokenAnswer(f"the answer to a reset lacks {error}") from error
 
     async def list(self) -> list[Group]:
-        """All groups, by name."""
+        """All groups, sorted by name."""
         found = [_group(wire) async for wire in listed(self._connection, "groups")]
         return sorted(found, key=lambda group: group.name)
 
@@ -215,7 +216,7 @@ def group_settings(
     retry_max: int | None = None,
     lag_objective_ms: int | None = None,
 ) -> dict[str, object]:
-    """The body that configures a group; what is None is left as it is."""
+    """Build the body that configures a group; settings that are None are not changed."""
     given: dict[str, object] = {
         "order": order,
         "broadcast": broadcast,

@@ -1,8 +1,8 @@
-"""Several messages at once: a program's handler, called by a bounded number of workers.
+"""Processes several messages at once: a bounded number of workers call the program's handler.
 
-The shell around ``key_order`` (whose turn it is) and ``failures`` (what becomes of a message whose
-handler raised). What is committed is the lowest message that is not done (``progress``), so a slow
-message holds up its queue's commit and nothing else.
+This is the shell around ``key_order`` (which message may start) and ``failures`` (what happens to a
+message whose handler raised). The committed offset is the lowest message that is not done
+(``progress``), so a slow message delays only the commits of its queue.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
+from tidemark.client.consumer_engine import ConsumerEngine
 from tidemark.client.failures import AfterFailure, after_failure
-from tidemark.client.feed import Feed
 from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.client.key_order import KeyOrder
 from tidemark.formats import properties
 from tidemark.formats.message import Message
 
 RETRY_PAUSE_MS: Final = 1000.0
-"""Between two tries of an ordered group's message; as long as the reference implementation's."""
+"""Pause before an ordered group's message is handled again; as in the reference implementation."""
 DEAD_LEVEL: Final = -1
 CHUNK: Final = 256
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class _Task(NamedTuple):
-    """A message that waits for its turn."""
+    """A message that waits to be handled."""
 
     held: HeldQueue
     message: Message
 
 
 def message_key(message: Message) -> str | None:
-    """What orders messages among each other: the sharding key, else the first key."""
+    """Return the ordering key of a message: the sharding key, else the first key."""
     sharding_key = message.properties.get(properties.SHARDING_KEY)
     if sharding_key is not None:
         return sharding_key
@@ -46,36 +46,36 @@ def message_key(message: Message) -> str | None:
 
 
 class Handlers:
-    """One run of a handler over the messages of a feed."""
+    """One run of a handler over the messages of a consumer engine."""
 
     def __init__(
         self,
-        feed: Feed,
+        engine: ConsumerEngine,
         handler: Callable[[Message], Awaitable[object]],
         *,
         key_of: Callable[[Message], Hashable | None] | None,
         retry_pause_ms: float,
     ) -> None:
-        """key_of: messages of one key one after another; None: in any order."""
-        self._feed, self._handler, self._key_of = feed, handler, key_of
+        """key_of: messages of one key are handled in order; None: in any order."""
+        self._engine, self._handler, self._key_of = engine, handler, key_of
         self._retry_pause_ms = retry_pause_ms
         self._turns: KeyOrder[_Task] = KeyOrder()
         self._paused: dict[HeldQueue, list[Message]] = {}
-        """Messages of paused queues that are behind others in work: they wait for ``resume``."""
+        """Waiting messages of paused queues that cannot be fetched again; kept for ``resume``."""
         self._idle: deque[asyncio.Future[None]] = deque()
-        """Workers that found nothing to start."""
+        """Futures of workers that have nothing to do."""
         self._is_over = False
-        """Whether no more messages come."""
+        """Whether no more messages will arrive."""
         self._is_ending = False
-        """Whether the workers are cancelled."""
+        """Whether the workers are being cancelled."""
 
     async def run(
         self, concurrency: int, first: tuple[HeldQueue, Sequence[Message]] | None
     ) -> None:
-        """Handle messages until the feed stops; then wait for those under way.
+        """Handle messages until the engine stops, then wait for those in progress.
 
-        first: messages taken from the feed before. Raises what a part of the feed died of, and what
-        sending a message back met.
+        first: messages that were taken from the engine before. Raises the error of a failed part of
+        the engine or of a nack.
         """
         if first is not None:
             self._put(*first)
@@ -95,12 +95,12 @@ class Handlers:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._feed.bring_again()
+            self._engine.redeliver_given_up()
 
     def pause(self, held: HeldQueue) -> None:
-        """Start no more messages of a queue; those in work go on.
+        """Start no more messages of a queue; those in progress continue.
 
-        What can be fetched again is given back: it would take the room of other queues' messages.
+        Messages that can be fetched again are returned, to leave room for other queues' messages.
         """
         waiting = [task.message for task in self._turns.drop(lambda task: task.held is held)]
         waiting += self._paused.pop(held, [])
@@ -108,27 +108,27 @@ class Handlers:
         unused_from = held.progress.unused_from({message.queue_offset for message in waiting})
         if unused_from is not None:
             unused = [each for each in waiting if each.queue_offset >= unused_from]
-            self._feed.fetching.take_back(held, unused)
+            self._engine.fetching.take_back(held, unused)
             del waiting[-len(unused) :]
         if waiting:
             self._paused[held] = waiting
 
     def resume(self, held: HeldQueue) -> None:
-        """Start messages of a paused queue again."""
+        """Start the waiting messages of a paused queue again."""
         self._put(held, self._paused.pop(held, []))
 
     async def _supply(self) -> None:
-        """Take messages as they come, and back what waits of queues that are taken away."""
-        feed = self._feed
+        """Take messages as they arrive; give up waiting messages of queues no longer owned."""
+        engine = self._engine
         try:
             while True:
-                while (taken := feed.take(CHUNK)) is not None:
+                while (taken := engine.take(CHUNK)) is not None:
                     self._put(*taken)
-                if feed.is_interrupted:
-                    feed.raise_failure()
+                if engine.is_interrupted:
+                    engine.raise_failure()
                     return
                 self._give_up(lambda held: held.hold is not Hold.OWNED)
-                await feed.member.pulse.wait()
+                await engine.member.pulse.wait()
         finally:
             self._give_up(lambda _held: True)
             self._is_over = True
@@ -140,17 +140,17 @@ class Handlers:
         self._wake(len(messages))
 
     def _key(self, held: HeldQueue, message: Message) -> Hashable | None:
-        if self._feed.member.joined.order:
+        if self._engine.member.joined.order:
             return held.queue
         return None if self._key_of is None else self._key_of(message)
 
     def _give_up(self, unwanted: Callable[[HeldQueue], bool]) -> None:
         for held in [held for held in self._paused if unwanted(held)]:
-            self._feed.give_up(held, self._paused.pop(held))
+            self._engine.give_up(held, self._paused.pop(held))
         if not len(self._turns):
             return
         for task in self._turns.drop(lambda task: unwanted(task.held)):
-            self._feed.give_up(task.held, (task.message,))
+            self._engine.give_up(task.held, (task.message,))
 
     def _wake(self, count: int) -> None:
         for _ in range(min(count, len(self._idle))):
@@ -164,7 +164,7 @@ class Handlers:
         except asyncio.CancelledError:
             if self._is_ending:
                 raise
-            # Else the run would go on with one worker less, at last with none, and say nothing.
+            # Otherwise the run would silently continue with one worker less, in the end with none.
             raise RuntimeError("a handler cancelled the task that it runs in") from None
 
     async def _work_on(self) -> None:
@@ -184,22 +184,22 @@ class Handlers:
                 await idle
 
     async def _handle(self, held: HeldQueue, message: Message) -> None:
-        """Handle one message to its end: done, sent back, or given up."""
+        """Handle one message until it is done, nacked or given up."""
         try:
             is_done = await self._until_done(held, message)
         except BaseException:
-            # Cancelled, or it could not be sent back: it is delivered again.
-            self._feed.give_up(held, (message,))
+            # Cancelled, or the nack failed: the message is delivered again.
+            self._engine.give_up(held, (message,))
             raise
         if is_done:
-            self._feed.finish(held, (message,))
+            self._engine.finish(held, (message,))
         else:
-            self._feed.give_up(held, (message,))
+            self._engine.give_up(held, (message,))
 
     async def _until_done(self, held: HeldQueue, message: Message) -> bool:
-        """Whether the message is done: handled, or sent back; False: it is for somebody else."""
-        feed, failures = self._feed, 0
-        while await feed.may_start(held):
+        """Return True when the message is handled or nacked, False if it is no longer ours."""
+        engine, failures = self._engine, 0
+        while await engine.may_start(held):
             try:
                 result = self._handler(message)
                 if inspect.isawaitable(result):
@@ -213,17 +213,17 @@ class Handlers:
             else:
                 raise not_async(self._handler)
             if verdict is AfterFailure.SEND_BACK:
-                return await feed.send_back_failed(held, message, 0)
+                return await engine.nack_failed(held, message, 0)
             if verdict is AfterFailure.DEAD:
-                return await feed.send_back_failed(held, message, DEAD_LEVEL)
-            if verdict is AfterFailure.LEAVE or message.queue_offset in held.sent_back:
+                return await engine.nack_failed(held, message, DEAD_LEVEL)
+            if verdict is AfterFailure.LEAVE or message.queue_offset in held.nacked:
                 return True
             await asyncio.sleep(self._retry_pause_ms / 1000)
         return False
 
     def _judge(self, message: Message, error: BaseException, failures: int) -> AfterFailure:
-        """What becomes of a message whose handling failed; the log says it."""
-        calls, joined = self._feed.member.calls, self._feed.member.joined
+        """Decide what happens to a message whose handler raised, and log it."""
+        calls, joined = self._engine.member.calls, self._engine.member.joined
         verdict = after_failure(
             order=joined.order,
             broadcast=joined.broadcast,
@@ -250,10 +250,11 @@ class Handlers:
 
 
 def check_is_async(handler: object, called: str = "handler(message)") -> None:
-    """Raise TypeError for a handler that is surely no coroutine function. called: how it is.
+    """Raise TypeError if the handler is certainly not a coroutine function.
 
-    A plain function would run once per message, and each message would be taken for failed. What
-    only its call can tell, such as a lambda, is found out at the first message.
+    A plain function would run once per message, and each message would count as failed. Callables
+    such as lambdas can only be checked by their result, at the first message. called: the call as
+    the error shows it.
     """
     inner = handler
     while isinstance(inner, functools.partial):
@@ -268,14 +269,14 @@ def check_is_async(handler: object, called: str = "handler(message)") -> None:
 
 
 def not_async(handler: object, called: str = "handler(message)") -> TypeError:
-    """The error for a handler that is not awaited."""
+    """Return the error for a handler whose result cannot be awaited."""
     return TypeError(f"a handler is called as `await {called}`: {handler!r} is not async")
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether a message failed with this error; False: its handling was cancelled, or killed.
+    """Whether this error means that the message failed, and not that its handling was cancelled.
 
-    Code that awaits something that was cancelled raises CancelledError, too, and is not cancelled.
+    Code that awaits a cancelled task raises CancelledError without being cancelled itself.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -1,12 +1,12 @@
-"""Which queues a member holds, and how each comes and goes. Pure.
+"""The queues that a member holds and their states. Pure.
 
-The broker says which queues are a member's; the member says which ones it still works on. A queue
-taken from it goes through LEAVING: nothing more of it is handed out, what is under way is finished,
-the program is told, its last position is committed, and only then does a heartbeat leave it out, so
-that another may have it. One that comes back meanwhile is taken up again after that, from what is
-committed, like any other. Invariants: messages are handed out of OWNED queues only; a queue stays
-in ``holding`` until it was released; a queue that is LOST never is handed out again. The shells are
-``member`` and ``changes``.
+The broker assigns queues to a member; the member reports which ones it still holds. A revoked queue
+becomes LEAVING: no more of its messages are delivered, those in progress are finished, the program
+is notified, and the last position is committed. Only then does a heartbeat omit the queue, so that
+another member may get it. If it is assigned again meanwhile, it is taken over afterwards from the
+committed offset, like any other. Invariants: messages are delivered from OWNED queues only; a queue
+stays in ``holding`` until it is released; a LOST queue is never delivered from again. The shells
+are ``member`` and ``changes``.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tidemark.client.progress import QueueProgress
 
 
 class Hold(Enum):
-    """What a member may do with a queue."""
+    """State of a queue that a member holds."""
 
-    ARRIVING = "assigned; the program has not been told yet, nothing is fetched"
-    OWNED = "fetched and handed out"
-    LEAVING = "taken away; what is under way is finished and committed"
-    LOST = "gone without a word: another may have it already, nothing is committed"
+    ARRIVING = "assigned; the program is not notified yet, nothing is fetched"
+    OWNED = "fetched and delivered"
+    LEAVING = "revoked; messages in progress are finished and committed"
+    LOST = "lost without notice: another member may own it already, nothing is committed"
 
 
 class HeldQueue:
-    """One queue from assignment to release. A queue that comes again is another HeldQueue."""
+    """One queue from assignment to release. A queue assigned again is another HeldQueue."""
 
     __slots__ = (
         "damaged_at",
         "fetched_to",
         "hold",
+        "is_notified",
         "is_paused",
         "is_placed",
-        "nacks",
+        "nack_ids",
+        "nacked",
         "progress",
         "queue",
-        "sent_back",
-        "told",
     )
 
     def __init__(self, queue: Queue) -> None:
@@ -49,46 +49,46 @@ class HeldQueue:
         self.hold = Hold.ARRIVING
         self.progress = QueueProgress()
         self.fetched_to: int | None = None
-        """Where the next fetch goes on; None: where the broker says."""
+        """Offset of the next fetch; None: the broker decides."""
         self.is_placed = False
-        """Whether the broker's cursor is at ``fetched_to``; if not, the next fetch says it."""
+        """Whether the broker's cursor is at ``fetched_to``; if not, the next fetch sends it."""
         self.damaged_at: int | None = None
-        """Where an answer met a damaged record behind sound ones."""
-        self.told = False
-        """Whether the program knows that it has the queue, or is just being told."""
+        """Offset of a damaged record that follows sound ones in an answer."""
+        self.is_notified = False
+        """Whether the program was notified of the queue, or is being notified."""
         self.is_paused = False
-        """Whether the program wants nothing of it for now."""
-        self.nacks: dict[int, str] = {}
-        """Ids of nacks that may have been carried out, by the offset of the message under way."""
-        self.sent_back: set[int] = set()
-        """Offsets of messages under way that were sent back: whatever follows, they are done."""
+        """Whether the program has paused the queue."""
+        self.nack_ids: dict[int, str] = {}
+        """Ids of nacks that may have been carried out, by the offset of the message in progress."""
+        self.nacked: set[int] = set()
+        """Offsets of messages in progress that were nacked: they count as done in any case."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message of it is under way."""
+        """Whether no message of the queue is in progress."""
         return self.progress.is_idle
 
     def start_at(self, offset: int) -> None:
-        """Everything below ``offset`` is done, by us or by others."""
+        """Record that everything below ``offset`` is done, by this member or by others."""
         self.progress.cover(offset)
         self.go_on_at(offset)
 
     def go_on_at(self, offset: int) -> None:
-        """The next fetch brings the messages from ``offset`` on."""
+        """Make the next fetch start at ``offset``."""
         self.fetched_to, self.is_placed, self.damaged_at = offset, False, None
 
 
 class Change(NamedTuple):
-    """What a new assignment did to the queues held."""
+    """The changes that a new assignment made."""
 
     arriving: list[HeldQueue]
     leaving: list[HeldQueue]
-    """Taken away: no longer handed out from now on."""
+    """Revoked queues: no more of their messages are delivered from now on."""
     lost: list[HeldQueue]
 
 
 class Holdings:
-    """The queues that a member holds. Bounded by what its broker assigns."""
+    """The queues that a member holds. Bounded by the number that the broker assigns."""
 
     def __init__(self) -> None:
         self._held: dict[Queue, HeldQueue] = {}
@@ -100,27 +100,27 @@ class Holdings:
         return len(self._held)
 
     def get(self, queue: Queue) -> HeldQueue | None:
-        """The queue if it is held."""
+        """Return the queue if it is held."""
         return self._held.get(queue)
 
     def of(self, *holds: Hold) -> list[HeldQueue]:
-        """The queues in one of these states."""
+        """Return the queues in one of these states."""
         return [held for held in self._held.values() if held.hold in holds]
 
     def holding(self) -> list[Queue]:
-        """What a heartbeat names: every queue that is not released."""
+        """Return the queues that a heartbeat reports: all that are not released."""
         return list(self._held)
 
     def assign(self, assignment: Iterable[Queue]) -> Change:
-        """The broker answered a heartbeat: these queues are ours now."""
+        """Apply the assignment of a heartbeat's answer."""
         change = Change([], [], [])
         assigned = list(dict.fromkeys(assignment))
         wanted = set(assigned)
         for held in list(self._held.values()):
             if held.queue in wanted or held.hold is Hold.LEAVING:
                 continue
-            if not held.told:
-                # The program never heard of it, nothing was fetched: it goes as it came.
+            if not held.is_notified:
+                # The program was not notified and nothing was fetched, so it can be dropped.
                 self._drop(held)
             else:
                 held.hold = Hold.LEAVING
@@ -132,11 +132,12 @@ class Holdings:
         return change
 
     def rejoined(self, assignment: Iterable[Queue], untouched: Collection[Queue]) -> Change:
-        """The broker had forgotten us (it restarted, or we were silent too long): we joined anew.
+        """Apply the assignment after a new join: the broker had restarted, or expired this member.
 
-        untouched: queues whose committed offset is still what we committed last. One of them that
-        is ours again goes on where we are, with what is under way; any other was, or may have been,
-        in other hands: it is lost, and if it is ours again it starts from what is committed.
+        untouched: queues whose committed offset is still the one that this member committed last.
+        If such a queue is assigned again, it continues with its messages in progress. Any other
+        queue had or may have had another owner: it is lost, and if it is assigned again it starts
+        at the committed offset.
         """
         assigned = list(dict.fromkeys(assignment))
         kept = set(assigned) & set(untouched)
@@ -146,35 +147,35 @@ class Holdings:
                 self._drop(held)
                 lost.append(held)
             else:
-                held.is_placed = False  # the broker's cursors are as new as our membership
+                held.is_placed = False  # the broker's cursors start anew with the membership
         change = self.assign(assigned)
         return Change(change.arriving, change.leaving, lost)
 
     def lose(self, gone: Iterable[HeldQueue]) -> list[HeldQueue]:
-        """These are not ours any more, whatever is under way; returns those that were."""
+        """Mark queues as not owned any more; returns those that were not lost before."""
         lost = [held for held in gone if held.hold is not Hold.LOST]
         for held in lost:
             self._drop(held)
         return lost
 
     def restart(self, held: HeldQueue, offset: int) -> None:
-        """The queue goes on at ``offset``; what is under way of it moves nothing any more."""
+        """Continue a queue at ``offset``; messages in progress no longer affect its position."""
         again = self._held[held.queue] = HeldQueue(held.queue)
-        again.hold, again.told, again.is_paused = held.hold, held.told, held.is_paused
+        again.hold, again.is_notified, again.is_paused = held.hold, held.is_notified, held.is_paused
         again.start_at(offset)
         held.hold = Hold.LOST
 
     def own(self, arrived: Iterable[HeldQueue]) -> None:
-        """The program has been told of these: they may be fetched and handed out.
+        """The program is notified of these queues: they may be fetched and delivered.
 
-        One that was taken away while it was told stays LEAVING.
+        A queue that was revoked during the notification stays LEAVING.
         """
         for held in arrived:
             if held.hold is Hold.ARRIVING:
                 held.hold = Hold.OWNED
 
     def release(self, left: Iterable[HeldQueue]) -> None:
-        """These are finished and committed: the next heartbeat leaves them out."""
+        """Release finished and committed queues: the next heartbeat omits them."""
         for held in left:
             if held.hold is Hold.LEAVING and held.is_idle:
                 self._drop(held)

@@ -1,9 +1,9 @@
-"""Which message may start next when several are worked on at once: never two of one key. Pure.
+"""Decides which message starts next when several are processed at once, one per key. Pure.
 
-Messages of one key start in the order in which they came, each after the one before has ended;
-messages of different keys, and those of no key, overtake each other freely. Invariants: at most one
-message of a key is under way; what can start is never kept back by what cannot; each step costs the
-same however many wait. The shell is ``handlers``.
+Messages of one key start in the order of their arrival, each after the previous one has ended.
+Messages of different keys, and those without a key, overtake each other freely. Invariants: at most
+one message of a key is in progress; a message that can start never waits for one that cannot; each
+step has constant cost, however many messages wait. The shell is ``handlers``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 
 class KeyOrder(Generic[T]):
-    """Messages that wait for their turn."""
+    """Messages that wait to be processed."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Hashable | None, T]] = deque()
-        """May start, in the order in which they came or became free."""
+        """Messages that may start, in the order in which they arrived or became ready."""
         self._behind: dict[Hashable, deque[T]] = {}
-        """Per key that is ready or under way: what waits behind it."""
+        """Per key that is ready or in progress: the messages that wait behind it."""
         self._waiting_count = 0
 
     def __len__(self) -> int:
-        """Messages that wait: ready ones and those behind another of their key."""
+        """Number of waiting messages, ready or behind another of their key."""
         return self._waiting_count
 
     def put(self, key: Hashable | None, item: T) -> None:
-        """Take a message. key: None for one that nothing has to wait for."""
+        """Add a message. key: None for one without ordering."""
         self._waiting_count += 1
         if key is None:
             self._ready.append((None, item))
@@ -41,14 +41,14 @@ class KeyOrder(Generic[T]):
             self._ready.append((key, item))
 
     def start(self) -> tuple[Hashable | None, T] | None:
-        """A message whose turn it is, with its key, which ``end`` wants back; None: nobody's."""
+        """Return the next message with its key, which ``end`` needs; None if none is ready."""
         if not self._ready:
             return None
         self._waiting_count -= 1
         return self._ready.popleft()
 
     def end(self, key: Hashable | None) -> None:
-        """The message of this key that was started has ended: the next of its key is ready."""
+        """The started message of this key has ended: its next message becomes ready."""
         if key is None:
             return
         if behind := self._behind[key]:
@@ -57,9 +57,9 @@ class KeyOrder(Generic[T]):
             del self._behind[key]
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Take out and return the waiting messages for which ``unwanted`` holds.
+        """Remove and return the waiting messages for which ``unwanted`` is true.
 
-        Costs as much as there are messages waiting: for when a queue is taken away.
+        The cost grows with the number of waiting messages; used when a queue is revoked.
         """
         dropped: list[T] = []
         ready: deque[tuple[Hashable | None, T]] = deque()

@@ -1,10 +1,10 @@
-"""Until when a member may work on its queues, and when it sends its next heartbeat. Pure.
+"""How long a member may process its queues, and when its next heartbeat is due. Pure.
 
-The broker gives a member's queues to others when no heartbeat has come for ``session_ms``. It
-counts from when a heartbeat *came*; the member, which cannot know that, counts from when it *sent*
-the last one that was answered: always earlier. So it has stopped handing out before the broker
-gives its queues away, whatever happens to the answers. Times are milliseconds of one clock that
-goes on while the machine sleeps.
+The broker reassigns a member's queues when no heartbeat has arrived for ``session_ms``. It counts
+from the *arrival* of a heartbeat. The member does not know that time, so it counts from when it
+*sent* the last heartbeat that was answered, which is always earlier. Therefore it stops delivering
+before the broker reassigns its queues, even if answers are lost. Times are milliseconds of one
+clock that continues while the machine is suspended.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ import math
 from typing import Final
 
 HEARTBEATS_PER_SESSION: Final = 3
-"""So that two in a row may be lost. One that failed is repeated sooner."""
+"""Two consecutive heartbeats may be lost. A failed one is repeated sooner."""
 
 
 class Lease:
-    """The time in which the broker certainly counts this member as alive."""
+    """The period in which the broker certainly considers this member alive."""
 
     def __init__(self) -> None:
         self.session_ms = math.inf
         self.ends_at_ms = -math.inf
-        """Messages are handed out before this time only."""
+        """Messages are delivered only before this time."""
         self._next_at_ms = -math.inf
 
     def is_held(self, now_ms: float) -> bool:
-        """Whether messages may be handed out now."""
+        """Whether messages may be delivered now."""
         return now_ms < self.ends_at_ms
 
     def answered(self, sent_at_ms: float, session_ms: float) -> None:
-        """The heartbeat sent at ``sent_at_ms`` was answered; the broker named its session_ms."""
+        """Record the answer to the heartbeat sent at ``sent_at_ms``, and the session length."""
         self.session_ms = session_ms
-        # Answers may overtake each other: an older one must not shorten what a newer one gave.
+        # Answers may arrive out of order: an older one must not shorten the lease of a newer one.
         self.ends_at_ms = max(self.ends_at_ms, sent_at_ms + session_ms)
         self._next_at_ms = self.ends_at_ms - session_ms + session_ms / HEARTBEATS_PER_SESSION
 
     def ended(self) -> None:
-        """The broker does not have the member any more, or the member left."""
+        """The broker does not know the member any more, or the member has left."""
         self.ends_at_ms = -math.inf
 
     def heartbeat_in_ms(self, now_ms: float) -> float:
-        """How long until the next heartbeat is due; 0: now."""
+        """Time until the next heartbeat is due; 0: now."""
         return max(0.0, self._next_at_ms - now_ms)

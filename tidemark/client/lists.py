@@ -1,4 +1,4 @@
-"""Lists that the broker answers in pages: the whole list, one page after the other."""
+"""Reads a list that the broker answers in pages, one page after the other."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidemark.client.paths import path
 async def listed(
     connection: Connection, what: str, *, is_plain_read: bool = False
 ) -> AsyncIterator[Mapping[str, Any]]:
-    """All entries of ``/v1/WHAT``, in order; what: ``topics`` or ``groups``.
+    """Yield all entries of ``/v1/WHAT`` in order. what: ``topics`` or ``groups``.
 
-    Raises BrokenAnswer for an answer that is no page, or does not go on behind the one before.
+    Raises BrokenAnswer for an answer that is not a page or does not advance.
     """
     after: str | None = None
     while True:
@@ -32,11 +32,11 @@ async def listed(
             raise errors.BrokenAnswer(f"the answer to a list of {what} has no list `{what}`")
         for entry in entries:
             yield entry
-        if following is None:  # a broker of before there were pages answers all at once
+        if following is None:  # brokers without paging answer the whole list at once
             return
         if not isinstance(following, str) or (after is not None and following <= after):
             raise errors.BrokenAnswer(
-                f"the answer to a list of {what} goes on at {following!r}, and the one before at "
-                f"{after!r}: the list would have no end"
+                f"the answer to a list of {what} continues at {following!r}, the previous one at "
+                f"{after!r}: the list would never end"
             )
         after = following

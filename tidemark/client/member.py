@@ -1,10 +1,10 @@
-"""One member of one group: joins, sends heartbeats, joins again when the broker forgot it.
+"""One member of one group: joins, sends heartbeats, rejoins when the broker has forgotten it.
 
-The shell around ``holdings`` (which queues, in which state) and ``lease`` (until when). A broker
-that restarts, a connection that breaks, an answer that is lost: the member goes on trying for
-ever, says so once in the log, and hands out nothing while its lease is over. What ends it is an
-error that the same call would meet again, such as a topic that is gone: the heartbeats' task dies
-of it, and ``subscription`` raises it where the program asks for messages.
+This is the shell around ``holdings`` (queues and states) and ``lease`` (time limit). If a broker
+restarts, a connection breaks or an answer is lost, the member retries for ever, logs it once, and
+delivers nothing while its lease is expired. Only an error that the same call would meet again ends
+it, such as a deleted topic. Then the heartbeat task fails, and ``subscription`` raises the error
+where the program asks for messages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemark.client.pulse import Pulse
 from tidemark.client.retries import is_transient
 
 LOGGED_FAILURE: Final = 2
-"""The first may be a connection that was just being closed: repeated at once, it goes through."""
+"""The first failure is not logged: its connection may just have been closed; a retry succeeds."""
 
 log = logging.getLogger(__name__)
 
 
 class Member:
-    """What the parts of a subscription share: queues, lease, generation, and a pulse."""
+    """The state that the parts of a subscription share: queues, lease, generation, a pulse."""
 
     def __init__(
         self,
@@ -40,26 +40,26 @@ class Member:
         ledger: CommitLedger,
         clock: Callable[[], float],
     ) -> None:
-        """subscriptions: topic to tag expression. clock: milliseconds since boot."""
+        """subscriptions: maps a topic to its tag expression. clock: milliseconds since boot."""
         self.calls, self.ledger, self.clock = calls, ledger, clock
         self.holdings = Holdings()
         self.lease = Lease()
         self.pulse = Pulse()
         """Rings when queues, lease, generation, commits or buffered messages have changed."""
         self.joined = Joined(0, [], session_ms, order=False, broadcast=False, retry_max=0)
-        """The last answer."""
+        """The last answer to a join or heartbeat."""
         self._subscriptions = subscriptions
         self._session_ms = session_ms
         self._is_known = False
-        """Whether the broker has the member, as far as we know."""
+        """Whether the broker knows the member, as of the last answer."""
         self._is_urgent = False
         self._ours_until_ms = -math.inf
-        """Until when our queues are certainly nobody else's, once the broker has forgotten us."""
+        """Until when our queues certainly have no other owner after the broker forgot us."""
         self._lost: list[HeldQueue] = []
 
     @property
     def generation(self) -> int:
-        """The group's generation as last heard of in a heartbeat."""
+        """The group's generation as of the last heartbeat."""
         return self.joined.generation
 
     @property
@@ -68,7 +68,7 @@ class Member:
         return self.lease.is_held(self.clock())
 
     async def join(self) -> None:
-        """Become a member. Raises what the broker answers, Unreachable if it does not."""
+        """Join the group. Raises the broker's error, Unreachable if there is no answer."""
         sent_at_ms = self.clock()
         joined = await self._call(generation=None, holding=[])
         self._take(joined, sent_at_ms)
@@ -76,7 +76,7 @@ class Member:
         self._is_known = True
 
     async def beat(self) -> None:
-        """Send heartbeats for ever; one at a time, so that answers come in order."""
+        """Send heartbeats for ever, one at a time, so that answers arrive in order."""
         failed, failure = 0, errors.TidemarkError("")
         while True:
             if failed:
@@ -97,7 +97,7 @@ class Member:
                 self.lease.ended()
                 self._is_urgent = True
                 log.warning(
-                    "the broker does not have %s any more; it joins again",
+                    "the broker does not know %s any more; the member joins again",
                     self.calls,
                     extra={"event": "member-forgotten", **self._facts()},
                 )
@@ -107,7 +107,7 @@ class Member:
                 failed, failure = failed + 1, error
                 if failed == LOGGED_FAILURE:
                     log.warning(
-                        "no heartbeat of %s gets through; it goes on trying: %s",
+                        "no heartbeat of %s succeeds; the member keeps trying: %s",
                         self.calls,
                         error,
                         extra={"event": "heartbeat-failed", "reason": str(error), **self._facts()},
@@ -115,7 +115,7 @@ class Member:
             else:
                 if failed >= LOGGED_FAILURE:
                     log.info(
-                        "heartbeats of %s get through again",
+                        "heartbeats of %s succeed again",
                         self.calls,
                         extra={"event": "heartbeat-again", **self._facts()},
                     )
@@ -123,31 +123,31 @@ class Member:
             self.pulse.ring()
 
     def hurry(self) -> None:
-        """The next heartbeat is due now: something is to be said, or to be heard."""
+        """Make the next heartbeat due now, to report or to learn a change."""
         self._is_urgent = True
         self.pulse.ring()
 
     def heard_of(self, generation: int) -> None:
-        """The broker spoke of this generation; if it is another than ours, ask what changed."""
+        """Send a heartbeat now if this generation from an answer differs from ours."""
         if generation != self.generation:
             self.hurry()
 
     async def until_other_than(self, generation: int) -> None:
-        """The broker refused this generation: wait until a heartbeat has brought another."""
+        """Wait until a heartbeat has brought a generation other than this rejected one."""
         if generation == self.generation:
             self.hurry()
         while generation == self.generation:
             await self.pulse.wait()
 
     def lose(self, gone: Iterable[HeldQueue]) -> None:
-        """The broker says that these are not ours: the program will be told."""
+        """Drop queues that the broker says are not ours; the program will be notified."""
         lost = self.holdings.lose(gone)
         self.ledger.forget(held.queue for held in lost)
         self._lost += lost
         self.hurry()
 
     def take_lost(self) -> list[HeldQueue]:
-        """Queues lost since the last time."""
+        """Return the queues lost since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -165,10 +165,11 @@ class Member:
         self.holdings.assign(joined.assignment)
 
     async def _rejoin(self) -> None:
-        """Join anew, and keep the queues that nobody else can have had in hand meanwhile.
+        """Join anew, and keep the queues that cannot have had another owner meanwhile.
 
-        A broker that has just started gives a queue to the member that names it: this is to be done
-        only while our lease would still run, for another may have had the queue after that.
+        A broker that has just started assigns a queue to the member that claims it. The member may
+        claim only while its old lease would still run: after that, another may have owned the
+        queue.
         """
         sent_at_ms = self.clock()
         is_ours = sent_at_ms < self._ours_until_ms
@@ -186,7 +187,7 @@ class Member:
                     each, committed.get(each.queue), is_kept=each.queue in joined.kept
                 )
             }
-        # No await from here on: nobody sees the new generation with the old queues.
+        # No await from here on, so that no task sees the new generation with the old queues.
         self._take(joined, sent_at_ms)
         change = self.holdings.rejoined(joined.assignment, untouched)
         self.ledger.forget(each.queue for each in change.lost)
@@ -198,7 +199,7 @@ class Member:
         self._lost += change.lost
         self._is_known = True
         log.info(
-            "%s is there again; it lost %d queues",
+            "%s has joined again; it lost %d queues",
             self.calls,
             len(change.lost),
             extra={"event": "member-again", "queues_lost": len(change.lost), **self._facts()},
@@ -207,7 +208,7 @@ class Member:
     async def _join_again(self, claims: list[Queue]) -> Joined:
         """Join without the topics that were deleted meanwhile, unless none is left.
 
-        Heartbeats name all topics: one that is made again is read again.
+        Heartbeats contain all topics, so a topic that is created again is read again.
         """
         wanted = dict(self._subscriptions)
         while True:
@@ -219,18 +220,19 @@ class Member:
                     raise
                 del wanted[topic]
                 log.warning(
-                    "topic %s was deleted; %s goes on with the others",
+                    "topic %s was deleted; %s continues with the others",
                     topic,
                     self.calls,
                     extra={"event": "topic-gone", "topic": topic, **self._facts()},
                 )
 
     def _is_untouched(self, held: HeldQueue, committed: int | None, *, is_kept: bool) -> bool:
-        """Whether what is committed can only be our own commit.
+        """Whether the committed offset can only be this member's own commit.
 
-        Above our position, another has worked on the queue; below what we know to be committed, it
-        was reset, or the broker lost what it had not written yet: then it starts from there. Unless
-        the broker says that the queue is kept: it was not reset, and we commit the same again.
+        If it is above our position, another member has processed the queue. If it is below the
+        acknowledged offset, it was reset, or the broker lost an unwritten commit, and the queue
+        starts from there. If the broker reports the queue as kept, it was not reset, and we commit
+        the same again.
         """
         position, ours = held.progress.position, self.ledger.acknowledged(held.queue)
         if committed is None or position is None or ours is None:
@@ -249,7 +251,7 @@ class Member:
             session_ms=self._session_ms,
             holding=holding,
             generation=generation,
-            # An answer that takes longer than half a session leaves no time for another try.
+            # An answer after more than half a session leaves no time for another attempt.
             timeout_s=None if generation is None else self._session_ms / 2000,
         )
 

@@ -1,7 +1,7 @@
-"""What a program gives and gets: messages to send, messages read, results. Values only.
+"""Values that a program passes and receives: messages to send, messages read, results.
 
-A message read, ``Message``, comes from one of two forms: raw commit log records (what ``pull`` asks
-for) or the map of the API (what queries answer). Both are ``formats.message``.
+A ``Message`` is decoded either from raw commit log records (the answer to a pull) or from the map
+of the API (the answer to a query). Both are ``formats.message``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
 class NewMessage:
     """One message to send.
 
-    queue: number of the queue; None lets the broker choose one for the request, or ``sharding_key``
-    does: equal keys share a queue. At most one of delay_level, delay_ms, deliver_at_ms.
+    queue: queue number. None: ``sharding_key`` determines it (equal keys share a queue), else the
+    broker chooses one per request. At most one of delay_level, delay_ms, deliver_at_ms.
     """
 
     body: bytes
@@ -51,12 +51,12 @@ class NewMessage:
     deliver_at_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would be sent as something else than was meant."""
+        """Reject values that would silently be sent as something else."""
         checks.check_body(self.body)
         checks.check_no_string(self.keys)
 
     def outgoing(self, queue: int | None = None) -> Outgoing:
-        """What goes over the wire; queue: for a message that says nothing of one."""
+        """Build the wire form. queue: for a message without queue and sharding key."""
         return outgoing(
             self.body,
             tags=self.tags,
@@ -72,16 +72,16 @@ class NewMessage:
 
 
 Ack = Literal["memory", "disk", "replicated"]
-"""Level at which a send is answered."""
+"""Level at which a send is acknowledged."""
 
 
 class Outgoing(NamedTuple):
-    """A message as the API takes it."""
+    """A message in the form of the API."""
 
     wire: dict[str, object]
-    """The map of the API; what was not given is left out."""
+    """The map of the API; arguments not given are left out."""
     weight: int
-    """Roughly the bytes that it adds to a request; what batches are bounded by."""
+    """Approximate bytes that it adds to a request; batches are bounded by it."""
 
 
 def outgoing(
@@ -97,9 +97,9 @@ def outgoing(
     delay_ms: int | None = None,
     deliver_at_ms: int | None = None,
 ) -> Outgoing:
-    """The message as it goes over the wire, checked: packing it cannot fail.
+    """Check a message and build its wire form; packing that cannot fail.
 
-    Raises TypeError, and BadRequest, BadProperty or DelayOutOfRange, as the broker would.
+    Raises TypeError, and BadRequest, BadProperty or DelayOutOfRange like the broker.
     """
     checks.check_body(body)
     wire: dict[str, object] = {"body": body}
@@ -118,7 +118,7 @@ def outgoing(
         checks.check_whole(queue, "queue", 0, checks.I32_MAX)
         if sharding_key is not None:
             raise errors.BadRequest(
-                "a message has both queue and sharding_key; one of them picks the queue. "
+                "a message has both queue and sharding_key; only one of them may choose the queue. "
                 f"{checks.NOTHING_SENT}",
                 field="queue",
             )
@@ -143,11 +143,11 @@ def outgoing(
 
 
 class SendResult(NamedTuple):
-    """Where one message was stored, and what that is worth.
+    """Where one message was stored, and its acknowledged level.
 
-    level: ``memory``, ``disk`` or ``replicated``, as reached; copies: on how many nodes. A delayed
-    message is stored in a topic of the broker's until ``deliver_at_ms``: queue and offsets are that
-    topic's.
+    level: the reached one of ``memory``, ``disk`` or ``replicated``. copies: number of nodes that
+    have it. A delayed message is stored in an internal topic until ``deliver_at_ms``; queue and
+    offsets refer to that topic.
     """
 
     message_id: str
@@ -158,15 +158,16 @@ class SendResult(NamedTuple):
     level: str
     copies: int
     deliver_at_ms: int | None = None
-    """When a delayed message is due; None: it was not delayed."""
+    """Delivery time of a delayed message; None if it was not delayed."""
     unique_id: str | None = None
-    """What cancels a delayed message; None where the broker did not say."""
+    """Needed to cancel a delayed message; None if the broker did not return it."""
 
 
 class PullResult(NamedTuple):
-    """What a pull gave. ``messages`` is empty, never missing, when there was nothing.
+    """The result of a pull. ``messages`` is empty if there were none.
 
-    next_offset: where to pull next. status: RocketMQ's word for why (docs/formats.md, section 11).
+    next_offset: start of the next pull. status: RocketMQ's status word (docs/formats.md, section
+    11).
     """
 
     status: str
@@ -175,7 +176,7 @@ class PullResult(NamedTuple):
     max_offset: int
     messages: list[Message]
     poll_after_ms: int | None = None
-    """The broker was asked to hold the call, and could not: when it is to come again."""
+    """Set if the broker was asked to hold the call and could not: when to call again."""
 
 
 class RawPull(NamedTuple):
@@ -187,7 +188,7 @@ class RawPull(NamedTuple):
     max_offset: int
     records: memoryview
     poll_after_ms: int | None = None
-    """As of ``PullResult``."""
+    """See ``PullResult``."""
 
 
 class QueueRange(NamedTuple):
@@ -205,23 +206,23 @@ class Topic(NamedTuple):
     queues: int
     ranges: tuple[QueueRange, ...]
     settings: dict[str, Any]
-    """All that the broker says of it, as answered."""
+    """All fields of the broker's answer."""
 
     @property
     def write_queues(self) -> int:
-        """Queues that take new messages: the first so many."""
+        """Number of queues that accept new messages; these are the first ones."""
         return int(self.settings.get("write_queues", self.queues))
 
     @property
     def system(self) -> bool:
-        """Kept by the broker for itself."""
+        """Whether it is an internal topic of the broker."""
         return self.settings.get("system") is True
 
 
 def is_offset_id(text: str) -> bool:
-    """Whether a message id is one that names a physical offset (section 2.8), by its form only.
+    """Whether the form of a message id is that of an offset message id (section 2.8).
 
-    A unique id has the same length and alphabet; the broker is asked first by offset, then by key.
+    A unique id has the same length and alphabet: the broker searches by offset, then by key.
     """
     try:
         ids.parse_offset_id(text)

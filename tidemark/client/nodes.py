@@ -1,10 +1,10 @@
-"""Which node of a group is asked next. Pure.
+"""Chooses the node of a group to which the next call goes. Pure.
 
-A client begins with the addresses that it was given. The nodes tell it the others, and who is
-master; where none is known, or the known one does not answer, the addresses are tried in turn,
-while ``lookout`` asks them all who it is. A node is believed to be the master when it says so
-itself and in no epoch below one that was believed before: one that was stopped for a while still
-thinks that it is. Used by ``connection``.
+A client starts with the addresses that it was given and learns the other nodes and the master from
+their answers. If no master is known, or the known one does not answer, the addresses are tried in
+turn while ``master_discovery`` queries all nodes. A node is accepted as the master only if it
+itself claims to be, in an epoch that is not below the last accepted one: a node that was stopped
+for a while still claims to be the master. Used by ``connection``.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Any, Final, NamedTuple
 from yarl import URL
 
 NODES_MAX: Final = 32
-"""Addresses kept; more would only be those of other groups."""
+"""Maximum number of addresses kept, so that the list stays bounded."""
 
 
 def base_of(url: str) -> str:
-    """Scheme, host and port of a broker. Raises ValueError."""
+    """Return scheme, host and port of a broker. Raises ValueError."""
     base = URL(url)
     if base.scheme not in ("http", "https") or not base.host:
-        raise ValueError(f"not a broker's URL: {url!r}; it looks like http://localhost:8080")
+        raise ValueError(f"not a broker's URL: {url!r}; expected e.g. http://localhost:8080")
     return str(base).rstrip("/")
 
 
 class View(NamedTuple):
-    """What a node tells of its group."""
+    """What a node answers about its group."""
 
     urls: Sequence[str]
-    """Of all nodes; empty where it is in no group, or does not know them now."""
+    """Addresses of all nodes; empty if the node is in no group or does not know them now."""
     epoch: int
-    """0: none is known."""
+    """Epoch of the master; 0 if none is known."""
     master: str | None
-    """The master's address; None: there is none, or it is not known."""
+    """Address of the master; None if there is none or it is not known."""
     is_alone: bool
-    """The node is in no group: there is nobody else to ask, ever."""
+    """Whether the node is in no group, so that there are no other nodes to query."""
 
 
 def read_view(answer: Mapping[str, Any]) -> View:
-    """Read the answer to ``GET /v1/cluster``. Raises ValueError, TypeError, KeyError."""
+    """Parse the answer to ``GET /v1/cluster``. Raises ValueError, TypeError, KeyError."""
     urls: dict[str, str] = {}
     for each in answer["nodes"]:
         if each.get("api") is not None:
@@ -55,31 +55,31 @@ def read_view(answer: Mapping[str, Any]) -> View:
 
 
 class Nodes:
-    """The addresses of a group, and the one to ask now."""
+    """The addresses of a group and the current target of calls."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """urls: as given, at least one; asked in this order."""
+        """urls: the given addresses, at least one; tried in this order."""
         self._given = list(dict.fromkeys(urls))
         self._urls = list(self._given)
         self.current = self._urls[0]
-        """Whom to ask."""
+        """Address to which calls go."""
         self.master: str | None = None
-        """Who is believed to be the master; None: nobody has said it, or it has failed since."""
+        """Address of the accepted master; None if no node has claimed it or it failed since."""
         self._epoch = 0
-        """Of the last master that was believed."""
+        """Epoch of the last accepted master."""
         self._named: str | None = None
-        """Whom a node called the master last."""
+        """Address that a node last named as the master."""
         self._reader: str | None = None
 
     @property
     def urls(self) -> Sequence[str]:
-        """All that are known."""
+        """All known addresses."""
         return tuple(self._urls)
 
     def failed(self, url: str) -> None:
-        """The node at url did not answer, or cannot serve: the next one's turn.
+        """Move on to the next node, because the node at url did not answer or cannot serve.
 
-        Nothing happens if another call has moved on already.
+        Does nothing if another call has already moved on.
         """
         if url == self.master:
             self.master = None
@@ -90,10 +90,11 @@ class Nodes:
         at = self._urls.index(url) if url in self._urls else -1
         return self._urls[(at + 1) % len(self._urls)]
 
-    def sent_on(self, url: str, master: str | None) -> bool:
-        """The node at url is not the master; tell whether there is somebody else to ask at once.
+    def redirected(self, url: str, master: str | None) -> bool:
+        """The node at url is not the master. Returns whether another node can be asked at once.
 
-        master: whom it named; None: it knows of none, and the next one's turn it is, later.
+        master: the address that the node named; None if it knows none: then the next node is tried
+        after a pause.
         """
         if master is None or master == url:
             self.failed(url)
@@ -107,11 +108,11 @@ class Nodes:
         return True
 
     def learned(self, urls: Sequence[str]) -> None:
-        """These are the group's nodes; what was given stays, in case they are all unreachable."""
+        """Replace the nodes of the group; the given addresses are kept as a fallback."""
         self._urls = list(dict.fromkeys([*urls, *self._given]))[:NODES_MAX]
 
-    def heard(self, url: str, view: View) -> bool:
-        """The node at url told what it knows; whether it is the master, and believed."""
+    def record_view(self, url: str, view: View) -> bool:
+        """Record a node's view. Returns whether the node is accepted as the master."""
         if view.urls:
             self.learned(view.urls)
         self._named = view.master or self._named
@@ -123,10 +124,10 @@ class Nodes:
 
     @property
     def reader(self) -> str:
-        """Whom to ask for a plain read that any node may answer.
+        """Address for a plain read that any node may answer.
 
-        One of the given ones, if it can be one that is not the master; the same as long as it
-        answers: another may be behind it.
+        It is one of the given addresses, if possible not the master's. It stays the same while the
+        node answers, because another node may be behind it.
         """
         if self._reader is not None:
             return self._reader
@@ -136,8 +137,8 @@ class Nodes:
         return slave
 
     def reader_failed(self, url: str) -> None:
-        """The node at url did not answer a plain read: the next one's turn."""
+        """Move plain reads on to the next node, because the node at url did not answer."""
         if url == self.reader:
-            # The given ones first, whatever the group calls them, then all.
+            # The given addresses come first, whatever the group reports, then all known ones.
             urls = list(dict.fromkeys([*self._given, *self._urls]))
             self._reader = urls[(urls.index(url) + 1) % len(urls)]

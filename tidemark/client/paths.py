@@ -1,6 +1,6 @@
-"""Paths and queries of the API: every part quoted, so that no name reaches another call.
+"""Builds paths and queries of the API. Every part is quoted, so that no name changes the call.
 
-Used by all that make calls.
+Used by all modules that make calls.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from tidemark import errors
 def path(*segments: str | int) -> str:
     """``/v1/…`` with every segment quoted: a topic may be called ``%RETRY%billing``.
 
-    Raises BadName for what cannot stand in a path, so that it does not reach another call.
+    Raises BadName for a segment that cannot be part of a path.
     """
     quoted: list[str] = []
     for segment in map(str, segments):
         if segment in ("", ".", ".."):
             raise errors.BadName(
-                f"{segment!r} is no name. Nothing was sent.", "Names are letters, digits, %|_-."
+                f"{segment!r} is not a name. Nothing was sent.",
+                "Names consist of letters, digits, %|_-.",
             )
         with utf8_only(errors.BadName, segment):
             quoted.append(quote(segment, safe=""))
@@ -30,7 +31,7 @@ def path(*segments: str | int) -> str:
 
 @contextmanager
 def utf8_only(kind: type[errors.RequestError], what: str) -> Iterator[None]:
-    """Text from a command line may hold bytes that are no text; the wire cannot."""
+    """Raise ``kind`` for text that is not UTF-8, such as arbitrary bytes of a command line."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -38,6 +39,6 @@ def utf8_only(kind: type[errors.RequestError], what: str) -> Iterator[None]:
 
 
 def query_of(query: Mapping[str, object] | None) -> str:
-    """``?name=value…``; what is None is left out. Empty if nothing is left."""
+    """``?name=value…`` without the values that are None; empty if none is left."""
     given = {name: value for name, value in (query or {}).items() if value is not None}
     return "?" + urlencode(given, quote_via=quote) if given else ""

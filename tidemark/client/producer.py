@@ -1,17 +1,17 @@
-"""Sends messages: packs each, collects them into batches, keeps order, bounds what waits.
+"""Sends messages: packs each one, collects batches, keeps the order, bounds memory and requests.
 
-Step 1 of a message's walk; the next is the broker's ``http_api``. ``batching`` decides, this shell
-does. Messages of one lane (topic, queue if one is named, ack level, time-out) leave in the order
-in which ``send`` was called. A message is checked (``messages.outgoing``) and packed in the call of
-``send``, so that one that cannot be sent fails there and not in a request that it shares. What is
-done per message is little and does not grow with how many wait: one future, one place in a row.
+This is step 1 of the write path; the next is the broker's ``http_api``. ``batching`` decides when a
+batch is sent. Messages of one lane (topic, queue if given, ack level, timeout) are sent in the
+order in which ``send`` was called. A message is checked (``messages.outgoing``) and packed in the
+call of ``send``, so an invalid one fails there and not in a request that it shares. The work per
+message is constant, however many wait: one future and one entry in an ordered map.
 
-Two bounds are shared, first come, first served (``turns``): bytes that are held, from ``send``
-until they have left or were dropped, and requests in flight.
+Two bounds are shared in first-come, first-served order (``turns``): bytes held, from ``send`` until
+they are sent or dropped, and requests in flight.
 
 Every message gets a unique id here. A request that the broker may have stored (``ack-timeout``, a
-lost connection, a failover) is repeated with the same ids and says so: the broker then stores only
-what it does not find (``retries``).
+lost connection, a failover) is repeated with the same ids and marked as a retry: the broker then
+stores only the messages that it does not find (``retries``).
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from tidemark.client.turns import Turns
 from tidemark.client.unique_ids import UniqueIds
 
 LEVEL_TIMEOUT_MS: Final = 3000
-"""How long the broker waits for the level, at a time, of a send without a time-out of its own."""
+"""How long the broker waits at a time for the ack level of a send without its own timeout."""
 ANSWER_GRACE_S: Final = 0.25
-"""A broker that answers at the end of a send's time-out is heard so much longer."""
+"""How much longer than a send's timeout the client waits for the broker's answer."""
 
 _ALONE: Final = frozenset(
     {"bad-request", "bad-property", "too-large", "too-many-messages", "too-many-values"}
 )
-"""Refusals of a whole request that may be the fault of a message that the broker does not name."""
+"""Errors that reject a whole request and may be due to one message that the error does not name."""
 
 
 class _Key(NamedTuple):
-    """What messages of one lane have in common."""
+    """What the messages of one lane have in common."""
 
     topic: str
     queue: object
-    """The queue that they name; None if they name none."""
+    """The queue given by the messages; None if they give none."""
     ack: str | None
     timeout_ms: int | None
-    """None: the client's."""
+    """None: the client's default."""
 
 
 class _Waiting(NamedTuple):
-    """A message that ``send`` has taken and not answered."""
+    """A message that ``send`` has accepted and not answered."""
 
     packed: bytes
     taken_at: float
@@ -67,7 +67,7 @@ class _Waiting(NamedTuple):
 
 
 class _Batch:
-    """Messages of one request, or of several where the broker refused one of them."""
+    """Messages of one request, or of several after the broker rejected one of them."""
 
     __slots__ = ("has_left", "size", "waiting")
 
@@ -75,30 +75,30 @@ class _Batch:
         self.waiting = waiting
         self.size = sum(len(each.packed) for each in waiting)
         self.has_left = False
-        """Whether it has had its turn; before, nothing of it was sent."""
+        """Whether its first request was started; before that, nothing of it was sent."""
 
 
 class _Lane:
-    """Messages that may share a request, in order, and the requests in flight for them."""
+    """Messages that may share a request, in order, and their requests in flight."""
 
     __slots__ = ("key", "late", "requests", "size", "timer", "turn_is_due", "waiting")
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        # Ordered, and not a deque: a sender that gives up takes its message out at once.
+        # Ordered, and not a deque: the message of a cancelled sender is removed in constant time.
         self.waiting: OrderedDict[asyncio.Future[SendResult], _Waiting] = OrderedDict()
         self.size = 0
         self.requests: dict[asyncio.Task[None], _Batch] = {}
         self.timer: asyncio.TimerHandle | None = None
-        """When the open batch is due."""
+        """Timer for when the open batch is due."""
         self.late: asyncio.TimerHandle | None = None
-        """When the oldest message is out of time, at the earliest."""
+        """Timer for the earliest time at which the oldest message may time out."""
         self.turn_is_due = False
-        """Whether the lane is looked at in the next turn of the loop."""
+        """Whether the lane is due to be processed in the next iteration of the loop."""
 
 
 class Producer:
-    """The sending half of a client."""
+    """The sending part of a client."""
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self._connection = connection
@@ -109,20 +109,20 @@ class Producer:
         self._room = Turns(limits.waiting_size_max)
         self._requests = Turns(limits.requests_max)
         self._answered_at = -math.inf
-        """When the broker answered a send last, on the loop's clock."""
+        """When the broker last answered a send, on the loop's clock."""
 
     @property
     def unanswered_size(self) -> int:
-        """Bytes taken from callers that are held: neither answered nor dropped."""
+        """Bytes accepted from callers that are neither answered nor dropped."""
         return self._room.taken
 
     async def send(
         self, topic: str, message: Outgoing, *, ack: str | None, timeout_ms: int | None
     ) -> SendResult:
-        """Store one message; return when the broker has answered for it.
+        """Store one message; return when the broker has acknowledged it.
 
-        Calls that run at once share requests. Waits at ``waiting_size_max`` unanswered bytes.
-        timeout_ms: the call ends by then; None: see ``_ends_at``.
+        Concurrent calls share requests. Waits while ``waiting_size_max`` bytes are unanswered.
+        timeout_ms: time limit of the call; None: see ``_ends_at``.
         """
         checks.check_send(topic, ack, timeout_ms)
         loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class Producer:
         if lane.late is None:
             lane.late = loop.call_at(self._ends_at(timeout_ms, started), self._sweep, lane)
         if not lane.turn_is_due:
-            # A turn of the loop first: sends that start together leave together.
+            # Deferred by one loop iteration, so that sends that start together share a request.
             lane.turn_is_due = True
             loop.call_soon(self._turn, lane)
         try:
@@ -161,9 +161,10 @@ class Producer:
     ) -> list[SendResult]:
         """Store many messages in as few requests as the limits allow, one after another.
 
-        One request is stored all or nothing, and has the time-out. If one fails, the error's fact
-        ``results`` holds what the earlier ones stored, and what that one did if the broker said so
-        (``ack-timeout``); ``index`` is that of the message whose fault it is, if it is one's.
+        Each request is stored as a whole or not at all, and has its own timeout. If one fails, the
+        error's fact ``results`` holds the results of the earlier ones, and its own if the broker
+        returned them (``ack-timeout``). ``index`` is the index of the rejected message, if the
+        error is about one message.
         """
         checks.check_send(topic, ack, timeout_ms)
         results: list[SendResult] = []
@@ -177,7 +178,7 @@ class Producer:
                 index = _named(error, len(part))
                 if index is not None:
                     error.facts["index"] = part.start + index
-                    error.add_note(f"Of the messages given, it is number {part.start + index}.")
+                    error.add_note(f"The message has index {part.start + index} in the list.")
                 raise
         return results
 
@@ -204,16 +205,16 @@ class Producer:
     async def post(
         self, topic: str, wires: Sequence[dict[str, object]], *, ack: str | None, timeout_ms: int
     ) -> Answer:
-        """One produce request, its answer undecoded: for tools that only count.
+        """Make one produce request and return its answer undecoded: for tools that only count.
 
-        timeout_ms: how long the broker waits for the level. Messages without a unique id get one,
-        in the maps that were given.
+        timeout_ms: how long the broker waits for the ack level. A unique id is added to the given
+        maps that have none.
         """
         packed = [self._pack(wire) for wire in wires]
         return await self._call(topic, packed, ack=ack, level_timeout_ms=timeout_ms, ends_in_s=None)
 
     async def close(self) -> None:
-        """Wait for what was taken, so that nobody's message is dropped by leaving."""
+        """Wait until all accepted messages are answered, so that leaving drops none."""
         self._limits = self._limits._replace(linger_ms=0.0)
         for lane in list(self._lanes.values()):
             self._advance(lane)
@@ -241,7 +242,7 @@ class Producer:
             body=body(is_retry=False),
             again=functools.partial(body, is_retry=True) if self._connection.retries else None,
             idempotent=False,
-            is_held=True,  # its pool has no limit of its own: ``requests_max`` is it
+            is_held=True,  # outside the bounded pool, because ``requests_max`` bounds sends
             ends_in_s=ends_in_s,
         )
 
@@ -283,10 +284,10 @@ class Producer:
         return timeout_ms / 1000 + ANSWER_GRACE_S
 
     def _ends_at(self, timeout_ms: int | None, started: float, *, lingers: bool = True) -> float:
-        """Until when a message may wait for its request.
+        """Time until which a message may wait for its request.
 
-        With a time-out of its own: until that is over. Else as long as the broker answers those
-        before it: a long row is no failure, a broker that says nothing is.
+        With its own timeout: until that has passed. Otherwise as long as the broker answers earlier
+        sends: a long queue is not a failure, but a broker that does not respond is.
         """
         if timeout_ms is not None:
             return started + self._timeout_s(timeout_ms)
@@ -305,7 +306,7 @@ class Producer:
                 sent=True,
             )
         return errors.Unreachable(
-            f"the message did not get its turn {within}: {node} does not answer what was sent "
+            f"the message was not sent {within}, because {node} does not answer the sends "
             "before it. Nothing of it was sent.",
             "Send it later, or allow more time.",
             url=node,
@@ -313,13 +314,13 @@ class Producer:
         )
 
     def _sweep(self, lane: _Lane) -> None:
-        """Fail what is out of time; come back when the next one may be."""
+        """Fail the messages that have timed out, and schedule the next check."""
         loop = asyncio.get_running_loop()
         timeout_ms = lane.key.timeout_ms
         now, next_at = loop.time(), math.inf
         for batch in lane.requests.values():
             if batch.has_left and timeout_ms is None:
-                continue  # the request itself ends in time
+                continue  # the request itself has a time limit
             for waiting in batch.waiting:
                 if waiting.answered.done():
                     continue
@@ -344,7 +345,7 @@ class Producer:
     # -- lanes ----------------------------------------------------------------------------------
 
     def _drop(self, lane: _Lane, answered: asyncio.Future[SendResult]) -> None:
-        """Its sender has given up: a message that has not left is dropped."""
+        """Drop the message of a cancelled sender if it was not sent yet."""
         if answered in lane.waiting:
             self._take_out(lane, answered)
             self._advance(lane)
@@ -359,7 +360,7 @@ class Producer:
         self._advance(lane)
 
     def _advance(self, lane: _Lane) -> None:
-        """Send what is full or due; else see to it that somebody comes back."""
+        """Send batches that are full or due; otherwise schedule the next call."""
         loop = asyncio.get_running_loop()
         while True:
             age_s = 0.0
@@ -401,8 +402,8 @@ class Producer:
         batch = lane.requests.pop(done)
         error = None if done.cancelled() else done.exception()
         for waiting in batch.waiting:
-            # Only where the request ended in no typed way (a closed client): whoever waits must
-            # hear of it all the same.
+            # Only if the request ended without a typed error, for example because the client was
+            # closed: its senders must not wait for ever.
             if not waiting.answered.done():
                 if error is None:
                     waiting.answered.cancel()
@@ -426,7 +427,7 @@ class Producer:
             self._room.give(batch.size)
 
     async def _send_live(self, key: _Key, messages: Sequence[_Waiting]) -> None:
-        """Send those whose senders still wait, without the ones that the broker refuses."""
+        """Send the messages whose senders still wait, without those that the broker rejects."""
         while live := [each for each in messages if not each.answered.done()]:
             try:
                 results = await self._request(
@@ -436,8 +437,8 @@ class Producer:
                     timeout_ms=key.timeout_ms,
                 )
             except errors.TidemarkError as error:
-                # Refused whole, nothing stored: senders who do not know each other shared this
-                # request, and the fault of one must not become the others'.
+                # The request was rejected as a whole, nothing is stored. Its senders do not know
+                # each other, so the invalid message of one must not fail the others.
                 index = _named(error, len(live))
                 if index is not None and len(live) > 1:
                     self._fail([live[index]], error)
@@ -451,7 +452,7 @@ class Producer:
                 self._fail(live, error)
                 return
             for each, result in zip(live, results, strict=True):
-                # Done: its sender was cancelled, or out of time, while the request was on its way.
+                # Done if its sender was cancelled or timed out during the request.
                 if not each.answered.done():
                     each.answered.set_result(result)
 
@@ -464,7 +465,7 @@ class Producer:
 def _body(
     packed: Sequence[bytes], ack: str | None, level_timeout_ms: int, *, is_retry: bool
 ) -> bytes:
-    """A produce request of messages that are packed already."""
+    """Build a produce request of messages that are already packed."""
     fields: dict[str, object] = {"timeout_ms": level_timeout_ms}
     if ack is not None:
         fields["ack"] = ack
@@ -479,9 +480,9 @@ def _body(
 
 
 def _named(error: errors.TidemarkError, count: int) -> int | None:
-    """Index of the message because of which a request of ``count`` was refused; None: not known.
+    """Index of the message that caused the rejection of a request of ``count``; None if unknown.
 
-    Only of refusals before anything was stored.
+    Only for errors that were raised before anything was stored.
     """
     index = error.facts.get("index")
     if not isinstance(error, errors.RequestError) or not isinstance(index, int):
@@ -490,10 +491,9 @@ def _named(error: errors.TidemarkError, count: int) -> int | None:
 
 
 def _of_one(error: errors.TidemarkError, index: int, count: int) -> errors.TidemarkError:
-    """The error of a request of ``count`` messages as the sender of one of them gets it.
+    """Copy the error of a request of ``count`` messages for the sender of one of them.
 
-    Each gets one of its own: what one adds to it is not the others' business, nor are the results
-    of their messages.
+    Each sender gets its own copy, with only the result of its own message.
     """
     own = copy.copy(error)
     own.__cause__ = error.__cause__
@@ -505,7 +505,7 @@ def _of_one(error: errors.TidemarkError, index: int, count: int) -> errors.Tidem
 
 
 def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
-    """What a request stored that failed only in reaching its level; empty if nothing is known."""
+    """Results of a request that was stored but did not reach its level; empty if unknown."""
     ack, stored = error.facts.get("ack"), error.facts.get("results")
     if not isinstance(ack, Mapping) or not isinstance(stored, list):
         return []
@@ -516,7 +516,7 @@ def _stored_by(error: errors.TidemarkError) -> list[SendResult]:
 
 
 def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
-    # _make, and not the class with nine arguments: half of the time, for every message sent.
+    # _make instead of nine arguments: it takes half of the time, for every message sent.
     return SendResult._make(
         (
             stored["message_id"],
@@ -533,9 +533,9 @@ def _result(stored: Mapping[str, Any], level: str, copies: int) -> SendResult:
 
 
 def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> list[Outgoing]:
-    """Messages to send, plain bodies among them; ``queue`` for those that name none.
+    """Check and convert messages and plain bodies. queue: for those without one.
 
-    All are checked before the first one leaves; an error names its message by ``index``.
+    All are checked before the first is sent; an error has the fact ``index`` of its message.
     """
     made: list[Outgoing] = []
     placed: dict[str, object] = {}
@@ -553,7 +553,7 @@ def as_outgoing(messages: Iterable[NewMessage | bytes], queue: int | None) -> li
             else:
                 made.append(outgoing(message, queue=queue))
         except (TypeError, errors.TidemarkError) as error:
-            error.add_note(f"Of the messages given, it is number {index}.")
+            error.add_note(f"The message has index {index} in the list.")
             if isinstance(error, errors.TidemarkError):
                 error.facts["index"] = index
             raise

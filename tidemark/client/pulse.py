@@ -1,4 +1,4 @@
-"""Tells everybody who waits that something has changed. It carries nothing: who is woken looks."""
+"""Wakes all waiting tasks when some state has changed. It carries no value: waiters check again."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 
 
 class Pulse:
-    """``while not what_i_want(): await pulse.wait()`` misses nothing.
+    """``while not condition(): await pulse.wait()`` misses no change.
 
-    Between the look and the wait nothing else runs in the loop, and a ring reaches all who wait.
+    No other task runs between the check and the wait, and a ring wakes all waiting tasks.
     """
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def ring(self) -> None:
-        """Something changed."""
+        """Wake all waiting tasks."""
         rung, self._next = self._next, asyncio.Event()
         rung.set()
 
     async def wait(self, at_most_ms: float | None = None) -> None:
-        """Return at the next ring, or when the time is up."""
+        """Return at the next ring, or when the time has passed."""
         event = self._next
         if at_most_ms is None:
             await event.wait()

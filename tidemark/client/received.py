@@ -1,8 +1,8 @@
-"""From what a pull or a fetch brought to messages: decode, restore, filter. Pure.
+"""Decodes the records of a pull or a fetch, restores retried messages, and filters. Pure.
 
-A message that was sent back comes through the group's retry topic and says in ``RETRY_TOPIC``
-where it is from (docs/formats.md): the program sees that topic, and ``source`` keeps the place
-where it was read, which is what is committed and sent back again.
+A nacked message is read from the group's retry topic and has its original topic in ``RETRY_TOPIC``
+(docs/formats.md). The program sees the original topic. ``source`` is the position in the retry
+topic, which is committed and nacked.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from tidemark.formats.send_back import RETRY_PREFIX
 
 
 class Returned(Message):
-    """A message out of a retry topic under the topic that it was first sent to."""
+    """A message from a retry topic, shown under its original topic."""
 
     _read_at: Source
 
     @property
     def source(self) -> Source:
-        """Where it was read: the group's retry topic."""
+        """Position in the group's retry topic."""
         return self._read_at
 
     @classmethod
     def restore(cls, message: Message, topic: str) -> Returned:
-        """The same message under ``topic``; its queue and queue offset stay the retry topic's."""
+        """Copy a message with another topic; queue and queue offset stay the retry topic's."""
         restored = cls._make(message._replace(topic=topic))
         restored._read_at = message.source
         return restored
 
 
 def decode_sound(records: Buffer) -> tuple[list[Message], UndecodableRecord | None]:
-    """The messages before the first record that is not what the broker stored, and what is wrong
-    with that one; None: nothing."""
+    """Decode the messages before the first damaged record.
+
+    Returns them and the error of that record; None if no record is damaged.
+    """
     try:
         return twins.decode_messages(records), None
     except UndecodableRecord as error:
@@ -55,7 +57,8 @@ def received(
 ) -> Sequence[Message]:
     """Messages of one queue of ``topic``, at or above ``from_offset``, whose tags are wanted.
 
-    messages: in the queue's order. wanted: per subscribed topic; every retry passes.
+    messages: in the queue's order. wanted: per subscribed topic; all messages of a retry topic
+    pass.
     """
     if messages and messages[0].queue_offset < from_offset:
         messages = [message for message in messages if message.queue_offset >= from_offset]

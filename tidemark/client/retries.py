@@ -1,11 +1,10 @@
-"""Which failed call may be repeated, and after how long. Pure.
+"""Decides which failed call may be repeated, and after how long. Pure.
 
-The rule that matters: a call whose outcome is unknown is repeated only if a second one does no
-harm. After ``ack-timeout`` the messages are stored, after a connection lost behind the request they
-may be. A send is harmless because its messages bear unique ids of the client's and the second
-request says that it is one: the broker looks for them first. What was certainly not done (no
-connection, 503 before anything was stored, or another node is the master) may be repeated in any
-case.
+A call of unknown outcome is repeated only if a second execution does no harm. After ``ack-timeout``
+the messages are stored; after a connection lost during the request they may be. Repeating a send is
+harmless: its messages have unique ids of the client, and the second request is marked as a retry,
+so the broker first searches for them. A call that was certainly not executed (no connection, 503
+before anything was stored, or another node is the master) may always be repeated.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from tidemark import errors
 DELAY_FIRST_S: Final = 0.05
 DELAY_MAX_S: Final = 2.0
 SEARCH_DELAY_MAX_S: Final = 0.25
-"""While the group has no master, or nobody tells who it is: it is looked for more often."""
+"""Shorter maximum while the group has no known master, so that a new one is found soon."""
 
 
 class Failure(Enum):
     """How a call ended without a result."""
 
     NOT_SENT = "no connection: the broker never saw the request"
-    LOST = "the connection ended, or the time did, before the answer"
-    BUSY = "the broker answered 503: it did nothing, later it may"
+    LOST = "the connection broke or the time ran out before the answer"
+    BUSY = "the broker answered 503: it did nothing, and may later"
     NOT_MASTER = "the broker answered 421: it did nothing, the master of its group would"
     UNKNOWN_OUTCOME = "the broker answered 504: stored, level not reached"
     REFUSED = "any other error: the same call fails again"
 
 
 def failure_of(*, status: int, retriable: bool) -> Failure:
-    """Judge an error that the broker itself answered."""
+    """Classify an error that the broker itself answered."""
     if status == 504:
         return Failure.UNKNOWN_OUTCOME
     if status == 421:
@@ -42,7 +41,7 @@ def failure_of(*, status: int, retriable: bool) -> Failure:
 
 
 def may_repeat(failure: Failure, *, idempotent: bool) -> bool:
-    """Whether the same call may be sent again without the caller's word."""
+    """Whether the client may repeat the same call by itself."""
     match failure:
         case Failure.NOT_SENT | Failure.BUSY | Failure.NOT_MASTER:
             return True
@@ -55,7 +54,7 @@ def may_repeat(failure: Failure, *, idempotent: bool) -> bool:
 def delay_s(attempt: int, *, jitter: float, searching: bool = False) -> float:
     """Seconds before attempt number ``attempt`` (1 = the first repetition); jitter in [0, 1).
 
-    searching: for the master of a group.
+    searching: whether the client searches for the master of a group.
     """
     limit_s = SEARCH_DELAY_MAX_S if searching else DELAY_MAX_S
     ceiling = min(limit_s, DELAY_FIRST_S * 2.0 ** min(attempt - 1, 10))
@@ -63,10 +62,10 @@ def delay_s(attempt: int, *, jitter: float, searching: bool = False) -> float:
 
 
 def is_transient(error: errors.TidemarkError) -> bool:
-    """Whether who goes on for ever, a member of a group, tries again after this error.
+    """Whether a group member, which retries for ever, retries after this error.
 
-    What the broker calls retriable, and what something between it and us answered in its place
-    while it was away; not an answer that cannot be read although it was a success.
+    True for errors that the broker calls retriable, and for 5xx answers of a proxy while the broker
+    was down. False for a successful answer that cannot be decoded.
     """
     if isinstance(error, errors.BrokenAnswer):
         return int(error.facts.get("http_status", 0)) >= 500
@@ -74,7 +73,7 @@ def is_transient(error: errors.TidemarkError) -> bool:
 
 
 def is_of_failover(error: errors.TidemarkError) -> bool:
-    """Whether the group may be changing its master, so that it is worth looking for another."""
+    """Whether the group may be changing its master, so that a search for it is useful."""
     if isinstance(error, errors.Unreachable):
         return True
     return error.code in _OF_FAILOVER

@@ -1,13 +1,13 @@
-"""What a program subscribes with: asks for messages, and by asking for the next says it is done.
+"""The object with which a program consumes: asking for the next message commits the current one.
 
     async with mq.subscribe("orders", group="billing") as messages:
         async for message in messages:
             ...
 
-Asking for the next message commits this one. An exception in the body sends the message back for
-retry, in an ordered group leaves it where it is, and leaves the group; so does the end of the
-body, which counts the message in hand as done. A cancelled body leaves its message undone: it is
-delivered again. The parts at work are ``feed``; several messages at once are ``handlers``.
+An exception in the body nacks the message in hand for retry, or leaves it in place in an ordered
+group, and leaves the group. The end of the body counts the message as done and leaves the group. If
+the body is cancelled, its message is delivered again. ``consumer_engine`` runs the parts;
+``handlers`` processes several messages at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from tidemark import errors
 from tidemark.client.commits import CommitAck, Queue
-from tidemark.client.feed import Feed
+from tidemark.client.consumer_engine import ConsumerEngine
 from tidemark.client.handlers import (
     RETRY_PAUSE_MS,
     Handlers,
@@ -37,71 +37,71 @@ from tidemark.formats.message import Message, Source
 
 T = TypeVar("T")
 Asker = asyncio.Task[Any] | threading.Thread
-"""Who asks for messages: a task, or a thread of a program without asyncio."""
+"""Caller that asks for messages: a task, or a thread of a program without asyncio."""
 
 BATCH_COUNT_MAX: Final = 1024
 CHUNK: Final = 256
 """Messages that ``async for`` takes from the buffer at once."""
 TURN_MS: Final = 10.0
-"""A program that never waits for anything gives way to the heartbeats this often."""
+"""Interval at which a program that never awaits anything yields to the heartbeats."""
 
 
 def _none() -> None:
-    """What a weak reference to nothing answers."""
+    """Return None, like a dead weak reference."""
 
 
 class Subscription:
-    """Messages of a group for one member of it. Use it with ``async with``, or start and close it.
+    """Messages of a group for one of its members. Use ``async with``, or ``start`` and ``close``.
 
-    One iteration at a time asks for messages; ``getone``, ``getmany`` and ``ack`` are for several
-    tasks.
+    Only one iteration may ask for messages at a time; ``getone``, ``getmany`` and ``ack`` are for
+    several tasks.
     """
 
-    def __init__(self, feed: Feed, open_ones: set[Subscription]) -> None:
-        """open_ones: where it stands while it is entered: who closes the client leaves for it."""
-        self._feed, self._open_ones = feed, open_ones
-        self._member = feed.member
+    def __init__(self, engine: ConsumerEngine, open_ones: set[Subscription]) -> None:
+        """open_ones: contains the subscription while it is entered; the client closes those."""
+        self._engine, self._open_ones = engine, open_ones
+        self._member = engine.member
         self._held: HeldQueue | None = None
         self._rest: deque[Message] = deque()
-        """Taken from the buffer, of the queue ``_held``, and not given to the program yet."""
+        """Messages of the queue ``_held`` taken from the buffer, not yet given to the program."""
         self._in_hand: list[tuple[HeldQueue, Sequence[Message]]] = []
-        """What the program has and has not asked on from."""
+        """Messages that the program has until it asks for the next ones."""
         self._unacked: dict[Source, tuple[HeldQueue, Message]] = {}
-        """What ``getone`` and ``getmany`` gave, until ``ack`` or ``nack``."""
+        """Messages from ``getone`` and ``getmany`` until ``ack`` or ``nack``."""
         self._iteration: Callable[[], Iteration[Any] | None] = _none
-        """Weakly, the iteration that asked last."""
+        """Weak reference to the iteration that asked last."""
         self._asked_by: Callable[[], Asker | None] = _none
-        """Weakly, the task or thread that did."""
+        """Weak reference to the task or thread that asked last."""
         self._handlers: set[Handlers] = set()
-        """Of each ``run`` that runs."""
+        """One per ``run`` in progress."""
         self._turn_at_ms = 0.0
         self._is_entered = self._is_left = self._is_asked = False
 
     @property
     def is_open(self) -> bool:
-        """Whether it is entered, and the group is not left."""
+        """Whether it is entered and has not left the group."""
         return self._is_entered and not self._is_left
 
     @property
     def member(self) -> str:
-        """The member's name, as others see it."""
+        """The member's name in the group."""
         return self._member.calls.member
 
     @property
     def generation(self) -> int:
-        """The group's generation as last heard of."""
+        """The group's generation as of the last heartbeat."""
         return self._member.generation
 
     @property
     def assignment(self) -> set[Queue]:
-        """Queues that are this member's now: (topic, queue)."""
+        """Queues currently assigned to this member: (topic, queue)."""
         holdings = self._member.holdings
         return {held.queue for held in holdings.of(Hold.ARRIVING, Hold.OWNED)}
 
     async def __aenter__(self) -> Subscription:
         if self._is_entered:
             raise RuntimeError("a subscription is entered once; call subscribe() again")
-        await self._feed.start()
+        await self._engine.start()
         self._is_entered = True
         self._open_ones.add(self)
         return self
@@ -115,43 +115,47 @@ class Subscription:
         await self.leave(error, asyncio.current_task())
 
     async def leave(self, error: BaseException | None, asker: Asker | None) -> None:
-        """Leave the group, as at the end of ``async with``. error: what ended the body.
+        """Leave the group, as at the end of ``async with``. error: the exception of the body.
 
-        asker: who leaves. What another one that still runs has in hand is neither done nor failed.
+        asker: the caller. Messages in hand of another caller that still runs are neither done nor
+        failed.
         """
         is_mine = not self._has_other_asker(asker)
         await self._leave(
             error,
             is_done=is_mine and error is None,
-            sends_back=is_mine and error is not None and is_failure(error),
+            is_nacked=is_mine and error is not None and is_failure(error),
         )
 
-    async def _leave(self, error: BaseException | None, *, is_done: bool, sends_back: bool) -> None:
-        """error: what ended the body. is_done, sends_back: what becomes of what is in hand; if
-        neither, it is delivered again."""
-        self._feed.stop()
+    async def _leave(self, error: BaseException | None, *, is_done: bool, is_nacked: bool) -> None:
+        """Leave the group. error: the exception of the body.
+
+        is_done, is_nacked: whether the messages in hand are done or nacked; if neither, they are
+        delivered again.
+        """
+        self._engine.stop()
         if self._is_left:
             return
         self._is_left = True
-        self._feed.begin_leaving()
+        self._engine.begin_leaving()
         self._open_ones.discard(self)
         try:
             try:
-                await self._settle_in_hand(is_done=is_done, sends_back=sends_back)
+                await self._settle_in_hand(is_done=is_done, is_nacked=is_nacked)
             finally:
-                await self._feed.leave()
+                await self._engine.leave()
         except errors.TidemarkError as failure:
             if error is None:
                 raise
-            # What ended the body matters more; what leaving met stands with it.
+            # The exception of the body is raised, with this failure as a note.
             error.add_note(f"On leaving the group: {failure}")
 
     async def start(self) -> Subscription:
-        """Join the group, as ``async with`` does; ``close`` is to follow."""
+        """Join the group without ``async with``; call ``close`` at the end."""
         return await self.__aenter__()
 
     async def close(self) -> None:
-        """Leave the group as at the end of ``async with``; nothing if that is done already.
+        """Leave the group, as at the end of ``async with``. May be called again.
 
         A message that another task has in hand is delivered again.
         """
@@ -159,22 +163,22 @@ class Subscription:
             await self.__aexit__(None, None, None)
 
     async def abandon(self) -> None:
-        """The client closes: leave the group; what is in hand is delivered again."""
-        closed = RuntimeError("the client was closed; what was in hand is delivered again")
+        """Leave the group because the client closes; messages in hand are delivered again."""
+        closed = RuntimeError("the client was closed; messages in hand are delivered again")
         try:
-            await self._leave(closed, is_done=False, sends_back=False)
+            await self._leave(closed, is_done=False, is_nacked=False)
         finally:
-            self._feed.fail(closed)
+            self._engine.fail(closed)
 
     def __aiter__(self) -> Iteration[Message]:
         self._check_entered()
         return Iteration(self, self._take_one)
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iteration[list[Message]]:
-        """Up to ``max`` messages at a time, whatever is here, none of it empty.
+        """Iterate over lists of up to ``max`` buffered messages; lists are not empty.
 
-        Each queue's messages are in order. Asking for the next batch commits this one; an exception
-        in the body sends all of it back.
+        The messages of each queue are in order. Asking for the next batch commits this one; an
+        exception in the body nacks the whole batch.
         """
         if max < 1:
             raise ValueError(f"max must be 1 or more, not {max}")
@@ -182,10 +186,10 @@ class Subscription:
         return Iteration(self, functools.partial(self._take_batch, max))
 
     async def getone(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109
-        """The next message, for ``ack`` or ``nack``; None if none comes in ``timeout`` seconds.
+        """Return the next message, for ``ack`` or ``nack``; None after ``timeout`` seconds.
 
-        Also None when ``stop`` is called meanwhile. Several tasks may ask at once. Raises
-        RuntimeError after ``stop``.
+        Also returns None when ``stop`` is called meanwhile. Several tasks may call it at once.
+        Raises RuntimeError after ``stop``.
         """
         taken = await self.getmany(1, timeout)
         return taken[0] if taken else None
@@ -195,16 +199,16 @@ class Subscription:
         max: int = BATCH_COUNT_MAX,
         timeout: float | None = None,  # noqa: ASYNC109 — as programs expect it
     ) -> list[Message]:
-        """Up to ``max`` messages, as ``getone``: what is here, or what comes first.
+        """Return up to ``max`` buffered messages, like ``getone``; waits for the first.
 
-        Each is to be followed by ``ack`` or ``nack``; what is neither when the group is left is
-        delivered again. Empty if none comes in ``timeout`` seconds.
+        Call ``ack`` or ``nack`` for each. The others are delivered again after the group is left.
+        Returns an empty list if none arrives in ``timeout`` seconds.
         """
         if max < 1:
             raise ValueError(f"max must be 1 or more, not {max}")
         self._check_entered()
-        self._feed.raise_failure()
-        if self._feed.is_interrupted:
+        self._engine.raise_failure()
+        if self._engine.is_interrupted:
             raise RuntimeError("the subscription was stopped: there are no more messages")
         if self._member.clock() >= self._turn_at_ms:
             await self._give_way()
@@ -212,38 +216,38 @@ class Subscription:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 taken = await self._next(max)
-            # No await from here on: who cancels this call loses none of the messages.
+            # No await from here on, so that a cancellation loses no messages.
             while taken is not None:
                 held, messages = taken
                 for message in messages:
                     if (before := self._unacked.get(message.source)) is not None:
-                        # It came again after a `seek`, or as the queue was lost and came again.
-                        self._feed.give_up(before[0], (before[1],))
+                        # Delivered again after a `seek`, or after the queue was lost and assigned.
+                        self._engine.give_up(before[0], (before[1],))
                     self._unacked[message.source] = (held, message)
                 found += messages
                 taken = self._here(max - len(found)) if len(found) < max else None
         return found
 
     async def ack(self, *messages: Message) -> int:
-        """These messages of ``getone`` or ``getmany`` are done: they are committed soon.
+        """Mark messages of ``getone`` or ``getmany`` as done: they are committed soon.
 
-        Returns how many of them; the others were delivered again, or are, because their queue was
-        lost or moved back. Raises ValueError for a message that is not in hand.
+        Returns the number of those that count. The others are or were delivered again, because
+        their queue was lost or moved back. Raises ValueError for a message that is not in hand.
         """
         count = 0
         for message in messages:
             if (taken := self._unacked.get(message.source)) is None:
-                raise ValueError(f"{message.source} is not in hand: acknowledged, or sent back")
+                raise ValueError(f"{message.source} is not in hand: acknowledged or nacked already")
             held, mine = taken
             if mine is not message:
                 continue  # an earlier delivery; the later one is in hand
             del self._unacked[message.source]
             count += held.hold is not Hold.LOST
-            self._feed.finish(held, (mine,))
+            self._engine.finish(held, (mine,))
         return count
 
     def position(self, topic: str, queue: int) -> int | None:
-        """Queue offset of the next message that is handed out; None while that is not known.
+        """Queue offset of the next message to be delivered; None while it is not known.
 
         Raises NotAssigned.
         """
@@ -253,18 +257,18 @@ class Subscription:
         return held.progress.reached
 
     async def seek(self, topic: str, queue: int, offset: int) -> None:
-        """Go on at a queue offset. Raises NotAssigned, OffsetBeyondEnd.
+        """Continue at a queue offset. Raises NotAssigned, OffsetBeyondEnd.
 
-        Forward: what is skipped is committed. Back: messages come again, and the group's committed
-        offset stays until they are behind it. Messages in hand of the queue are not committed by
-        themselves any more.
+        Forward: the skipped messages are committed. Backward: messages are delivered again, and the
+        group's committed offset stays until they are done. Messages in hand of this queue are no
+        longer committed.
         """
         held = self._held_queue((topic, queue))
-        end = await self._feed.end_of(held.queue)
+        end = await self._engine.end_of(held.queue)
         if not 0 <= offset <= end:
             raise errors.OffsetBeyondEnd(
-                f"queue {queue} of topic {topic!r} ends at queue offset {end}; {offset} is not in "
-                "it. Nothing was changed.",
+                f"queue {queue} of topic {topic!r} ends at queue offset {end}; {offset} is beyond "
+                "its range. Nothing was changed.",
                 topic=topic,
                 queue=queue,
                 offset=offset,
@@ -272,28 +276,28 @@ class Subscription:
             )
         held = self._held_queue((topic, queue))
         self._put_back(held)
-        self._feed.restart(held, offset)
+        self._engine.restart(held, offset)
 
     def pause(self, *queues: Queue) -> None:
-        """Hand out nothing of these queues until ``resume``. Raises NotAssigned.
+        """Deliver nothing of these queues until ``resume``. Raises NotAssigned.
 
-        They stay this member's. A queue that goes to another member and comes back is not paused.
+        They stay assigned. A queue that is assigned again after it was revoked is not paused.
         """
         for held in [self._held_queue(queue) for queue in queues]:
             self._put_back(held)
             held.is_paused = True
 
     def resume(self, *queues: Queue) -> None:
-        """Go on with these queues where ``pause`` stopped. Raises NotAssigned."""
+        """Continue these queues where ``pause`` stopped. Raises NotAssigned."""
         for held in [self._held_queue(queue) for queue in queues]:
             if held.is_paused:
                 held.is_paused = False
                 for handlers in self._handlers:
                     handlers.resume(held)
-                self._feed.fetching.want(held)
+                self._engine.fetching.want(held)
                 if not held.is_placed:
-                    # The fetch under way may ask for it behind what `pause` has dropped.
-                    self._feed.fetching.interrupt()
+                    # The fetch in progress may ask for messages after those that `pause` dropped.
+                    self._engine.fetching.interrupt()
 
     @property
     def paused(self) -> set[Queue]:
@@ -310,19 +314,19 @@ class Subscription:
     ) -> None:
         """Call ``handler`` for every message, ``concurrency`` at once, until ``stop`` or cancelled.
 
-        by_key: messages of one key (sharding key, else first key; or what the callable says) are
-        handled one after another, in order. In an ordered group all messages of one queue are.
-        Committed is the lowest message that is not done. A message whose handler raises is sent
-        back; in an ordered group it is handled again after ``retry_pause_ms``, and after the
-        group's ``retry_max`` times goes to the dead letters; in a broadcast group it is logged.
-        Raises TypeError for a handler that is not async.
+        by_key: messages with the same key (sharding key, else first key; or the callable's result)
+        are handled in order, one at a time. In an ordered group this holds for all messages of one
+        queue. The lowest message that is not done is committed. A message whose handler raises is
+        nacked. In an ordered group it is handled again after ``retry_pause_ms``, and becomes a dead
+        letter after ``retry_max`` retries; in a broadcast group it is logged. Raises TypeError for
+        a handler that is not async.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
         check_is_async(handler)
         self._check_entered()
         key_of = message_key if by_key is True else (by_key or None)
-        handlers = Handlers(self._feed, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
+        handlers = Handlers(self._engine, handler, key_of=key_of, retry_pause_ms=retry_pause_ms)
         self.ask(None)
         self._handlers.add(handlers)
         try:
@@ -337,16 +341,16 @@ class Subscription:
         delay_level: int = 0,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Send a message back for retry, durably; going on from it then does no more.
+        """Nack a message durably, so that it is delivered again later, to any member.
 
-        delay_level: 0 lets the number of tries choose it; −1 sends it to the dead letters now.
-        timeout: so many seconds for a broker that does not answer, then Unreachable is raised, and
-        the message stays in hand; None: the client's ``request_timeout_s`` if it was given one,
-        else as long as it takes. Once is enough: a message in hand is sent back
-        once, whatever is asked or raised later. Raises NotAssigned (another member has the queue,
-        and gets the message), UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
+        delay_level: 0 derives it from the number of tries; −1 moves the message to the dead letters
+        now. timeout: seconds to wait for a broker that does not answer. Then Unreachable is raised
+        and the message stays in hand. None: the client's ``request_timeout_s`` if one was given,
+        else no limit. A message in hand is nacked once, even if it is nacked again or the body
+        raises later. Raises NotAssigned (another member owns the queue and gets the message),
+        UnknownMessage (it has expired), BroadcastGroup, DelayOutOfRange.
         """
-        async with self._in_time(timeout, "did not take the message back; it stays in hand"):
+        async with self._in_time(timeout, "did not take the nack; the message stays in hand"):
             await self._nack(message, delay_level)
 
     async def _nack(self, message: Message, delay_level: int) -> None:
@@ -356,20 +360,20 @@ class Subscription:
             taken = None  # an earlier delivery; the later one is in hand
         held = taken[0] if taken else self._member.holdings.get((source.topic, source.queue))
         reached = None if held is None else held.progress.reached
-        # What a queue that was lost and came again has not reached, it hands out again.
-        is_sent_back = (
+        # A queue that was lost and assigned again delivers the messages after its position again.
+        is_nacked = (
             held is not None
             and reached is not None
             and source.queue_offset < reached
-            and await self._feed.send_back(held, source, delay_level=delay_level)
+            and await self._engine.nack(held, source, delay_level=delay_level)
         )
         if taken is not None and self._unacked.get(source) is taken:
             del self._unacked[source]
-            self._feed.give_up(taken[0], (message,))  # counts as done if it was sent back
-        if not is_sent_back:
+            self._engine.give_up(taken[0], (message,))  # counts as done if it was nacked
+        if not is_nacked:
             raise errors.NotAssigned(
-                f"queue {source.queue} of topic {source.topic!r} is not this member's any more: "
-                "whoever has it is given the message. It was not sent back.",
+                f"queue {source.queue} of topic {source.topic!r} is not assigned to this member "
+                "any more: its new owner gets the message. It was not nacked.",
                 "Nothing has to be done.",
                 topic=source.topic,
                 queue=source.queue,
@@ -381,16 +385,16 @@ class Subscription:
         ack: CommitAck = "accepted",
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Commit now what is done: not the message, or the batch, in hand.
+        """Commit now what is done, which does not include the message or batch in hand.
 
-        ack: ``disk`` returns when the commit survives a power cut of the broker. timeout: as of
-        ``nack``; what is done is committed in the background all the same, once the broker answers.
+        ack: ``disk`` returns when the commit survives a power failure of the broker. timeout: as in
+        ``nack``; the commit continues in the background once the broker answers.
         """
         if ack not in ("accepted", "disk"):
             raise ValueError(f"ack must be accepted or disk, not {ack!r}")
         self._check_entered()
         async with self._in_time(timeout, "did not take the commit; it is sent again"):
-            await self._feed.commit(ack)
+            await self._engine.commit(ack)
 
     @contextlib.asynccontextmanager
     async def _in_time(
@@ -398,7 +402,7 @@ class Subscription:
         timeout: float | None,  # noqa: ASYNC109
         otherwise: str,
     ) -> AsyncIterator[None]:
-        """End by a time-out, else by the client's. otherwise: what is true then."""
+        """Limit the body by ``timeout``, else by the client's. otherwise: text of the error."""
         connection = self._member.calls.connection
         within_s = connection.given_timeout_s if timeout is None else timeout
         try:
@@ -412,11 +416,11 @@ class Subscription:
             ) from None
 
     def stop(self) -> None:
-        """End the loop that asks for messages, or ``run``, after what is in hand."""
-        self._feed.stop()
+        """End the loop that asks for messages, or ``run``, after the messages in hand."""
+        self._engine.stop()
 
     def _check_entered(self) -> None:
-        """Who is no member gets no messages: without this the loop would wait for ever."""
+        """Raise RuntimeError if not entered; without this check a loop would wait for ever."""
         if not self._is_entered:
             raise RuntimeError("the subscription is not entered; use it with `async with`")
 
@@ -428,19 +432,19 @@ class Subscription:
             raise errors.NotAssigned(
                 f"queue {number} of topic {topic!r} is not assigned to this member, or not yet. "
                 "Nothing was changed.",
-                "`assignment` has the queues; `on_assigned` is called before one is read.",
+                "`assignment` lists the queues; `on_assigned` is called before one is read.",
                 topic=topic,
                 queue=number,
             )
         return held
 
     def ask(self, iteration: Iteration[Any] | None) -> None:
-        """An iteration asks for more, or ``run`` does: what was in hand is done.
+        """An iteration or ``run`` asks for more: the messages in hand are done.
 
-        Raises RuntimeError for the second of two iterations, or of two tasks or threads that share
-        one. Whoever iterates says by asking that all in hand is done. So two cannot: one would
-        commit the other's messages. An iteration that is over, as after ``break``, is not in the
-        way, nor is a task or thread that has ended.
+        By asking, an iteration declares all messages in hand as done, so a second iteration would
+        commit the messages of the first. Therefore RuntimeError is raised for the second of two
+        iterations, or of two tasks or threads that share one. An iteration that is over, for
+        example after ``break``, and a task or thread that has ended do not count.
         """
         last = self._iteration()
         if last is not iteration:
@@ -466,21 +470,21 @@ class Subscription:
         self._finish_in_hand()
 
     def _has_other_asker(self, asker: Asker | None) -> bool:
-        """Whether another one than this asked last, and still runs."""
+        """Whether a caller other than this one asked last and still runs."""
         before = self._asked_by()
         if before is None or before is asker:
             return False
         return before.is_alive() if isinstance(before, threading.Thread) else not before.done()
 
     async def _take_one(self) -> Message | None:
-        """The next message, in hand from now on; None after ``stop``."""
+        """Return the next message, which is then in hand; None after ``stop``."""
         while True:
             held, now_ms = self._held, self._member.clock()
             if (
                 self._rest
                 and held is not None
                 and held.hold is Hold.OWNED
-                and not self._feed.is_interrupted
+                and not self._engine.is_interrupted
                 and now_ms < self._member.lease.ends_at_ms
             ):
                 if now_ms >= self._turn_at_ms:
@@ -496,7 +500,7 @@ class Subscription:
             self._rest.extend(taken[1])
 
     async def _take_batch(self, max: int) -> list[Message] | None:
-        """As ``_take_one``, up to max messages."""
+        """Like ``_take_one``, for up to max messages."""
         if self._member.clock() >= self._turn_at_ms:
             await self._give_way()
         taken = await self._waited(max)
@@ -508,7 +512,7 @@ class Subscription:
         return batch or None
 
     async def _waited(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """As ``_next``, for the one iteration that may ask."""
+        """Like ``_next``, for the one iteration that may ask."""
         self._is_asked = True
         try:
             return await self._next(count)
@@ -516,93 +520,93 @@ class Subscription:
             self._is_asked = False
 
     async def _next(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """Up to ``count`` messages of one queue; waits for them. None after ``stop``."""
+        """Wait for messages; return up to ``count`` of one queue. None after ``stop``."""
         while (taken := self._here(count)) is None:
-            if self._feed.is_interrupted:
-                self._feed.raise_failure()
+            if self._engine.is_interrupted:
+                self._engine.raise_failure()
                 return None
             await self._member.pulse.wait()
         return taken
 
     def _here(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """As ``_next``, of what is here: first what another way of asking left behind."""
+        """Like ``_next`` without waiting; first the messages that another caller left behind."""
         if self._rest and self._held is not None:
-            if self._held.hold is not Hold.OWNED or self._feed.is_interrupted:
+            if self._held.hold is not Hold.OWNED or self._engine.is_interrupted:
                 self._give_up_rest()
             elif not self._member.may_hand_out:
                 return None
             else:
                 rest = self._rest
                 return self._held, [rest.popleft() for _ in range(min(count, len(rest)))]
-        return self._feed.take(count)
+        return self._engine.take(count)
 
     async def _give_way(self) -> None:
-        """Let the background parts run: a program may never wait for anything itself."""
+        """Let the background tasks run, because a program may never await anything itself."""
         await asyncio.sleep(0)
         self._turn_at_ms = self._member.clock() + TURN_MS
 
     def _put_back(self, held: HeldQueue) -> None:
-        """What was fetched of a queue and not given to the program is fetched again later."""
-        self._feed.fetching.drop(held)
+        """Return messages of a queue that were not given to the program; they are fetched again."""
+        self._engine.fetching.drop(held)
         for handlers in self._handlers:
             handlers.pause(held)
         if self._held is held and self._rest:
-            self._feed.fetching.take_back(held, list(self._rest))
+            self._engine.fetching.take_back(held, list(self._rest))
             self._rest.clear()
 
     def _give_up_rest(self) -> None:
         if self._held is not None:
-            self._feed.give_up(self._held, list(self._rest))
+            self._engine.give_up(self._held, list(self._rest))
         self._rest.clear()
 
     def _finish_in_hand(self) -> None:
-        """The program asked on: what it had is done."""
+        """The program asked for more messages: those in hand are done."""
         in_hand, self._in_hand = self._in_hand, []
         for held, messages in in_hand:
-            self._feed.finish(held, messages)
+            self._engine.finish(held, messages)
 
-    async def _settle_in_hand(self, *, is_done: bool, sends_back: bool) -> None:
-        """The body ended: say what becomes of what it had in hand."""
+    async def _settle_in_hand(self, *, is_done: bool, is_nacked: bool) -> None:
+        """The body ended: finish, nack or give up the messages in hand."""
         joined = self._member.joined
         self._give_up_rest()
         for held, message in self._unacked.values():
-            self._feed.give_up(held, (message,))
+            self._engine.give_up(held, (message,))
         self._unacked.clear()
         if is_done:
             self._finish_in_hand()
             return
         in_hand, self._in_hand = self._in_hand, []
-        # Cancelled, or a signal: the message did not fail, so it is not counted as a failure.
-        sends_back = sends_back and not (joined.order or joined.broadcast)
+        # After a cancellation or a signal the message did not fail, so it is not nacked.
+        is_nacked = is_nacked and not (joined.order or joined.broadcast)
         for held, messages in in_hand:
             for message in messages:
-                if sends_back:
-                    await self._send_back(held, message)
+                if is_nacked:
+                    await self._nack_or_give_up(held, message)
                 else:
-                    self._feed.give_up(held, (message,))
+                    self._engine.give_up(held, (message,))
 
-    async def _send_back(self, held: HeldQueue, message: Message) -> None:
+    async def _nack_or_give_up(self, held: HeldQueue, message: Message) -> None:
         is_done = False
         try:
-            is_done = await self._feed.send_back_failed(held, message, 0)
+            is_done = await self._engine.nack_failed(held, message, 0)
         finally:
-            # Not sent back, so it must not be committed either: then it is delivered again.
+            # If it was not nacked, it must not be committed either: it is delivered again.
             if is_done:
-                self._feed.finish(held, (message,))
+                self._engine.finish(held, (message,))
             else:
-                self._feed.give_up(held, (message,))
+                self._engine.give_up(held, (message,))
 
 
 class Iteration(AsyncIterator[T]):
-    """One way through a subscription's messages. A cancelled ``anext`` does not end it."""
+    """One iteration over a subscription's messages. A cancelled ``anext`` does not end it."""
 
     def __init__(self, subscription: Subscription, take: Callable[[], Awaitable[T | None]]) -> None:
-        """take: hands out what comes next; None after the end."""
+        """take: returns the next element; None after the end."""
         self._subscription, self._take = subscription, take
         self.is_over = False
-        """Whether it surely asks no more."""
+        """Whether it will certainly not ask for more."""
         self.thread: threading.Thread | None = None
-        """That asks from outside of the loop; None: the task that asks does so for itself."""
+        """The thread that asks from outside the loop; None if the current task asks for itself."""
 
     async def __anext__(self) -> T:
         self._subscription.ask(self)

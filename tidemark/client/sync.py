@@ -1,9 +1,9 @@
-"""The same client without asyncio: a thin façade over a loop in a thread of its own.
+"""The same client without asyncio: a thin façade over an event loop in its own thread.
 
     with tidemark.connect_sync("http://localhost:8080") as mq:
         mq.send("orders", b"hello")
 
-Safe to use from several threads: every call runs in the one loop. It holds no logic of its own.
+Every call runs in the one loop, so it may be used from several threads. It contains no logic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidemark.client.trace import Trace
 T = TypeVar("T")
 
 OWN_THREAD: Final = (
-    "a blocking call in the client's own thread, where on_assigned and on_revoked run: hand it to "
+    "a blocking call in the client's own thread, where on_assigned and on_revoked run: call it in "
     "another thread (asyncio.to_thread), or use the asyncio client"
 )
 
@@ -60,9 +60,9 @@ def connect_sync(
     on_connected: OnConnected | None = None,
     on_disconnected: OnDisconnected | None = None,
 ) -> SyncClient:
-    """A blocking client for the broker, or group, at ``url``; use it with ``with``.
+    """Create a blocking client for the broker or group at ``url``; use it with ``with``.
 
-    As ``connect``; the callbacks run in the client's own thread.
+    Arguments as for ``connect``; the callbacks run in the client's own thread.
     """
     return SyncClient(
         connect(
@@ -82,16 +82,16 @@ def connect_sync(
 
 
 class SyncClient:
-    """``Client`` with every call blocking; see there for what each does."""
+    """``Client`` with blocking calls; see there for their documentation."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
-        """Process in which the loop's thread runs."""
+        """Id of the process in which the loop's thread runs."""
         self._lock = threading.Lock()
-        """Held while a call is given to the loop, and while the loop is taken away."""
+        """Held while a call is submitted to the loop, and while the loop is removed."""
         self.groups = SyncGroups(self._run, client.groups)
         self.delayed = SyncDelayed(self._run, client.delayed)
         self.dead_letters = SyncDeadLetters(self._run, client.dead_letters)
@@ -113,30 +113,30 @@ class SyncClient:
         trace: TracebackType | None,
     ) -> None:
         if self._is_elsewhere:
-            # Loop and sockets belong to the parent, which goes on using them.
+            # Loop and sockets belong to the parent process, which still uses them.
             self._loop = self._thread = None
             return
         if threading.current_thread() is self._thread:
-            raise RuntimeError(OWN_THREAD)  # before anything is closed: the thread is to go on
+            raise RuntimeError(OWN_THREAD)  # before anything is closed: the thread continues
         try:
             self._run(self._client.__aexit__(kind, error, trace))
         finally:
-            with self._lock:  # behind it, no call begins in the loop
+            with self._lock:  # afterwards no call starts in the loop
                 loop, thread = self._loop, self._thread
                 self._loop = self._thread = None
             if loop is not None and thread is not None:
-                # Calls of other threads: they would wait for the stopped loop for ever.
+                # Cancel calls of other threads: they would wait for the stopped loop for ever.
                 asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
                 loop.call_soon_threadsafe(loop.stop)
                 thread.join()
                 loop.close()
 
     def start(self) -> SyncClient:
-        """As ``with``; ``close`` is to follow."""
+        """Open the client without ``with``; call ``close`` at the end."""
         return self.__enter__()
 
     def close(self) -> None:
-        """As at the end of ``with``: open subscriptions leave their groups, sends end."""
+        """Close the client: open subscriptions leave their groups, pending sends complete."""
         if self._loop is not None:
             self.__exit__(None, None, None)
 
@@ -185,7 +185,7 @@ class SyncClient:
         queue: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Store many messages, in order."""
+        """Store many messages in order."""
         return self._run(
             self._client.send_many(topic, messages, ack=ack, queue=queue, timeout_ms=timeout_ms)
         )
@@ -207,7 +207,7 @@ class SyncClient:
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> SyncSubscription:
-        """Messages of topics, shared with the other members of a group: ``with`` it.
+        """Subscribe to topics as a member of a group; use the result with ``with``.
 
         on_assigned, on_revoked: coroutines; they run in the client's own thread.
         """
@@ -232,7 +232,7 @@ class SyncClient:
         return SyncSubscription(self._run, make)
 
     def trace(self, message_id: str, *, topic: str | None = None) -> Trace:
-        """Every step of a message that the node can tell."""
+        """Return every recorded step of a message."""
         return self._run(self._client.trace(message_id, topic=topic))
 
     def pull(
@@ -246,7 +246,7 @@ class SyncClient:
         tags: str | None = None,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Messages of one queue from ``offset`` on; an empty list when there are none."""
+        """Messages of one queue from ``offset`` on; an empty list if there are none."""
         return self._run(
             self._client.pull(
                 topic, queue, offset, max=max, max_bytes=max_bytes, tags=tags, wait_ms=wait_ms
@@ -309,15 +309,15 @@ class SyncClient:
     def create_topic(
         self, topic: str, *, queues: int | None = None, retention_ms: int | None = None
     ) -> Topic:
-        """Make a topic, or change what is given of an existing one."""
+        """Create a topic, or change the given settings of an existing one."""
         return self._run(self._client.create_topic(topic, queues=queues, retention_ms=retention_ms))
 
     def retention(self) -> dict[str, Any]:
-        """How full the disk is, what is deleted next, and when it will be full."""
+        """Disk usage, the next deletion and the time until the disk is full."""
         return self._run(self._client.retention())
 
     def topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         return self._run(self._client.topics())
 
     def topic(self, topic: str) -> Topic:
@@ -330,7 +330,7 @@ class SyncClient:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether this is a process forked from the one in which the client was connected."""
+        """Whether this process was forked from the one in which the client was connected."""
         return self._pid is not None and self._pid != os.getpid()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -338,15 +338,14 @@ class SyncClient:
             work.close()
             raise RuntimeError("the client is closed; use it inside `with`")
         if self._is_elsewhere:
-            # A fork copies no threads: nothing would ever answer.
+            # A fork copies no threads, so the call would never return.
             work.close()
             raise RuntimeError(
                 f"this client was connected in process {self._pid}, and this is process "
-                f"{os.getpid()}: a forked process needs a client of its own; call connect_sync "
-                "in it"
+                f"{os.getpid()}: a forked process needs its own client; call connect_sync in it"
             )
         if threading.current_thread() is self._thread:
-            # The thread would wait for itself, for ever.
+            # The thread would wait for itself.
             work.close()
             raise RuntimeError(OWN_THREAD)
         with self._lock:
@@ -361,13 +360,13 @@ class SyncClient:
                 raise RuntimeError("the client was closed during the call") from None
             raise
         except BaseException:
-            # Ctrl-C in this thread: what runs in the other one must not go on unseen.
+            # For example Ctrl-C in this thread: the work in the loop must not continue unseen.
             future.cancel()
             raise
 
 
 async def _cancel_others() -> None:
-    """End every other task of this loop."""
+    """Cancel every other task of this loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

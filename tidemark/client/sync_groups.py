@@ -1,4 +1,4 @@
-"""The calls about groups, delayed messages and dead letters, blocking: see their originals."""
+"""The blocking calls for groups, delayed messages and dead letters; see their asyncio versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidemark.client.sync_subscription import Runs, one_by_one
 
 
 class SyncGroups:
-    """``Groups``, blocking."""
+    """``Groups`` with blocking calls."""
 
     def __init__(self, run: Runs, groups: Groups) -> None:
         self._run, self._groups = run, groups
@@ -37,7 +37,7 @@ class SyncGroups:
         retry_max: int | None = None,
         lag_objective_ms: int | None = None,
     ) -> Group:
-        """Make a group, or change what is given of an existing one."""
+        """Create a group, or change the given settings of an existing one."""
         return self._run(
             self._groups.create(
                 group,
@@ -58,7 +58,7 @@ class SyncGroups:
         self._run(self._groups.delete(group))
 
     def offsets(self, group: str) -> dict[Queue, int]:
-        """What the group has committed."""
+        """Return the committed offset, i.e. the next one to read, per (topic, queue)."""
         return self._run(self._groups.offsets(group))
 
     def reset(
@@ -71,18 +71,18 @@ class SyncGroups:
         queue: int | None = None,
         dry_run: bool = False,
     ) -> Sequence[QueueReset]:
-        """Set where the group goes on in a topic."""
+        """Set the group's offsets in a topic."""
         return self._run(
             self._groups.reset(group, topic, to=to, offset=offset, queue=queue, dry_run=dry_run)
         )
 
     def list(self) -> list[Group]:
-        """All groups, by name."""
+        """All groups, sorted by name."""
         return self._run(self._groups.list())
 
 
 class SyncDelayed:
-    """``Delayed``, blocking."""
+    """``Delayed`` with blocking calls."""
 
     def __init__(self, run: Runs, delayed: Delayed) -> None:
         self._run, self._delayed = run, delayed
@@ -94,20 +94,20 @@ class SyncDelayed:
         max: int = DELAYED_PAGE_COUNT,
         after: object | None = None,
     ) -> DelayedPage:
-        """Messages that wait for their time."""
+        """One page of messages that are not delivered yet."""
         return self._run(self._delayed.list(topic, max=max, after=after))
 
     def iterate(self, topic: str | None = None) -> Iterator[DelayedMessage]:
-        """All messages that wait, page by page."""
+        """All waiting messages, page by page."""
         return one_by_one(self._run, self._delayed.iterate(topic))
 
     def cancel(self, topic: str, unique_id: str) -> int:
-        """Never deliver these; return how many."""
+        """Cancel the delivery of these messages; return their number."""
         return self._run(self._delayed.cancel(topic, unique_id))
 
 
 class SyncDeadLetters:
-    """``DeadLetters``, blocking."""
+    """``DeadLetters`` with blocking calls."""
 
     def __init__(self, run: Runs, dead_letters: DeadLetters) -> None:
         self._run, self._dead_letters = run, dead_letters
@@ -115,7 +115,7 @@ class SyncDeadLetters:
     def list(
         self, group: str, *, from_offset: int = 0, max: int = PAGE_COUNT, topic: str | None = None
     ) -> DeadLetterPage:
-        """Dead letters of a group."""
+        """One page of a group's dead letters."""
         return self._run(
             self._dead_letters.list(group, from_offset=from_offset, max=max, topic=topic)
         )
@@ -138,7 +138,7 @@ class SyncDeadLetters:
         max: int = REDRIVE_COUNT,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send matching dead letters again, each of them once."""
+        """Send matching dead letters again; each is sent once even if repeated."""
         return self._run(
             self._dead_letters.redrive(
                 group,

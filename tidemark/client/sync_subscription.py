@@ -1,11 +1,11 @@
-"""A subscription without asyncio: every step runs in the façade's loop, in its thread.
+"""A subscription without asyncio: every step runs in the client's loop, in its own thread.
 
     with mq.subscribe("orders", group="billing") as messages:
         for message in messages:
             ...
 
-Heartbeats, fetches and commits go on in the other thread while the body works. A message costs two
-changes of thread; ``batches`` pays them once per batch.
+Heartbeats, fetches and commits continue in the other thread while the body runs. Each message costs
+two thread switches; ``batches`` costs two per batch.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ class Runs(Protocol):
     """Runs work in the loop's thread and waits for it (``SyncClient``)."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result."""
+        """Return the result of the work."""
         ...
 
 
 class SyncSubscription:
-    """``Subscription`` with every step blocking; see there for what each does."""
+    """``Subscription`` with blocking calls; see there for their documentation."""
 
     def __init__(self, run: Runs, make: Callable[[], Subscription]) -> None:
-        """make: called in the loop's thread, where a subscription belongs."""
+        """make: called in the loop's thread, because a subscription belongs to the loop."""
         self._run, self._make = run, make
         self._made: Subscription | None = None
         self._pid: int | None = None
-        """Process that is the group's member; one forked from it leaves nothing."""
+        """Id of the process that joined the group; a process forked from it does not leave it."""
 
     @property
     def member(self) -> str:
-        """The member's name, as others see it."""
+        """The member's name in the group."""
         return self._subscription.member
 
     @property
     def assignment(self) -> set[Queue]:
-        """Queues that are this member's now: (topic, queue)."""
+        """Queues currently assigned to this member: (topic, queue)."""
         return self._run(_called(lambda: self._subscription.assignment))
 
     def start(self) -> SyncSubscription:
-        """Join the group, as ``with`` does; ``close`` is to follow."""
+        """Join the group without ``with``; call ``close`` at the end."""
         return self.__enter__()
 
     def close(self) -> None:
-        """Leave the group as at the end of ``with``; nothing if that is done already.
+        """Leave the group, as at the end of ``with``. May be called again.
 
         A message that another thread has in hand is delivered again.
         """
@@ -77,7 +77,7 @@ class SyncSubscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Not open: the client was closed, and left the group for it.
+        # If it is not open, the client was closed and has left the group.
         if self._pid == os.getpid() and self._subscription.is_open:
             self._run(self._subscription.leave(error, threading.current_thread()))
 
@@ -85,35 +85,35 @@ class SyncSubscription:
         return _Each(self._run, aiter(self._subscription))
 
     def batches(self, max: int = BATCH_COUNT_MAX) -> Iterator[list[Message]]:
-        """Up to ``max`` messages at a time; asking for the next batch commits this one."""
+        """Lists of up to ``max`` messages; asking for the next batch commits this one."""
         return _Each(self._run, self._subscription.batches(max))
 
     def getone(self, timeout: float | None = None) -> Message | None:
-        """The next message, for ``ack`` or ``nack``; None if none comes in ``timeout`` seconds."""
+        """Return the next message, for ``ack`` or ``nack``; None after ``timeout`` seconds."""
         return self._run(self._subscription.getone(timeout))
 
     def getmany(self, max: int = BATCH_COUNT_MAX, timeout: float | None = None) -> list[Message]:
-        """Up to ``max`` messages, each for ``ack`` or ``nack``; empty if none comes in time."""
+        """Return up to ``max`` messages, each for ``ack`` or ``nack``; empty on timeout."""
         return self._run(self._subscription.getmany(max, timeout))
 
     def ack(self, *messages: Message) -> int:
-        """These messages of ``getone`` or ``getmany`` are done; how many count."""
+        """Mark messages of ``getone`` or ``getmany`` as done; return how many count."""
         return self._run(self._subscription.ack(*messages))
 
     def position(self, topic: str, queue: int) -> int | None:
-        """Queue offset of the next message that is handed out; None while that is not known."""
+        """Queue offset of the next message to be delivered; None while it is not known."""
         return self._run(_called(lambda: self._subscription.position(topic, queue)))
 
     def seek(self, topic: str, queue: int, offset: int) -> None:
-        """Go on at a queue offset."""
+        """Continue at a queue offset."""
         self._run(self._subscription.seek(topic, queue, offset))
 
     def pause(self, *queues: Queue) -> None:
-        """Hand out nothing of these queues until ``resume``."""
+        """Deliver nothing of these queues until ``resume``."""
         self._run(_called(lambda: self._subscription.pause(*queues)))
 
     def resume(self, *queues: Queue) -> None:
-        """Go on with these queues where ``pause`` stopped."""
+        """Continue these queues where ``pause`` stopped."""
         self._run(_called(lambda: self._subscription.resume(*queues)))
 
     @property
@@ -122,15 +122,15 @@ class SyncSubscription:
         return self._run(_called(lambda: self._subscription.paused))
 
     def nack(self, message: Message, *, delay_level: int = 0, timeout: float | None = None) -> None:
-        """Send a message back for retry; going on from it then does no more."""
+        """Nack a message durably, so that it is delivered again later."""
         self._run(self._subscription.nack(message, delay_level=delay_level, timeout=timeout))
 
     def commit(self, *, ack: CommitAck = "accepted", timeout: float | None = None) -> None:
-        """Commit now what is done: not the message, or the batch, in hand."""
+        """Commit now what is done, which does not include the message or batch in hand."""
         self._run(self._subscription.commit(ack=ack, timeout=timeout))
 
     def stop(self) -> None:
-        """End the loop that asks for messages; from any thread."""
+        """End the loop that asks for messages. May be called from any thread."""
         self._run(_called(self._subscription.stop))
 
     @property
@@ -141,10 +141,10 @@ class SyncSubscription:
 
 
 class _Each(Iterator[T]):
-    """One way through a subscription's messages, of one thread.
+    """One thread's iteration over a subscription's messages.
 
-    Not a generator: that would be over, without a word, for the thread that works, once another one
-    had asked it and been refused.
+    It is not a generator: a generator that raised in another thread's call would be exhausted
+    without an error for the thread that uses it.
     """
 
     def __init__(self, run: Runs, iteration: Iteration[T]) -> None:
@@ -157,20 +157,20 @@ class _Each(Iterator[T]):
         return found[0]
 
     def __del__(self) -> None:
-        self._iteration.is_over = True  # the other thread may hold a reference for a moment yet
+        self._iteration.is_over = True  # the other thread may still hold a reference for a moment
 
     async def _following(self, asker: threading.Thread) -> tuple[T] | None:
-        self._iteration.thread = asker  # in the same step as the question
+        self._iteration.thread = asker  # without an await before the request
         async for element in self._iteration:
             return (element,)
         return None
 
 
 def one_by_one(run: Runs, asked: AsyncIterator[T]) -> Iterator[T]:
-    """The elements of an iterator that lives in the other thread: two changes of thread each."""
+    """Iterate over an iterator of the loop's thread; each element costs two thread switches."""
 
     async def following() -> tuple[T] | None:
-        # StopAsyncIteration cannot leave a coroutine, and None may be an element elsewhere.
+        # Wrapped, because StopAsyncIteration cannot leave a coroutine and None may be an element.
         async for element in asked:
             return (element,)
         return None
@@ -180,5 +180,5 @@ def one_by_one(run: Runs, asked: AsyncIterator[T]) -> Iterator[T]:
 
 
 async def _called(call: Callable[[], T]) -> T:
-    """A plain call, to be run in the loop's thread."""
+    """Make a plain call as a coroutine, so that it runs in the loop's thread."""
     return call()

@@ -1,7 +1,7 @@
-"""Tag expressions on the client: ``*``, or tags with ``||`` between them. Pure.
+"""Tag expressions in the client: ``*``, or tags separated by ``||``. Pure.
 
-The broker filters by hashes of tags and hands on what collides (docs/formats.md, section 11.4), so
-the strings are compared once more where messages arrive.
+The broker filters by tag hashes and lets collisions pass (docs/formats.md, section 11.4), so the
+client compares the strings of received messages.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from tidemark.formats.message import Message
 
 Wanted = frozenset[str] | None
-"""Tags that pass; None: all, and messages without one."""
+"""Tags that pass; None: all messages, including those without a tag."""
 
 
 def wanted_tags(expression: str | None) -> Wanted:
-    """Read an expression. What is malformed in it is the broker's to refuse (``bad-tags``)."""
+    """Parse an expression. The broker rejects malformed ones (``bad-tags``)."""
     if expression is None or expression.strip() in ("", "*"):
         return None
     return frozenset(tag.strip() for tag in expression.split("||"))

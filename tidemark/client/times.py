@@ -1,4 +1,4 @@
-"""Points in time as programs give them, to milliseconds since 1970-01-01 UTC. Pure."""
+"""Converts points in time from programs to milliseconds since 1970-01-01 UTC. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from datetime import datetime
 
 
 def as_ms(time: datetime | int, name: str) -> int:
-    """Milliseconds of a time; whole numbers are milliseconds already.
+    """Return a time in milliseconds; an int is returned unchanged.
 
-    name: of the argument, for the error. Raises ValueError for a datetime without time zone: it
-    would mean another time on another machine.
+    name: name of the argument, for the error. Raises ValueError for a datetime without time zone,
+    because its meaning depends on the machine.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:

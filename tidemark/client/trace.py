@@ -1,4 +1,4 @@
-"""What became of one message: every step that the node can still tell."""
+"""The trace of one message: every step that the node can still reconstruct."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TraceEvent(NamedTuple):
     what: str
     """``produced``, ``delayed``, ``delivered``, ``committed``, ``retried``, ``dead`` and others."""
     at_ms: int | None
-    """None: nobody knows when, and ``reason`` says why."""
+    """None if the time is not known; then ``reason`` says why."""
     reason: str | None
     facts: dict[str, Any]
-    """Where, by whom, for which group: what belongs to the step."""
+    """Details of the step, such as queue, member and group."""
 
 
 class Trace(NamedTuple):
@@ -27,13 +27,13 @@ class Trace(NamedTuple):
     message: dict[str, Any]
     events: list[TraceEvent]
     complete: bool | None
-    """Whether every record of the message was found that there is."""
+    """Whether every existing record of the message was found."""
     facts: dict[str, Any]
     """The whole answer."""
 
 
 async def trace(connection: Connection, message_id: str, topic: str | None) -> Trace:
-    """Ask for the steps of a message; topic: if the id is a unique id. Raises UnknownMessage."""
+    """Fetch the trace of a message. topic: if the id is a unique id. Raises UnknownMessage."""
     answer = await connection.call(
         "GET", path("messages", message_id, "trace"), query={"topic": topic}, idempotent=True
     )

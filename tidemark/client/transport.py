@@ -1,7 +1,7 @@
-"""One attempt of a call over HTTP: pools of connections, encodings, time-outs, how it failed.
+"""Makes one attempt of an HTTP call: connection pools, encodings, timeouts, kinds of failure.
 
-Connections are made on demand. Bodies are msgpack. The step before is ``connection``, which says
-where an attempt goes and whether it is repeated.
+Connections are made on demand. Bodies are msgpack. The step before is ``connection``, which chooses
+the node and decides whether an attempt is repeated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidemark.client.answers import MSGPACK, Answer, error_of
 from tidemark.client.retries import Failure, failure_of
 
 ANSWER_SIZE_MAX: Final = 256 << 20
-"""A larger answer is refused: the caller bounds what it asks for."""
+"""A larger answer is rejected; callers bound what they ask for."""
 READ_FROM: Final = "Tidemark-Read-From"
 TRACE: Final = "Tidemark-Trace"
 WHOLE_BODY_MAX: Final = 1 << 20
-"""A larger body is written piece by piece: aiohttp warns of larger ones in one write."""
+"""A larger body is written in pieces, because aiohttp warns of larger ones in one write."""
 TRACE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Failed(Exception):
-    """One attempt's end, judged. What leaves the client is its ``error``."""
+    """The failure of one attempt with its classification. The client raises its ``error``."""
 
     def __init__(self, failure: Failure, error: errors.TidemarkError) -> None:
         super().__init__(str(error))
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 
 class Transport:
-    """Pools of HTTP connections to any nodes."""
+    """Pools of HTTP connections to any number of nodes."""
 
     def __init__(
         self,
@@ -49,9 +49,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         ssl: ssl.SSLContext | None = None,
     ) -> None:
-        """connections_max: to all nodes together, but for calls that are held. trace: under which
-        every request is followed in the brokers' logs; None: it is not. headers: more of every
-        request. ssl: for https; None: what Python trusts. Raises ValueError.
+        """connections_max: total for all nodes, not counting held calls.
+
+        trace: id under which the brokers log every request; None: requests are not traced.
+        headers: added to every request. ssl: for https; None: Python's defaults. Raises ValueError.
         """
         if trace is not None and TRACE_ID.fullmatch(trace) is None:
             raise ValueError(
@@ -66,15 +67,15 @@ class Transport:
         self._held: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Make the pools; in the loop that uses them."""
+        """Create the pools in the loop that uses them."""
         self._session = _session(self._connections_max, self._headers, self._ssl)
-        # Without a limit of their own: there are as many as subscriptions, and as sends may be in
-        # flight (``producer``). In the same pool, a hundred that wait for messages, or for disks,
-        # would keep every heartbeat from leaving.
+        # This pool has no limit of its own; the numbers of subscriptions and of sends in flight
+        # (``producer``) bound it. In a shared pool, a hundred calls that wait for messages or disks
+        # would delay every heartbeat.
         self._held = _session(0, self._headers, self._ssl)
 
     async def close(self) -> None:
-        """Close them."""
+        """Close the pools."""
         sessions = self._session, self._held
         self._session = self._held = None
         for session in sessions:
@@ -93,8 +94,9 @@ class Transport:
         is_held: bool = False,
         from_any: bool = False,
     ) -> Answer:
-        """Make one attempt. is_held: takes no place in the pool from other calls. from_any: a slave
-        may answer. Raises Failed; BrokenAnswer for an answer that is too large.
+        """Make one attempt. is_held: use the pool for held calls. from_any: a slave may answer.
+
+        Raises Failed; BrokenAnswer for an answer that is too large.
         """
         session = self._held if is_held else self._session
         if session is None:
@@ -131,9 +133,9 @@ class Transport:
 
 
 async def _body_of(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body. Raises BrokenAnswer if it has more than ANSWER_SIZE_MAX bytes."""
+    """Read the whole body. Raises BrokenAnswer if it has more than ANSWER_SIZE_MAX bytes."""
     size = response.content_length
-    if size is None:  # in chunks: what has come is counted
+    if size is None:  # chunked: count the bytes as they arrive
         parts, size = list[bytes](), 0
         async for part in response.content.iter_any():
             size += len(part)
@@ -144,15 +146,16 @@ async def _body_of(response: aiohttp.ClientResponse) -> bytes:
             return b"".join(parts)
     elif size <= ANSWER_SIZE_MAX:
         return await response.read()
-    response.close()  # otherwise the rest would be read before the connection is used again
+    response.close()  # otherwise aiohttp would read the rest before reusing the connection
     raise errors.BrokenAnswer(f"the answer has {size} bytes or more, over {ANSWER_SIZE_MAX}")
 
 
 class _Once:
-    """Keeps aiohttp from repeating a request by itself, which it does on a connection that breaks.
+    """Middleware that prevents aiohttp from repeating a request itself after a broken connection.
 
-    1. A broker deletes what it was asked to, and the connection breaks; 2. the hidden repeat is
-    answered that there is no such thing; 3. a caller is told that, of what its own call deleted.
+    1. A broker deletes a topic, and the connection breaks; 2. aiohttp repeats the request unseen,
+    and the broker answers that there is no such topic; 3. the caller gets this error although its
+    own call deleted the topic.
     """
 
     def __init__(self) -> None:
@@ -168,7 +171,7 @@ class _Once:
 
 
 def not_sent(url: URL, reason: str) -> errors.Unreachable:
-    """There was no connection."""
+    """Return the error for an attempt without a connection."""
     node = str(url.origin())
     return errors.Unreachable(
         f"no connection to {node}: {reason}. Nothing was sent.",
@@ -179,7 +182,7 @@ def not_sent(url: URL, reason: str) -> errors.Unreachable:
 
 
 def no_answer(url: URL, reason: str) -> errors.Unreachable:
-    """The request had left, perhaps."""
+    """Return the error for an attempt whose request may have been sent."""
     node = str(url.origin())
     return errors.Unreachable(
         f"{node} gave no answer: {reason}. If this was a send, its outcome is unknown.",
@@ -190,10 +193,10 @@ def no_answer(url: URL, reason: str) -> errors.Unreachable:
 
 
 def reason_of(failure: BaseException) -> str:
-    """Why a request failed, in the operating system's words where it has some."""
+    """Return why a request failed, in the operating system's words if it has any."""
     if isinstance(failure, aiohttp.ClientConnectorError):
         error = failure.os_error
-        # TLS and the resolver have numbers and words of their own.
+        # TLS and the resolver have their own error numbers and texts.
         if isinstance(error, (ssl.SSLError, socket.gaierror)) or not error.errno:
             return error.strerror or str(error)
         return os.strerror(error.errno).lower()
@@ -203,10 +206,10 @@ def reason_of(failure: BaseException) -> str:
 def _session(
     connections_max: int, headers: Mapping[str, str], context: ssl.SSLContext | None
 ) -> aiohttp.ClientSession:
-    """A pool; connections_max 0: without a limit. headers: of every request.
+    """Create a pool. connections_max: 0 for no limit. headers: added to every request.
 
-    keepalive_timeout is below any server's: a request on a connection that the server is just
-    closing would be a send of unknown outcome for no reason.
+    keepalive_timeout is shorter than any server's: a send on a connection that the server is just
+    closing would have an unknown outcome without need.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(

@@ -1,6 +1,6 @@
-"""A bound that many share fairly: so much at once, and who came first goes first.
+"""A bounded resource that many tasks share in first-come, first-served order.
 
-Used by ``producer`` for bytes in memory and for requests in flight. Knows neither.
+``producer`` uses it for bytes in memory and for requests in flight, ``connection`` for joins.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Callable
 
 
 class Turns:
-    """At most ``limit`` taken at once; one taker alone always fits."""
+    """At most ``limit`` units are taken at once; a single taker may exceed it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.taken = 0
-        """How much is taken now."""
-        # Ordered, and not a deque: one that gives up leaves at once, wherever it stands.
+        """Units taken now."""
+        # Ordered, and not a deque: a cancelled waiter is removed in constant time.
         self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
         self._when_empty: list[asyncio.Future[None]] = []
 
     def take_now(self, amount: int) -> bool:
-        """Take if there is room, and nobody waits for it."""
+        """Take units if there is room and no task is waiting."""
         if self._waiting or not self._fits(amount):
             return False
         self.taken += amount
         return True
 
     async def take(self, amount: int, ends_at: Callable[[], float]) -> bool:
-        """Take as soon as there is room; False: it is too late, and nothing was taken.
+        """Take units as soon as there is room. Returns False on timeout, with nothing taken.
 
-        ends_at: on the loop's clock; asked again when its time has come.
+        ends_at: time limit on the loop's clock; evaluated again when it has passed.
         """
         if self.take_now(amount):
             return True
@@ -42,7 +42,7 @@ class Turns:
             while not ready.done() and (left_s := ends_at() - loop.time()) > 0:
                 await asyncio.wait((ready,), timeout=left_s)
         except asyncio.CancelledError:
-            if ready.done():  # the turn came in the same moment
+            if ready.done():  # granted in the same loop iteration as the cancellation
                 self.give(amount)
             else:
                 self._leave(ready)
@@ -53,7 +53,7 @@ class Turns:
         return False
 
     def give(self, amount: int) -> None:
-        """Give back; those who wait go on in their order, as far as there is room."""
+        """Return units; waiting tasks get them in their order as far as there is room."""
         self.taken -= amount
         self._let_in()
         if not self.taken and not self._waiting:
@@ -63,7 +63,7 @@ class Turns:
             self._when_empty.clear()
 
     async def empty(self) -> None:
-        """Wait until nothing is taken and nobody waits."""
+        """Wait until nothing is taken and no task waits."""
         while self.taken or self._waiting:
             empty: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._when_empty.append(empty)
@@ -71,7 +71,7 @@ class Turns:
 
     def _leave(self, ready: asyncio.Future[None]) -> None:
         del self._waiting[ready]
-        self._let_in()  # it may have stood before a smaller one
+        self._let_in()  # it may have blocked a smaller request behind it
 
     def _let_in(self) -> None:
         while self._waiting:

@@ -381,7 +381,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         # asks less and less often.
         assert await messages.getone(0.05) is None
         await broker.until(lambda: sum("paused" in each for each in broker.fetches) == 1)
-        await broker.until(lambda: messages._feed.fetching._early > 2)
+        await broker.until(lambda: messages._engine.fetching._early > 2)
         messages.resume(QUEUE)
         assert bodies(await messages.getmany(9)) == [b"a1", b"a2", b"a3"]
         assert not any("incarnation" in each for each in broker.heartbeats[1:])

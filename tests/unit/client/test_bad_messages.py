@@ -191,7 +191,7 @@ async def test_send_many_names_the_bad_message_before_anything_is_sent(broker: F
         with pytest.raises(TypeError, match="sharding_key") as noted:
             await mq.send_many("orders", many)
     assert raised.value.facts["index"] == 2000
-    assert "number 2000" in noted.value.__notes__[0]
+    assert "index 2000" in noted.value.__notes__[0]
     assert broker.requests == []
 
 
@@ -205,7 +205,7 @@ async def test_send_many_names_the_bad_message_of_the_whole_list(broker: FakeBro
             await mq.send_many("orders", [b"x"] * 1500)
     assert raised.value.facts["index"] == 1007
     assert len(raised.value.facts["results"]) == 1000
-    assert re.search(r"number 1007", raised.value.__notes__[0])
+    assert re.search(r"index 1007", raised.value.__notes__[0])
 
 
 def test_how_far_ahead_a_time_may_be_is_left_to_the_brokers_clock() -> None:

@@ -14,7 +14,7 @@ class Broker(RuleBasedStateMachine):
     """A member's holdings under every order of assignments, callbacks, work and releases.
 
     Checked against what the broker may conclude: a queue that ``holding`` leaves out can be given
-    to another, so nothing of it may be under way, and the program must have been told.
+    to another, so nothing of it may be under way, and the program must have been notified.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Broker(RuleBasedStateMachine):
         self.holdings = Holdings()
         self.assigned: set[Queue] = set()
         self.being_told: list[HeldQueue] = []
-        self.told: set[Queue] = set()
+        self.notified: set[Queue] = set()
         """Queues that the program believes to have."""
         self.gone: list[HeldQueue] = []
         self.offset = 0
@@ -41,9 +41,9 @@ class Broker(RuleBasedStateMachine):
     @rule()
     def begin_to_tell(self) -> None:
         for held in self.holdings.of(Hold.ARRIVING):
-            if not held.told:
-                held.told = True
-                self.told.add(held.queue)
+            if not held.is_notified:
+                held.is_notified = True
+                self.notified.add(held.queue)
                 self.being_told.append(held)
 
     @rule()
@@ -71,8 +71,8 @@ class Broker(RuleBasedStateMachine):
     def release(self) -> None:
         left = [held for held in self.holdings.of(Hold.LEAVING) if held.is_idle]
         for held in left:
-            held.told = False
-            self.told.discard(held.queue)
+            held.is_notified = False
+            self.notified.discard(held.queue)
         self.holdings.release(left)
         for held in left:
             assert held.queue not in self.holdings.holding()
@@ -87,7 +87,7 @@ class Broker(RuleBasedStateMachine):
         self.assigned = set(assignment)
         for held in change.lost:
             assert held.hold is Hold.LOST
-            self.told.discard(held.queue)
+            self.notified.discard(held.queue)
             self.gone.append(held)
         kept = {held.queue for held in self.holdings if before.get(held.queue) is held}
         # Going on where we are needs both: the broker's word, and nobody else's hand on it.
@@ -104,7 +104,7 @@ class Broker(RuleBasedStateMachine):
             if held.queue not in self.assigned:
                 assert held.hold is Hold.LEAVING
         assert all(held.hold is Hold.LOST for held in self.gone)
-        assert self.told == {held.queue for held in self.holdings if held.told}
+        assert self.notified == {held.queue for held in self.holdings if held.is_notified}
 
 
 TestHoldings = Broker.TestCase
@@ -126,7 +126,7 @@ def test_a_queue_that_comes_back_while_it_leaves_is_released_first() -> None:
     """
     holdings = Holdings()
     (held,) = holdings.assign([("orders", 0)]).arriving
-    held.told = True
+    held.is_notified = True
     holdings.own([held])
     held.progress.hand(0)
     holdings.assign([])

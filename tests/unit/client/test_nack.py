@@ -57,7 +57,7 @@ async def test_a_handler_that_sends_its_message_back_and_raises_sends_it_back_on
         await until_committed(broker, 2)
         messages.stop()
         await running
-        assert not any(held.sent_back for held in messages._member.holdings)
+        assert not any(held.nacked for held in messages._member.holdings)
     assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 0, "delay_level": 2}]
 
 
@@ -65,16 +65,16 @@ async def test_a_message_sent_back_is_done_also_if_its_handler_is_cancelled(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1")
-    is_sent_back = asyncio.Event()
+    is_nacked = asyncio.Event()
     async with mq.subscribe("orders", group="billing") as messages:
 
         async def handle(message: Message) -> None:
             await messages.nack(message)
-            is_sent_back.set()
+            is_nacked.set()
             await asyncio.Event().wait()
 
         running = asyncio.create_task(messages.run(handle))
-        await is_sent_back.wait()
+        await is_nacked.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -214,7 +214,7 @@ async def test_a_fenced_member_sends_nothing_back(broker: GroupBroker, mq: tidem
         async for message in messages:
             broker.forget()
             broker.members["other"] = [QUEUE]
-            with pytest.raises(errors.NotAssigned, match="whoever has it"):
+            with pytest.raises(errors.NotAssigned, match="its new owner"):
                 await messages.nack(message)
             break
         await broker.until(lambda: QUEUE in lost)

@@ -23,25 +23,25 @@ def test_the_first_address_is_asked_until_it_fails() -> None:
 
 def test_a_node_that_names_the_master_is_followed_at_once() -> None:
     nodes = Nodes([A])
-    assert nodes.sent_on(A, B)
+    assert nodes.redirected(A, B)
     assert nodes.current == B
     assert nodes.urls == (A, B)
 
 
 def test_calls_that_come_back_late_do_not_undo_what_others_found() -> None:
     nodes = Nodes([A, B, C])
-    assert nodes.sent_on(A, C)
+    assert nodes.redirected(A, C)
     nodes.failed(A)
     assert nodes.current == C
-    assert nodes.sent_on(B, A)
+    assert nodes.redirected(B, A)
     assert nodes.current == C
 
 
 def test_nobody_is_asked_at_once_where_no_master_is_known() -> None:
     nodes = Nodes([A, B])
-    assert not nodes.sent_on(A, None)
+    assert not nodes.redirected(A, None)
     assert nodes.current == B
-    assert not nodes.sent_on(B, B)
+    assert not nodes.redirected(B, B)
     assert nodes.current == A
 
 
@@ -56,7 +56,7 @@ def test_what_was_given_stays_known() -> None:
 STEPS = st.one_of(
     st.builds(lambda url: lambda nodes: nodes.failed(url), URLS),
     st.builds(
-        lambda url, master: lambda nodes: nodes.sent_on(url, master),
+        lambda url, master: lambda nodes: nodes.redirected(url, master),
         URLS,
         st.one_of(st.none(), URLS),
     ),
@@ -82,34 +82,34 @@ def view(master: str | None, epoch: int, *urls: str) -> View:
 
 def test_who_says_that_it_is_the_master_is_believed() -> None:
     nodes = Nodes([A])
-    assert not nodes.heard(A, view(B, 1, A, B))
+    assert not nodes.record_view(A, view(B, 1, A, B))
     assert nodes.current == A
-    assert nodes.heard(B, view(B, 1, A, B))
+    assert nodes.record_view(B, view(B, 1, A, B))
     assert (nodes.current, nodes.master) == (B, B)
 
 
 def test_a_master_of_before_that_was_stopped_is_not_believed_again() -> None:
     nodes = Nodes([A, B])
-    assert nodes.heard(A, view(A, 4, A, B))
-    assert nodes.heard(B, view(B, 5, A, B))
-    assert not nodes.heard(A, view(A, 4, A, B))
+    assert nodes.record_view(A, view(A, 4, A, B))
+    assert nodes.record_view(B, view(B, 5, A, B))
+    assert not nodes.record_view(A, view(A, 4, A, B))
     assert nodes.current == B
 
 
 def test_a_master_that_fails_is_not_known_any_more() -> None:
     nodes = Nodes([A, B])
-    nodes.heard(A, view(A, 1, A, B))
+    nodes.record_view(A, view(A, 1, A, B))
     nodes.failed(A)
     assert (nodes.master, nodes.current) == (None, B)
-    nodes.heard(A, view(A, 1, A, B))
-    nodes.sent_on(A, B)
+    nodes.record_view(A, view(A, 1, A, B))
+    nodes.redirected(A, B)
     assert (nodes.master, nodes.current) == (None, B)
 
 
 def test_plain_reads_go_to_a_given_node_that_is_not_the_master() -> None:
     nodes = Nodes([A, B])
     assert nodes.reader == A  # nobody knows better yet
-    nodes.heard(A, view(A, 1, A, B, C))
+    nodes.record_view(A, view(A, 1, A, B, C))
     assert nodes.reader == B
     nodes.reader_failed(A)
     assert nodes.reader == B
@@ -122,7 +122,7 @@ def test_plain_reads_go_to_a_given_node_that_is_not_the_master() -> None:
 
 def test_one_given_node_is_read_from_whatever_it_is() -> None:
     nodes = Nodes([A])
-    nodes.heard(A, view(A, 1, A, B))
+    nodes.record_view(A, view(A, 1, A, B))
     assert nodes.reader == A
     nodes.reader_failed(A)
     assert nodes.reader == B

@@ -53,14 +53,14 @@ async def test_a_member_that_is_not_held_fetches_again_when_it_was_told_to(
     async with tidemark.connect(broker.url) as mq, mq.subscribe("orders", group="g") as messages:
         await broker.until(lambda: early.count == 1)
         for _ in range(20):  # neither heartbeats nor commits make it ask sooner
-            messages._feed.member.pulse.ring()
+            messages._engine.member.pulse.ring()
             await asyncio.sleep(0.005)
         assert early.count == 1
         # Another generation does: there may be other queues.
         broker.group_faults.clear()
         broker.put("orders", 0, b"1")
         broker.assign(messages.member, [("orders", 0)])
-        messages._feed.member.hurry()
+        messages._engine.member.hurry()
         async with asyncio.timeout(60):
             assert (await anext(aiter(messages))).body == b"1"
 
@@ -147,7 +147,7 @@ async def test_few_members_of_a_client_join_at_once_and_heartbeats_pass_them(
             joining = [asyncio.create_task(other.__aenter__()) for other in others]
             await broker.until(lambda: at_once == JOINS_MAX)
             before = len(broker.heartbeats)
-            first._feed.member.hurry()
+            first._engine.member.hurry()
             await broker.until(lambda: len(broker.heartbeats) > before)
             may_join.set()
             await asyncio.gather(*joining)

@@ -88,10 +88,10 @@ def test_a_step_that_cannot_be_is_refused() -> None:
         progress.hand(2)
     progress.hand_all([3, 5, 6])
     for offset in (2, 7):
-        with pytest.raises(ValueError, match=f"{offset} is not under way"):
+        with pytest.raises(ValueError, match=f"{offset} is not in progress"):
             progress.finish(offset)
     progress.finish(5)
-    with pytest.raises(ValueError, match="5 is not under way"):
+    with pytest.raises(ValueError, match="5 is not in progress"):
         progress.finish(5)
     progress.finish(3)
     assert progress.position == 6

@@ -78,7 +78,7 @@ async def test_a_failed_message_that_has_expired_counts_as_done(
             break
     with pytest.raises(ZeroDivisionError):
         await handle_all(mq.subscribe("orders", group="billing"), fails_at(b"2"))
-    (text,) = [each for each in caplog.messages if "was to be sent back has expired" in each]
+    (text,) = [each for each in caplog.messages if "was to be nacked has expired" in each]
     assert "of group 'billing'" in text
     assert broker.committed["orders", 0] == 2
 

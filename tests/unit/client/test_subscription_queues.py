@@ -186,7 +186,7 @@ async def test_where_a_queue_begins_is_what_is_committed_and_not_what_came_too_e
     messages = mq.subscribe("orders", group="billing")
     (held,) = messages._member.holdings.assign([("orders", 0)]).arriving
     early = FetchedQueue(("orders", 0), "FOUND", 1, 5, 0, memoryview(b""))
-    messages._feed.fetching._accept(early)
+    messages._engine.fetching._accept(early)
     assert held.fetched_to is None
     held.start_at(0)
     assert held.progress.position == 0

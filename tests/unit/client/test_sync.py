@@ -102,7 +102,7 @@ def test_a_forked_process_is_told_to_connect_by_itself_and_does_not_hang(
             with tidemark.connect_sync(broker.url) as own:
                 return own.send("orders", b"child").level
 
-        assert re.match(r"RuntimeError: .*forked process needs a client", in_a_fork(send))
+        assert re.match(r"RuntimeError: .*forked process needs its own client", in_a_fork(send))
         assert in_a_fork(leave) == "left"
         assert in_a_fork(connect_anew) == "disk"
         assert mq.send("orders", b"parent").queue_offset == 2  # untouched by all that

@@ -1,11 +1,11 @@
-"""Looks for the master of a group while calls wait for one, or are not answered.
+"""Finds the master of a group while calls wait for one or are not answered.
 
-Nothing is asked as long as calls are answered. Two things make it look: a call that pauses before
-it is repeated, and an attempt that takes long: the node may be stopped, or cut off, and say nothing
-for as long as a time-out lasts, while the group has another master after a few seconds. Then every
-node is asked for its view (``nodes``); as soon as one says that it is the master, who pauses goes
-on, and attempts at a node that has fallen silent are given up. The step before and after is
-``connection``.
+No node is queried while calls are answered. Two conditions start a search: a call that pauses
+before its next attempt, and an attempt that takes long. The second is needed because a stopped or
+partitioned node may not respond until the call's timeout, while the group has a new master after a
+few seconds. During a search every node is asked for its view (``nodes``). When a node answers that
+it is the master, paused calls continue, and attempts at an unresponsive node are cancelled. The
+step before and after is ``connection``.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tidemark.client.nodes import Nodes, View
 from tidemark.client.pulse import Pulse
 
 TICK_S: Final = 0.1
-"""How often it is looked whether something takes long."""
+"""Interval at which the attempts under way are checked."""
 SEARCH_S: Final = 0.2
-"""Between two questions to one node, while the master is looked for."""
+"""Interval between two queries to one node during a search for the master."""
 SEARCH_FAST_FOR_S: Final = 30.0
 SEARCH_SLOW_S: Final = 1.0
-"""The same for a group that has had no master for so long."""
+"""The same interval once the search has taken SEARCH_FAST_FOR_S."""
 LATE_S: Final = 0.5
-"""An attempt that takes longer is looked after."""
+"""An attempt that takes longer starts a search."""
 LATE_HELD_S: Final = 2.0
-"""The same for one that the broker holds until there are messages; and how often it is asked for
-their sake. Rarely: there is one for every idle consumer."""
+"""The same for an attempt that the broker holds until there are messages, and the interval of the
+queries for it. It is long because every idle consumer has such an attempt."""
 SILENT_S: Final = 0.3
-"""A node that answers a question no sooner has fallen silent, for now."""
+"""A node that takes longer to answer a query counts as unresponsive for now."""
 QUESTION_TIMEOUT_S: Final = 1.0
 
 
 class Attempt:
-    """One attempt of a call that is under way."""
+    """One attempt of a call that is in progress."""
 
     __slots__ = ("deadline", "is_held", "is_read", "node", "since")
 
@@ -48,11 +48,11 @@ class Attempt:
         self.is_held, self.is_read = is_held, is_read
 
 
-class Lookout:
-    """Of one connection, in its loop. Asks nobody before ``start``."""
+class MasterDiscovery:
+    """Searches for the master on behalf of one connection, in its loop. Idle before ``start``."""
 
     def __init__(self, nodes: Nodes, ask: Callable[[str], Awaitable[View | None]]) -> None:
-        """ask: for a node's view; None if it gives none. It ends in a bounded time."""
+        """ask: returns a node's view, None if the node gives none. It ends in a bounded time."""
         self._nodes = nodes
         self._ask = ask
         self._attempts: set[Attempt] = set()
@@ -63,25 +63,25 @@ class Lookout:
         self._asked_at: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._silent: set[str] = set()
-        """Nodes whose last question was not answered."""
+        """Nodes that did not answer the last query."""
         self._seen_at = float("-inf")
-        """When a master was heard last."""
+        """When a node last answered that it is the master."""
         self._searching_since: float | None = None
         self._pace = 1.0 - random.random() / 4
-        """Not all clients of a group ask at the same moment."""
+        """Factor that spreads the queries of many clients over time."""
 
     def start(self) -> None:
-        """From now on there is a group to look around in."""
+        """Start to watch attempts; called once the connection knows several nodes."""
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     @property
-    def is_looking(self) -> bool:
-        """Whether it was started."""
+    def is_started(self) -> bool:
+        """Whether ``start`` was called."""
         return self._running is not None
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel all queries and the watch."""
         tasks = list(self._asking.values())
         if self._running is not None:
             tasks.append(self._running)
@@ -90,10 +90,10 @@ class Lookout:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @contextmanager
-    def over(
+    def watching(
         self, node: str, deadline: asyncio.Timeout, *, is_held: bool, is_read: bool
     ) -> Iterator[None]:
-        """Look after an attempt: its deadline is moved to now when it is to be given up."""
+        """Watch an attempt. To cancel it, its deadline is moved to the current time."""
         now = asyncio.get_running_loop().time()
         attempt = Attempt(node, deadline, now, is_held=is_held, is_read=is_read)
         self._attempts.add(attempt)
@@ -103,7 +103,7 @@ class Lookout:
             self._attempts.discard(attempt)
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until a master is heard of."""
+        """Wait so long, or until a master is found."""
         self._pausing += 1
         self._wanted.set()
         try:
@@ -117,9 +117,9 @@ class Lookout:
             now = loop.time()
             interval_s = self._interval_s(now)
             if interval_s is None:
-                self._silent.clear()  # it may speak again: nobody listens now
+                self._silent.clear()  # stale: no queries are sent now that could clear it
             else:
-                self._question(now, interval_s)
+                self._query_due_nodes(now, interval_s)
                 self._give_up(now)
             self._wanted.clear()
             try:
@@ -127,10 +127,10 @@ class Lookout:
                     await self._wanted.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(0)  # many pause at once: one look for all
+            await asyncio.sleep(0)  # calls that pause at the same time share one search
 
     def _interval_s(self, now: float) -> float | None:
-        """How often nodes are to be asked now; None: not at all."""
+        """Interval at which to query nodes now; None: no queries are needed."""
         is_late = any(
             now - attempt.since >= (LATE_HELD_S if attempt.is_held else LATE_S)
             for attempt in self._attempts
@@ -149,25 +149,25 @@ class Lookout:
         is_long = now - self._searching_since > SEARCH_FAST_FOR_S
         return SEARCH_SLOW_S if is_long else SEARCH_S
 
-    def _question(self, now: float, interval_s: float) -> None:
+    def _query_due_nodes(self, now: float, interval_s: float) -> None:
         urls = self._nodes.urls
         for url in urls:
             due_at = self._asked_at.get(url, float("-inf")) + interval_s * self._pace
             if url in self._asking or now < due_at:
                 continue
             self._asked_at[url] = now
-            self._asking[url] = asyncio.get_running_loop().create_task(self._hear(url))
+            self._asking[url] = asyncio.get_running_loop().create_task(self._query(url))
         for url in self._asked_at.keys() - set(urls):
             del self._asked_at[url]
 
-    async def _hear(self, url: str) -> None:
+    async def _query(self, url: str) -> None:
         try:
             view = await self._ask(url)
             if view is None:
                 self._silent.add(url)
                 return
             self._silent.discard(url)
-            if self._nodes.heard(url, view):
+            if self._nodes.record_view(url, view):
                 self._seen_at = asyncio.get_running_loop().time()
                 self._found.ring()
                 self._wanted.set()
@@ -175,7 +175,7 @@ class Lookout:
             del self._asking[url]
 
     def _give_up(self, now: float) -> None:
-        """End attempts at nodes that say nothing, where another one would answer."""
+        """Cancel attempts at unresponsive nodes if another node would answer."""
         master = self._nodes.master
         answering = any(not self._is_silent(url, now) for url in self._asked_at)
         for attempt in self._attempts:

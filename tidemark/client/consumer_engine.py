@@ -1,9 +1,9 @@
-"""The parts of a subscription at work: enters the group, runs them, and leaves in order.
+"""Runs the parts of a subscription: joins the group, runs four tasks, and leaves in order.
 
-``member`` beats, ``changes`` lets queues come and go, ``fetching`` brings messages, ``committing``
-tells how far the program is: four tasks. If one dies, whoever waits for messages gets its error:
-a subscription never falls silent. Leaving gives back everything: what is done is committed, the
-program is told, the queues are free for others at once.
+The tasks are ``member`` (heartbeats), ``changes`` (queues assigned and revoked), ``fetching``
+(messages) and ``committing`` (positions). If one of them fails, every call that waits for messages
+raises its error, so a subscription never stops without an error. Leaving commits what is done,
+notifies the program, and releases the queues for other members at once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tidemark.formats.message import Message, Source
 
 CONFIGURE_TRIES: Final = 10
 LEAVE_TIMEOUT_S: Final = 10.0
-"""How long leaving waits in all for a broker that does not answer; its session ends by itself."""
+"""Total time that leaving waits for a broker that does not answer; the session then expires."""
 SETTLED_BY: Final = 0.8
-"""Share of that time for what is to be settled before; the rest is kept for the leave itself."""
+"""Share of that time for the last commits; the rest is kept for the leave request."""
 
 CANCEL_AGAIN_S: Final = 0.1
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Feed:
-    """Messages for one member of one group, some of one queue at a time."""
+class ConsumerEngine:
+    """Delivers messages to one member of one group, from one queue at a time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Feed:
         on_revoked: Callback | None,
         clock: Callable[[], float],
     ) -> None:
-        """topics: to tag expressions. settings: of the group, set before joining if there are any.
+        """topics: maps a topic to its tag expression. settings: of the group, set before joining.
 
         max_in_flight, max_span: see ``Fetching``. commit_interval_ms: between two commits.
         """
@@ -84,28 +84,28 @@ class Feed:
             self.member, self.committing, on_assigned=on_assigned, on_revoked=on_revoked
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._sending_back: dict[tuple[HeldQueue, int], asyncio.Future[bool]] = {}
-        """Calls under way that send a message back, by its queue and offset."""
+        self._nacks_in_progress: dict[tuple[HeldQueue, int], asyncio.Future[bool]] = {}
+        """Nack calls in progress, by queue and queue offset of the message."""
         self._nack_ids = UniqueIds()
         self._failure: BaseException | None = None
         self._failure_is_known = self._is_ending = False
         self._leave_from: float | None = None
-        """When leaving began, on the loop's clock."""
+        """When leaving began, on the loop's clock; None before."""
         self.is_interrupted = False
-        """Whether nothing more is handed out: stopped, left, or a part has died."""
+        """Whether no more messages are delivered: stopped, left, or a part has failed."""
 
     async def start(self) -> None:
-        """Configure the group if asked to, join it, start the parts; raises what they meet."""
+        """Configure the group if there are settings, join it, start the parts. Raises errors."""
         async with self.member.calls.connection.joining():
             if self._settings:
                 await self._configure()
             await self._join()
         if self.member.joined.broadcast:
             try:
-                await self._begin()
+                await self._resolve_starts()
             except BaseException:
                 self.begin_leaving()
-                await self._sign_off()
+                await self._send_leave()
                 raise
         parts = {
             "heartbeats": self.member.beat,
@@ -121,11 +121,11 @@ class Feed:
             task.add_done_callback(self._ended)
 
     async def _join(self) -> None:
-        """Join the group; if that is cancelled, leave it again.
+        """Join the group; if the task is cancelled, leave the group again.
 
-        1. The broker is asked to make a member; 2. the task is cancelled, and its connection
-        closed; 3. the broker goes on, and the queues would be the member's until its session ends.
-        A leave that is sent at once may be done before the join.
+        1. The broker receives the join; 2. the task is cancelled and its connection closed; 3. the
+        broker adds the member, which would keep queues until its session expires. The leave is sent
+        after the join has ended, since a leave sent at once could overtake it.
         """
         joining = asyncio.create_task(self.member.join())
         try:
@@ -136,25 +136,25 @@ class Feed:
                 async with asyncio.timeout_at(self._leave_by(SETTLED_BY)):
                     await joining
             except (errors.TidemarkError, TimeoutError):
-                pass  # the member may be there all the same
-            await self._sign_off()
+                pass  # the member may have joined all the same
+            await self._send_leave()
             raise
 
     async def _configure(self) -> None:
-        """Set the group's settings. Raises GroupInUse if its members have been told others."""
+        """Set the group's settings. Raises GroupInUse if it has members with other settings."""
         for attempt in range(1, CONFIGURE_TRIES + 1):
             try:
                 await self.member.calls.configure(self._settings)
                 return
             except errors.GroupInUse as error:
-                # Without members it is another member that sets the same at this moment: those of
-                # one program start together.
+                # Without members, another member is setting the same settings at this moment:
+                # members of one program start together.
                 if "members" in error.facts or attempt == CONFIGURE_TRIES:
                     raise
                 await asyncio.sleep(delay_s(attempt, jitter=random.random()))
 
-    async def _begin(self) -> None:
-        """Resolve the group's start for a member that keeps its places itself."""
+    async def _resolve_starts(self) -> None:
+        """Resolve the start offsets of a broadcast member, which keeps its positions itself."""
         calls, arriving = self.member.calls, self.member.holdings.of(Hold.ARRIVING)
         starts = await broadcast_starts(
             calls.connection, calls.group, [held.queue for held in arriving]
@@ -164,7 +164,7 @@ class Feed:
                 held.start_at(starts[held.queue])
 
     def begin_leaving(self) -> None:
-        """From now on runs the one time in which all ends that leaving asks of the broker."""
+        """Start the time limit that applies to all calls of leaving together."""
         if self._leave_from is None:
             self._leave_from = asyncio.get_running_loop().time()
 
@@ -173,34 +173,35 @@ class Feed:
         return min(LEAVE_TIMEOUT_S, self.member.calls.connection.request_timeout_s)
 
     def _leave_by(self, share: float = 1.0) -> float:
-        """When so much of the time for leaving is over, on the loop's clock."""
+        """When this share of the time for leaving has passed, on the loop's clock."""
         began = asyncio.get_running_loop().time() if self._leave_from is None else self._leave_from
         return began + share * self._leave_timeout_s
 
     def stop(self) -> None:
-        """Hand out nothing more: who waits for messages hears that there are none."""
+        """Deliver no more messages; calls that wait for messages return without any."""
         self.is_interrupted = True
         self.member.pulse.ring()
 
     def fail(self, failure: BaseException) -> None:
-        """Who waits for messages, and who asks later, gets this error."""
+        """Make current and later calls that wait for messages raise this error."""
         self._failure = self._failure or failure
         self.stop()
 
     def raise_failure(self) -> None:
-        """Raise what a part died of."""
+        """Raise the error of a part that failed, if one did."""
         if self._failure is not None:
             self._failure_is_known = True
             raise self._failure
 
     def take(self, count: int) -> tuple[HeldQueue, Sequence[Message]] | None:
-        """Up to ``count`` messages of one queue if some are here: they are handed out."""
+        """Take up to ``count`` fetched messages of one queue; None if there are none."""
         return None if self.is_interrupted else self.fetching.take(count)
 
     async def may_start(self, held: HeldQueue) -> bool:
-        """Whether work on a message of this queue may start now; waits while nobody can say.
+        """Whether processing a message of this queue may start now. Waits while it is uncertain.
 
-        False: the queue is not ours any more, or all is over. The message is to be given up.
+        Returns False if the queue is no longer ours or the subscription ends; the caller then gives
+        the message up.
         """
         while held.hold is Hold.OWNED and not self.is_interrupted:
             if self.member.may_hand_out:
@@ -209,33 +210,33 @@ class Feed:
         return False
 
     def finish(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """Messages that were handed out are done."""
+        """Mark delivered messages as done."""
         for message in messages:
             held.progress.finish(message.queue_offset)
-            held.nacks.pop(message.queue_offset, None)
-        if held.sent_back:
-            held.sent_back.difference_update([message.queue_offset for message in messages])
-        self._went_on(held, messages)
+            held.nack_ids.pop(message.queue_offset, None)
+        if held.nacked:
+            held.nacked.difference_update([message.queue_offset for message in messages])
+        self._after_finish(held, messages)
 
     def give_up(self, held: HeldQueue, messages: Sequence[Message]) -> None:
-        """Messages that were handed out stay undone: they are delivered again.
+        """Mark delivered messages as not done: they are delivered again.
 
-        All but those that were sent back: these are done.
+        Messages that were nacked are done, so they are not delivered again from here.
         """
         for message in messages:
-            held.nacks.pop(message.queue_offset, None)
-            if message.queue_offset in held.sent_back:
-                held.sent_back.remove(message.queue_offset)
+            held.nack_ids.pop(message.queue_offset, None)
+            if message.queue_offset in held.nacked:
+                held.nacked.remove(message.queue_offset)
                 held.progress.finish(message.queue_offset)
             else:
                 held.progress.give_up(message.queue_offset)
-        self._went_on(held, messages)
+        self._after_finish(held, messages)
 
-    def bring_again(self) -> None:
-        """Messages given up of queues that are still ours are handed out again, to this member.
+    def redeliver_given_up(self) -> None:
+        """Deliver given-up messages of queues that are still ours again, to this member.
 
-        1. A program cancels ``run``, which gives up what it has; 2. it calls ``run`` again; 3. what
-        was given up would not come, and the queues' commits would stand still until it leaves.
+        1. A program cancels ``run``, which gives up its messages; 2. it calls ``run`` again; 3.
+        without this step the messages would not come, and the commits of their queues would stop.
         """
         if self.is_interrupted:
             return
@@ -245,38 +246,38 @@ class Feed:
                 self.fetching.drop(held)
                 self.restart(held, position)
 
-    def _went_on(self, held: HeldQueue, messages: Sequence[Message]) -> None:
+    def _after_finish(self, held: HeldQueue, messages: Sequence[Message]) -> None:
         self.fetching.done(held, messages)
         self.committing.moved()
         if not held.progress.is_idle:
             return
         if held.hold is Hold.LEAVING:
-            self.member.pulse.ring()  # it can be let go
+            self.member.pulse.ring()  # the queue can be released
         elif self.member.joined.order:
-            self.committing.hurry()  # the broker gives no more of it before
+            self.committing.hurry()  # the broker delivers no more of an ordered queue before
 
     async def commit(self, ack: str) -> None:
-        """Commit what is done, as ``Committing.commit``. Raises what a part died of."""
-        await self._beside(self.committing.commit(ack), *self._tasks)
+        """Commit what is done (see ``Committing.commit``). Raises the error of a failed part."""
+        await self._run_with_parts(self.committing.commit(ack), *self._tasks)
 
     async def end_of(self, queue: Queue) -> int:
-        """The queue offset behind the last message of a queue. Raises UnknownTopic."""
+        """The queue offset after the last message of a queue. Raises UnknownTopic."""
         topic, number = queue
         found = await Admin(self.member.calls.connection).topic(topic)
         return next((each.max_offset for each in found.ranges if each.queue == number), 0)
 
     def restart(self, held: HeldQueue, offset: int) -> None:
-        """Go on with a queue at another offset; what is under way of it is not committed."""
+        """Continue a queue at another offset; messages in progress are not committed."""
         self.member.holdings.restart(held, offset)
         self.committing.moved()
         self.fetching.interrupt()
         self.member.pulse.ring()
 
-    async def _beside(self, work: Coroutine[object, object, T], *parts: str) -> T:
-        """Do something for which these parts are needed. Raises what one of them died of.
+    async def _run_with_parts(self, work: Coroutine[object, object, T], *parts: str) -> T:
+        """Run work that needs these parts. Raises the error of a part that failed.
 
-        For instance: 1. a commit is refused for good, and the part that commits dies; 2. who waits
-        for the commit would wait for ever.
+        For example: 1. a commit is rejected for good, and the commit task ends; 2. without this
+        check, a caller that waits for the commit would wait for ever.
         """
         task = asyncio.ensure_future(work)
         needed = [self._tasks[name] for name in parts if name in self._tasks]
@@ -286,62 +287,62 @@ class Feed:
                 self.raise_failure()
             return await task
         finally:
-            # Again: a cancellation in the same moment as a time-out of the call is lost in it.
+            # In a loop, because a cancellation that coincides with the call's timeout is lost.
             while not task.done():
                 task.cancel()
                 await asyncio.wait((task,), timeout=CANCEL_AGAIN_S)
             if not task.cancelled():
                 task.exception()
 
-    async def send_back(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
-        """Send back a message whose handling failed; False if it is not ours any more.
+    async def nack(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
+        """Nack a message whose processing failed. Returns False if it is no longer ours.
 
-        Then whoever has the queue is given the message. A message under way is sent back once,
-        however often that is asked for, and whichever answers are lost. Waits for a broker that
-        does not answer, unless all is over. Raises UnknownMessage, UnknownTopic or UnknownQueue if
-        the message is gone, and MessageTooLarge if there is no room for it.
+        In that case the new owner of the queue gets the message. A message in progress is nacked
+        once, however many calls there are and whichever answers are lost. Waits for a broker that
+        does not answer, unless the subscription ends. Raises UnknownMessage, UnknownTopic or
+        UnknownQueue if the message is gone, MessageTooLarge if the copy does not fit a record.
         """
         key = held, source.queue_offset
-        while (before := self._sending_back.get(key)) is not None:
+        while (before := self._nacks_in_progress.get(key)) is not None:
             await asyncio.wait((before,))
             if before.result():
                 return True
-        if source.queue_offset in held.sent_back:
+        if source.queue_offset in held.nacked:
             return True
-        going = self._sending_back[key] = asyncio.get_running_loop().create_future()
+        going = self._nacks_in_progress[key] = asyncio.get_running_loop().create_future()
         is_ours = False
         try:
-            is_ours = await self._send_back_once(held, source, delay_level=delay_level)
+            is_ours = await self._nack_once(held, source, delay_level=delay_level)
         finally:
-            del self._sending_back[key]
+            del self._nacks_in_progress[key]
             going.set_result(is_ours)
         return is_ours
 
-    async def _send_back_once(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
+    async def _nack_once(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
         ends_at = self._leave_by(SETTLED_BY) if self.is_interrupted else None
         try:
             async with asyncio.timeout_at(ends_at):
-                is_ours = await self._beside(
-                    self._send_back(held, source, delay_level), "heartbeats"
+                is_ours = await self._run_with_parts(
+                    self._nack(held, source, delay_level), "heartbeats"
                 )
         except TimeoutError:
             raise errors.Unreachable(
-                f"the broker has not taken a message of group {self.member.calls.group} back in "
-                f"{SETTLED_BY * self._leave_timeout_s:g} s. It is delivered again.",
+                f"the broker has not taken a nack of group {self.member.calls.group} within "
+                f"{SETTLED_BY * self._leave_timeout_s:g} s. The message is delivered again.",
                 "Check the node's /ready.",
             ) from None
         if is_ours and held.progress.is_under_way(source.queue_offset):
-            held.sent_back.add(source.queue_offset)
+            held.nacked.add(source.queue_offset)
         return is_ours
 
-    async def _send_back(self, held: HeldQueue, source: Source, delay_level: int) -> bool:
+    async def _nack(self, held: HeldQueue, source: Source, delay_level: int) -> bool:
         member, failed = self.member, 0
-        nack_id = held.nacks.get(source.queue_offset)
+        nack_id = held.nack_ids.get(source.queue_offset)
         is_repeat = nack_id is not None
         if nack_id is None:
             nack_id = self._nack_ids.make()
             if held.progress.is_under_way(source.queue_offset):
-                held.nacks[source.queue_offset] = nack_id
+                held.nack_ids[source.queue_offset] = nack_id
         while held.hold is not Hold.LOST:
             generation = member.generation
             try:
@@ -365,26 +366,26 @@ class Feed:
                 await member.calls.connection.pause(failed, error)
         return False
 
-    async def send_back_failed(self, held: HeldQueue, message: Message, delay_level: int) -> bool:
-        """As ``send_back``, for a message whose handling raised: nothing about it ends the member.
+    async def nack_failed(self, held: HeldQueue, message: Message, delay_level: int) -> bool:
+        """Nack a message whose handler raised. An error about the message does not end the member.
 
-        1. A message cannot be sent back, and that is raised; 2. the member ends, and its queue goes
-        to another; 3. that one meets the same message, and ends. So what is gone, or can never be
-        stored, is named in the log and passed over.
+        1. A message cannot be nacked, and that is raised; 2. the member ends, and its queue goes to
+        another member; 3. that member meets the same message and ends. Therefore a message that is
+        gone or can never be stored is logged and skipped.
         """
         source = message.source
         try:
-            return await self.send_back(held, source, delay_level=delay_level)
+            return await self.nack(held, source, delay_level=delay_level)
         except (errors.UnknownMessage, errors.UnknownTopic, errors.UnknownQueue) as error:
             log.warning(
-                "%s: a message that was to be sent back has expired: %s",
+                "%s: a message that was to be nacked has expired: %s",
                 self.member.calls,
                 error,
                 extra={"event": "nack-expired", "reason": str(error), **self._facts(source)},
             )
         except errors.MessageTooLarge as error:
             log.error(
-                "%s: a message can be neither sent back nor a dead letter; it is passed over: %s",
+                "%s: a message can be neither nacked nor dead-lettered; it is skipped: %s",
                 self.member.calls,
                 error,
                 extra={"event": "nack-refused", "reason": str(error), **self._facts(source)},
@@ -396,10 +397,11 @@ class Feed:
         return {"group": calls.group, "member": calls.member, **source._asdict()}
 
     async def leave(self) -> None:
-        """Commit what is done, tell the program, give the queues back.
+        """Commit what is done, notify the program, release the queues.
 
-        Raises what a part died of, unless it was raised already, and Unreachable if the broker does
-        not answer: the last commits may be missing then, and those messages are delivered again.
+        Raises the error of a failed part unless it was raised before. Raises Unreachable if the
+        broker does not answer: the last commits may be missing, and those messages are delivered
+        again.
         """
         self.is_interrupted = True
         self.begin_leaving()
@@ -409,20 +411,21 @@ class Feed:
                 await self._let_all_go()
         except TimeoutError:
             raise errors.Unreachable(
-                f"the broker has not taken the last commits of group {self.member.calls.group} in "
-                f"{SETTLED_BY * self._leave_timeout_s:g} s. Those messages are delivered again.",
+                f"the broker has not taken the last commits of group {self.member.calls.group} "
+                f"within {SETTLED_BY * self._leave_timeout_s:g} s. Those messages are delivered "
+                "again.",
                 "Check the node's /ready.",
             ) from None
         finally:
             self.committing.end()
             await self._end(*self._tasks)
-            await self._sign_off()
+            await self._send_leave()
         if not self._failure_is_known:
             self.raise_failure()
 
     async def _let_all_go(self) -> None:
-        """Release every queue, as long as those live who beat and commit for it."""
-        left = [held for held in self.member.holdings if held.told]
+        """Release every queue while the heartbeat and commit tasks are still running."""
+        left = [held for held in self.member.holdings if held.is_notified]
         for held in left:
             held.hold = Hold.LEAVING
         letting_go = asyncio.create_task(self._changes.let_go(left))
@@ -435,17 +438,17 @@ class Feed:
             letting_go.cancel()
             await asyncio.gather(letting_go, return_exceptions=True)
 
-    async def _sign_off(self) -> None:
+    async def _send_leave(self) -> None:
         try:
             async with asyncio.timeout_at(self._leave_by()):
                 await self.member.calls.leave()
         except (errors.TidemarkError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
-            # Not raised: all is committed, and the broker gives the queues away when the session
-            # ends. Who waits for them wants to know why it took so long.
+            # Not raised: everything is committed, and the broker reassigns the queues when the
+            # session expires. The log line explains why that took so long.
             log.warning(
-                "%s has left, and the broker did not take its leave; its queues go to others when "
-                "its session ends: %s",
+                "%s has left, but the broker did not confirm it; its queues are reassigned when "
+                "its session expires: %s",
                 self.member.calls,
                 reason,
                 extra={
@@ -470,7 +473,7 @@ class Feed:
         elif self._is_ending:
             return
         else:
-            # A callback awaited something that was cancelled: the part is gone as with any error.
-            failure = RuntimeError(f"{task.get_name()} was cancelled, and not by leaving the group")
+            # A callback awaited something that was cancelled: treat it as any failure of the part.
+            failure = RuntimeError(f"{task.get_name()} was cancelled, but not by leaving the group")
         if failure is not None:
             self.fail(failure)

@@ -1,11 +1,11 @@
-"""The lookout asks nobody while calls are answered, and finds who takes over when they are not."""
+"""MasterDiscovery queries no node while calls are answered, and then finds the new master."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 
-from tidemark.client.lookout import LATE_S, Lookout
+from tidemark.client.master_discovery import LATE_S, MasterDiscovery
 from tidemark.client.nodes import Nodes, View
 
 A, B = "http://a:1", "http://b:1"
@@ -19,7 +19,7 @@ class Group:
         self.stopped: set[str] = set()
         self.asked: Counter[str] = Counter()
         self.nodes = Nodes([A, B])
-        self.lookout = Lookout(self.nodes, self.ask)
+        self.discovery = MasterDiscovery(self.nodes, self.ask)
 
     async def ask(self, url: str) -> View | None:
         self.asked[url] += 1
@@ -31,39 +31,39 @@ class Group:
     async def call(self, url: str) -> None:
         """A call that is answered when its node runs."""
         async with asyncio.timeout(None) as deadline:
-            with self.lookout.over(url, deadline, is_held=False, is_read=False):
+            with self.discovery.watching(url, deadline, is_held=False, is_read=False):
                 if url in self.stopped:
                     await asyncio.Event().wait()
 
 
 async def test_nobody_is_asked_while_calls_are_answered() -> None:
     group = Group()
-    group.lookout.start()
+    group.discovery.start()
     for _ in range(30):
         await group.call(A)
         await asyncio.sleep(0.01)
     assert not group.asked
-    await group.lookout.close()
+    await group.discovery.close()
 
 
 async def test_who_pauses_goes_on_when_another_node_is_master() -> None:
     group = Group()
-    group.lookout.start()
+    group.discovery.start()
     group.stopped = {A}
     group.nodes.failed(A)
-    pausing = asyncio.create_task(group.lookout.pause(20.0))
+    pausing = asyncio.create_task(group.discovery.pause(20.0))
     await asyncio.sleep(0.3)
     assert not pausing.done()
     group.master, group.epoch = B, 2
     async with asyncio.timeout(30.0):
         await pausing
     assert group.nodes.current == B
-    await group.lookout.close()
+    await group.discovery.close()
 
 
 async def test_a_call_to_a_node_that_fell_silent_is_given_up_for_another_master() -> None:
     group = Group()
-    group.lookout.start()
+    group.discovery.start()
     group.stopped = {A}
     calling = asyncio.create_task(group.call(A))
     await asyncio.sleep(LATE_S + 0.5)
@@ -73,19 +73,19 @@ async def test_a_call_to_a_node_that_fell_silent_is_given_up_for_another_master(
     assert done
     assert isinstance(calling.exception(), TimeoutError)
     assert group.nodes.current == B
-    await group.lookout.close()
+    await group.discovery.close()
 
 
 async def test_a_slow_call_to_a_node_that_answers_questions_is_left_alone() -> None:
     group = Group()
-    group.lookout.start()
+    group.discovery.start()
 
     async def slow() -> None:
         async with asyncio.timeout(None) as deadline:
-            with group.lookout.over(A, deadline, is_held=False, is_read=False):
+            with group.discovery.watching(A, deadline, is_held=False, is_read=False):
                 await asyncio.sleep(LATE_S + 1.0)
 
     group.master, group.epoch = B, 2  # A says so when it is asked, and will refuse the call itself
     await slow()
     assert group.nodes.current == B
-    await group.lookout.close()
+    await group.discovery.close()
