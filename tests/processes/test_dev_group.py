@@ -44,7 +44,7 @@ def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path)
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
             assert mq.send("orders", service.encode()).queue_offset >= 0
-            dev.wait_for(f"n0 {service} ended with status -9; it is started again")
+            dev.wait_for(f"n0 {service} ended with status -9; restarting it")
         wait_until(lambda: len(dev.children) == 6, "all services to run again")
 
         # However the parent ends, nothing of it is left, and the next one finds the group.

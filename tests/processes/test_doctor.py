@@ -90,7 +90,7 @@ def test_a_node_alone_is_looked_at_with_its_settings_while_it_runs_and_when_it_i
         assert status == 0, [each for each in found if each["level"] == "error"]
         listening = [each for each in found if each["check"].startswith("ports.")]
         assert len(listening) == 3
-        assert {each["cause"] for each in listening} == {"a service of ours listens there"}
+        assert {each["cause"] for each in listening} == {"a Tidemark service listens there"}
         assert level(found, "disk.together") == {str(tmp_path / "store"): "ok"}
         node.stop()
         status, found = in_time(*asked)

@@ -1,6 +1,6 @@
-"""The ``tidemark`` command: noun, then verb. One module per noun; ``output`` for what they print.
+"""The ``tidemark`` command: noun, then verb. One module per noun; ``output`` prints results.
 
-Exit status: 0 done, 1 failed, 2 not understood. Results go to standard output, everything said
-about them to standard error. May import ``shared``, never a service: services are started as
-``python -m services.X``.
+The exit status is 0 for success, 1 for failure, 2 for a usage error. Results go to standard output,
+messages about them to standard error. It may import ``shared``, but no service: services are
+started as ``python -m services.X``.
 """

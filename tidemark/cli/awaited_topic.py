@@ -1,4 +1,4 @@
-"""A topic that a reader was asked for: looked up, or waited for if nobody has made it yet."""
+"""Looks up the topic that a reader asked for, and optionally waits until it is created."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOPIC_POLL_S: Final = 0.5
 
 
 class AwaitedTopic(NamedTuple):
-    """A topic, and whether it was waited for."""
+    """A topic, and whether it was created during the wait."""
 
     topic: Topic
     is_new: bool
 
 
 async def awaited_topic(client: Client, name: str, *, wait: bool) -> AwaitedTopic:
-    """The topic of this name; wait: until there is one. Raises UnknownTopic if it does not."""
+    """Return the topic; with ``wait``, after it was created. Otherwise raises UnknownTopic."""
     is_new = False
     while True:
         try:

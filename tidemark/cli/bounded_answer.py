@@ -1,4 +1,4 @@
-"""The body of an HTTP answer, up to a bound: whoever answers may be no node of ours."""
+"""Reads the body of an HTTP answer up to a limit, because the server may be any program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK_SIZE: Final = 64 << 10
 
 
 async def read_bounded(response: aiohttp.ClientResponse, size_max: int) -> bytes:
-    """The first size_max bytes, or all; ``content.read(n)`` would return what has come so far."""
+    """Return the first size_max bytes; ``content.read(n)`` may return fewer."""
     data = bytearray()
     async for chunk in response.content.iter_chunked(CHUNK_SIZE):
         data += chunk

@@ -1,7 +1,7 @@
-"""The services of a node as children of ``tidemark dev``: started, shown, started again, stopped.
+"""Runs the services of a node as child processes of ``tidemark dev``: start, log, restart, stop.
 
-Children live in process groups of their own: Ctrl-C reaches the parent alone, which then decides;
-and they end with it, however it ends. Used by ``dev``.
+Children have their own process groups, so Ctrl-C reaches only the parent, which stops them in
+order. They end with the parent, however it ends. Used by ``dev``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def _die_with_parent() -> None:
-    """In a child before it becomes the service: SIGTERM when this process is gone, however.
+    """Make the kernel send SIGTERM to this child when its parent has ended for any reason.
 
-    Without it a killed ``tidemark dev`` leaves two services behind that hold the store.
+    Otherwise a killed ``tidemark dev`` leaves two services running that hold the store's lock.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
-    """One service: its process, what it says, when it died."""
+    """One service: its process, its output, and the times at which it died."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Child:
         ready_url: str,
         verbose: bool,
     ) -> None:
-        """environment: variables beside those of this process."""
+        """environment: variables in addition to those of this process."""
         self.name = name
         self._environment = environment
         self.ready_url = ready_url
@@ -60,10 +60,10 @@ class Child:
         self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
         self._stopping = False
         self.was_ready = False
-        """It has once said so; a service that dies before that would only do it again."""
+        """Whether it was ever ready. A service that dies before would die again after a restart."""
 
     async def run(self) -> None:
-        """Keep the service running until ``stop``; raises NotServing if it dies again and again."""
+        """Keep the service running until ``stop``. Raises NotServing if it dies too often."""
         while not self._stopping:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -75,7 +75,7 @@ class Child:
                 process_group=0,
                 preexec_fn=_die_with_parent,
             )
-            if self._stopping:  # asked to stop while it was being started
+            if self._stopping:  # stop was requested during the start
                 self._process.terminate()
             await self._show(self._process)
             status = await self._process.wait()
@@ -85,28 +85,28 @@ class Child:
                 raise NotServing(
                     f"{self.name} ended with status {status} before it was ready. "
                     "The node does not serve.",
-                    "See its last words above.",
+                    "See its last log lines above.",
                 )
             now = time.monotonic()
             self._deaths.append(now)
             if len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_WINDOW_S:
                 raise NotServing(
-                    f"{self.name} ended {DEATHS_MAX} times within {DEATHS_WINDOW_S:.0f} s, at last "
-                    f"with status {status}. What was acked is on the disk.",
-                    "See its last words above; `tidemark store verify --store DIR` checks the "
+                    f"{self.name} ended {DEATHS_MAX} times within {DEATHS_WINDOW_S:.0f} s, the "
+                    f"last time with status {status}. Acknowledged messages are on disk.",
+                    "See its last log lines above; `tidemark store verify --store DIR` checks the "
                     "store.",
                 )
-            say(f"{self.name} ended with status {status}; it is started again")
+            say(f"{self.name} ended with status {status}; restarting it")
             await asyncio.sleep(RESTART_DELAY_S * len(self._deaths))
 
     async def _show(self, process: asyncio.subprocess.Process) -> None:
-        """Print what the service says until it closes its output."""
+        """Print the service's output until it closes."""
         assert process.stdout is not None
         while True:
             try:
                 line = await process.stdout.readline()
             except ValueError:
-                continue  # longer than a line may be: readline has dropped it
+                continue  # the line is too long; readline has dropped it
             if not line:
                 return
             text = readable(line, verbose=self._verbose)
@@ -114,7 +114,7 @@ class Child:
                 say(f"{self.name:<{NAME_SIZE}} | {text}")
 
     async def stop(self) -> None:
-        """SIGTERM, then wait for the end; SIGKILL (safe at any instant) if it does not come."""
+        """Send SIGTERM and wait; after a timeout send SIGKILL, which is safe at any time."""
         self._stopping = True
         process = self._process
         if process is None or process.returncode is not None:
@@ -124,13 +124,13 @@ class Child:
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
-            say(f"{self.name} did not end within {STOP_TIMEOUT_S:.0f} s; it is killed")
+            say(f"{self.name} did not end within {STOP_TIMEOUT_S:.0f} s; killing it")
             process.kill()
             await process.wait()
 
 
 def readable(line: bytes, *, verbose: bool) -> str | None:
-    """A service's log line for a terminal: its sentence and facts; None if nobody needs it now."""
+    """Format a service's log line for a terminal; None if its level is not shown."""
     text = line.decode("utf-8", "replace").rstrip()
     try:
         entry = json.loads(text)

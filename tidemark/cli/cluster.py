@@ -1,7 +1,7 @@
-"""``tidemark cluster``: who is master, how far the others are, and commands to the group.
+"""``tidemark cluster``: shows the master and the other nodes' lag, and sends commands to a group.
 
-A command goes to the node that can carry it out, at the address that the group itself tells. What
-could lose messages says how many before it asks.
+A command is sent to the node that executes it, at the address that the group reports. A command
+that could lose messages first shows how many.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cluster() -> None:
 @output_option
 @expected_errors
 def status(url: str) -> None:
-    """Show every node's role, how far it is, and why it is not in sync."""
+    """Show every node's role and position, and why it is not in sync."""
     view = run(ClusterCalls(addresses(url)).view())
     if as_json():
         print_facts(view)
@@ -58,11 +58,11 @@ def status(url: str) -> None:
 def _group_facts(view: Mapping[str, Any]) -> dict[str, object]:
     lease = view.get("lease") or {}
     left_ms = lease.get("deadline_in_ms")
-    # Only what is known: a node whose ha does not answer knows next to nothing.
+    # Unknown facts are left out: a node without a running ha process knows very little.
     facts: dict[str, object] = {
         "cluster": f"{view['cluster']} / {view['group']}",
         "epoch": view.get("epoch"),
-        "master": view["master"] or f"none: {view.get('reason') or 'not known why'}",
+        "master": view["master"] or f"none: {view.get('reason') or 'reason unknown'}",
         "in_sync": [node["node"] for node in view["nodes"] if node.get("in_sync")] or None,
         "min_in_sync": view.get("min_in_sync"),
         "automatic_failover": _automatic(view),
@@ -77,11 +77,11 @@ def _automatic(view: Mapping[str, Any]) -> str | None:
     paused = view.get("paused")
     if paused is None:
         return None
-    return "paused: nobody takes over until `tidemark cluster resume`" if paused else "on"
+    return "paused: no automatic failover until `tidemark cluster resume`" if paused else "on"
 
 
 def _successor(view: Mapping[str, Any]) -> str | None:
-    """What losing the master now would cost: only members of the set may take over."""
+    """Return what happens if the master is lost now: only in-sync nodes may take over."""
     if view["master"] is None or view.get("min_in_sync") is None:
         return None
     others = [
@@ -90,16 +90,16 @@ def _successor(view: Mapping[str, Any]) -> str | None:
         if node.get("in_sync") and node["node"] != view["master"]
     ]
     if view.get("paused"):
-        return "the group stands still until it is back, or until `tidemark cluster resume`"
+        return "no failover: the group waits for it, or for `tidemark cluster resume`"
     if not others:
-        return "no other node is in sync: the group stands still until the master is back"
-    # One that copies well may be unfit to lead; one that cannot be asked may be fit.
+        return "no other node is in sync: the group waits until the master is back"
+    # An in-sync node may be unable to lead; a node without an answer may be able.
     unfit = {node["node"]: node["reason"] for node in view["nodes"] if _is_unfit(node)}
     fit = [name for name in others if name not in unfit]
     if not fit:
         why = "; ".join(f"{name}: {unfit[name]}" for name in others)
-        return f"nobody takes over until a node that is in sync can lead ({why})"
-    return f"{' or '.join(fit)} takes over, and has all that was acknowledged as replicated"
+        return f"no node takes over until one that is in sync can lead ({why})"
+    return f"{' or '.join(fit)} takes over, with all messages acknowledged as replicated"
 
 
 def _is_unfit(node: Mapping[str, Any]) -> bool:
@@ -111,7 +111,7 @@ def _is_unfit(node: Mapping[str, Any]) -> bool:
 @output_option
 @expected_errors
 def history(url: str) -> None:
-    """List the epochs: who was master, and from which byte of the log on."""
+    """List the epochs: the master of each, and its first byte of the log."""
     rows = run(ClusterCalls(addresses(url)).view()).get("history", [])
     columns = [
         column
@@ -122,7 +122,7 @@ def history(url: str) -> None:
 
 
 @cluster.command()
-@click.option("--to", help="The node that becomes master; default: the in-sync one that is next.")
+@click.option("--to", help="The node that becomes master; default: the next in-sync one.")
 @url_option
 @output_option
 @expected_errors
@@ -136,15 +136,15 @@ def switchover(to: str | None, url: str) -> None:
 @click.option(
     "--old-master-stopped",
     is_flag=True,
-    help="You know that the old master runs nowhere any more.",
+    help="Confirms that the old master is stopped everywhere.",
 )
 @click.option("--group", help="The group's name, instead of typing it when asked.")
-@click.option("--dry-run", is_flag=True, help="Say what would be lost; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost; change nothing.")
 @url_option
 @output_option
 @expected_errors
 def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool, url: str) -> None:
-    """Make a node master that is not in sync: what it lacks is LOST. The last resort."""
+    """Make a node master that is not in sync: the data it lacks is LOST. The last resort."""
     calls = ClusterCalls(addresses(url))
     estimate = run(calls.at(to, "failover", {"to": to, "dry_run": True}))
     say(_loss(to, estimate))
@@ -153,10 +153,10 @@ def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool
         return
     if not old_master_stopped:
         raise ClusterRefused(
-            "nobody has said that the old master is stopped. Nothing was changed.",
+            "it is not confirmed that the old master is stopped. Nothing was changed.",
             "Stop it, then add --old-master-stopped.",
         )
-    typed = group or click.prompt("Type the group's name to go on", err=True)
+    typed = group or click.prompt("Type the group's name to continue", err=True)
     order = {"to": to, "group": typed, "old_master_stopped": True, "dry_run": False}
     print_facts(run(calls.at(to, "failover", order)))
 
@@ -164,9 +164,9 @@ def failover(to: str, old_master_stopped: bool, group: str | None, dry_run: bool
 def _loss(to: str, estimate: Mapping[str, Any]) -> str:
     lost = estimate.get("estimated_loss_bytes")
     if lost is None:
-        return f"it is not known what {to} lacks: {estimate.get('loss_reason', 'no reason given')}"
+        return f"the loss on {to} is not known: {estimate.get('loss_reason', 'no reason given')}"
     if lost == 0:
-        return f"{to} has every byte that the nodes that answer know to be confirmed"
+        return f"{to} has every byte that the answering nodes know to be confirmed"
     return f"{lost} bytes of confirmed log are missing on {to} and will be lost"
 
 
@@ -175,7 +175,7 @@ def _loss(to: str, estimate: Mapping[str, Any]) -> str:
 @output_option
 @expected_errors
 def pause(url: str) -> None:
-    """No automatic failover until `resume`: for work on the nodes or the network."""
+    """Disable automatic failover until `resume`, for work on the nodes or the network."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("pause", {}, or_any=True)))
 
 
@@ -184,7 +184,7 @@ def pause(url: str) -> None:
 @output_option
 @expected_errors
 def resume(url: str) -> None:
-    """Automatic failover again."""
+    """Enable automatic failover again."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("resume", {}, or_any=True)))
 
 
@@ -194,21 +194,21 @@ def resume(url: str) -> None:
 @output_option
 @expected_errors
 def remove_member(node: str, url: str) -> None:
-    """Take NODE, which is down, out of the in-sync set now instead of after its time-out."""
+    """Remove NODE, which is down, from the in-sync set now instead of after its timeout."""
     print_facts(run(ClusterCalls(addresses(url)).at_master("remove-member", {"node": node})))
 
 
 @cluster.command("recreate-lease")
 @click.option("--stopped", multiple=True, help="A node that is known to be stopped; repeatable.")
-@click.option("--in-sync", multiple=True, help="A member of the set, if no node knows it.")
-@click.option("--dry-run", is_flag=True, help="Say what the lease would be; change nothing.")
+@click.option("--in-sync", multiple=True, help="A member of the in-sync set, if no node knows it.")
+@click.option("--dry-run", is_flag=True, help="Show the resulting lease; change nothing.")
 @url_option
 @output_option
 @expected_errors
 def recreate_lease(
     stopped: tuple[str, ...], in_sync: tuple[str, ...], dry_run: bool, url: str
 ) -> None:
-    """Make the lease again that was deleted, or went back, while no master lives."""
+    """Recreate a lease that was deleted or reset to an old state, without a live master."""
     order = {"stopped": list(stopped), "in_sync": list(in_sync), "dry_run": dry_run}
     print_facts(run(ClusterCalls(addresses(url)).at_any("recreate-lease", order)))
 
@@ -220,12 +220,12 @@ def recreate_lease(
 @output_option
 @expected_errors
 def resync(node: str, group: str | None, url: str) -> None:
-    """Empty NODE and copy it anew from the master."""
+    """Delete the data of NODE and copy it again from the master."""
     calls = ClusterCalls(addresses(url))
     held = node_of(run(calls.view()), node)["log_end"]
-    what = "what it holds" if held is None else f"its log, which ends at byte {held}"
-    say(f"{node} is emptied: {what}, queues and index are copied anew from the master")
-    typed = group or click.prompt("Type the group's name to go on", err=True)
+    what = "its log" if held is None else f"its log, which ends at byte {held}"
+    say(f"{node} is emptied: {what}, queues and index are copied again from the master")
+    typed = group or click.prompt("Type the group's name to continue", err=True)
     print_facts(run(calls.at(node, "resync", {"group": typed})))
 
 
@@ -234,16 +234,16 @@ def resync(node: str, group: str | None, url: str) -> None:
     "--run-dir",
     type=click.Path(path_type=Path),
     required=True,
-    help="Where the services of this node have their sockets.",
+    help="Directory with the sockets of this node's services.",
 )
 @click.option(
     "--timeout-s", type=click.FloatRange(0.1, 3600.0), default=15.0, show_default=True,
-    help="Longest wait for another node to be master.",
+    help="Longest wait for another master.",
 )  # fmt: skip
 @output_option
 @expected_errors
 def hand_over_command(run_dir: Path, timeout_s: float) -> None:
-    """Before this node is stopped: let another one become master, if this one is."""
+    """Before this node is stopped: let another node become master, if this one is."""
     print_facts(run(hand_over(run_dir, timeout_s)))
 
 
@@ -253,5 +253,5 @@ def hand_over_command(run_dir: Path, timeout_s: float) -> None:
 @output_option
 @expected_errors
 def adopt(node: str, url: str) -> None:
-    """Let NODE bring a store with records, but without a group's marker, into the group."""
+    """Let NODE bring a store that has records, but no group marker, into the group."""
     print_facts(run(ClusterCalls(addresses(url)).at(node, "adopt", {})))

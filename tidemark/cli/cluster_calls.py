@@ -1,8 +1,9 @@
-"""The cluster's calls as the command line makes them: find the right node, ask it.
+"""Sends the calls of ``tidemark cluster`` to the right node.
 
-Any node of the group tells the others' addresses (``GET /v1/cluster``), and the master knows most;
-commands go to the admin port of the node that carries them out, or over its socket if this runs
-on it: nodes may take orders in no other way. Used by ``cluster``.
+Any node of the group reports the others' addresses (``GET /v1/cluster``), and the master has the
+most information. A command is sent to the admin port of the node that executes it, or over its
+socket if this process runs on that node, because a node may accept commands only there. Used by
+``cluster``.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from tidemark.client.transport import reason_of
 from tidemark.errors import BrokenAnswer, ClusterRefused, NotServing, TidemarkError, Unreachable
 
 TIMEOUT_S: Final = 30.0
-"""A command may wait for a slave to catch up."""
+"""Long, because a command may wait for a slave to catch up."""
 VIEW_TIMEOUT_S: Final = 2.0
-"""What a node knows it says at once; one that is stopped or cut off says nothing."""
+"""Short: a running node answers a view at once, a stopped or partitioned one not at all."""
 CONNECT_TIMEOUT_S: Final = 2.0
 
 SOCKET_NAME: Final = "ha-control"
-"""Of ha's calls, as ``services/ha/control.py`` names it."""
+"""Name of the ha service's socket (``services/ha/control.py``)."""
 RUN_DIR_VARIABLE: Final = "TIDEMARK_RUN_DIR"
 NODE_VARIABLE: Final = "TIDEMARK_HA_CLUSTER_NODE"
-"""Both set: this runs on a node of the group, as in the container of ha of a pod."""
+"""If both are set, this process runs on a node of the group, e.g. in the ha container of a pod."""
 
 
 class OwnNode(NamedTuple):
-    """The node on which this runs."""
+    """The node on which this process runs."""
 
     name: str
     run_dir: Path
 
 
 def own_node(environment: Mapping[str, str] | None = None) -> OwnNode | None:
-    """The node on which this runs, as far as the environment says. None: not on one."""
+    """Return the node on which this process runs, from the environment; None if on none."""
     variables = os.environ if environment is None else environment
     name, run_dir = variables.get(NODE_VARIABLE), variables.get(RUN_DIR_VARIABLE)
     return OwnNode(name, Path(run_dir)) if name and run_dir else None
 
 
 class Refusal(ClusterRefused):
-    """What a node answered instead of carrying a command out, with its own code."""
+    """The error that a node answered to a command, with its own code."""
 
     def __init__(self, code: str, detail: str, advice: str) -> None:
         self.code = code  # type: ignore[misc]
@@ -55,17 +56,17 @@ class Refusal(ClusterRefused):
 
 
 class ClusterCalls:
-    """Calls to one group, beginning at any of its nodes."""
+    """Calls to one group through any of its nodes."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """urls: of the API of one node, or of several."""
+        """urls: of the API of one or several nodes."""
         self._urls = urls
         self._own = own_node()
 
     async def view(self) -> dict[str, Any]:
-        """What the nodes know of the group: the master's view, if it answers, else the best one.
+        """Return the master's view of the group if it answers, else the most complete one.
 
-        Raises Unreachable, NotServing, BrokenAnswer; ClusterRefused by a node that is alone.
+        Raises Unreachable, NotServing, BrokenAnswer; ClusterRefused if the node is in no group.
         """
         views = await _views(self._urls)
         if not any(map(_is_of_master, views)):
@@ -81,27 +82,27 @@ class ClusterCalls:
         return found
 
     async def at(self, node: str, command: str, order: Mapping[str, object]) -> dict[str, Any]:
-        """Have a command carried out by a node. Raises Refusal, Unreachable …"""
+        """Send a command to a node. Raises Refusal, Unreachable and others."""
         return await self._order(node_of(await self.view(), node), command, order)
 
     async def at_master(
         self, command: str, order: Mapping[str, object], *, or_any: bool = False
     ) -> dict[str, Any]:
-        """The same by the master; or_any: by whoever answers, if there is none."""
+        """Send a command to the master; or_any: without a master, to any node that answers."""
         view = await self.view()
         master = view["master"]
         if master is None:
             if or_any:
                 return await self.at_any(command, order)
             raise NotServing(
-                f"the group has no master now: {view.get('reason') or 'not known why'}. "
+                f"the group has no master now: {view.get('reason') or 'reason unknown'}. "
                 "Nothing was changed.",
                 "See `tidemark cluster status`, and try again.",
             )
         return await self._order(node_of(view, master), command, order)
 
     async def at_any(self, command: str, order: Mapping[str, object]) -> dict[str, Any]:
-        """The same by the first node that answers."""
+        """Send a command to the first node that answers."""
         unreachable: Unreachable | None = None
         own = None if self._own is None else self._own.name
         for node in sorted((await self.view())["nodes"], key=lambda node: node["node"] != own):
@@ -123,7 +124,7 @@ class ClusterCalls:
 
 
 def node_of(view: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A node of the view. Raises ClusterRefused if there is none of that name."""
+    """Return a node of the view. Raises ClusterRefused if there is none of that name."""
     for node in view["nodes"]:
         if node["node"] == name:
             found: Mapping[str, Any] = node
@@ -133,7 +134,7 @@ def node_of(view: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 async def _views(urls: Sequence[str], *, or_none: bool = False) -> list[dict[str, Any]]:
-    """The views of those nodes that answer. Raises what the first met if none does."""
+    """Return the views of the nodes that answer. If none does, raises the first error."""
     asked = [_call("GET", f"{url}/v1/cluster", None, timeout_s=VIEW_TIMEOUT_S) for url in urls]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     views = [answer for answer in answers if isinstance(answer, dict)]
@@ -149,12 +150,12 @@ async def _views(urls: Sequence[str], *, or_none: bool = False) -> list[dict[str
 
 
 def _is_of_master(view: Mapping[str, Any]) -> bool:
-    """Whether the master itself says it: nobody else knows until when it may answer."""
+    """Whether the view is the master's own: only the master knows the deadline of its lease."""
     return (view.get("lease") or {}).get("deadline_in_ms") is not None
 
 
 def _worth(view: Mapping[str, Any]) -> tuple[bool, bool, int, int]:
-    """How much a view says; of several the largest is shown."""
+    """Return how complete a view is; the largest value is the best."""
     return (
         _is_of_master(view),
         view.get("master") is not None,
@@ -171,7 +172,7 @@ async def _call(
     timeout_s: float = TIMEOUT_S,
     socket: Path | None = None,
 ) -> dict[str, Any]:
-    """socket: who is asked there, whatever host the URL names."""
+    """Make one call. socket: if given, the call goes there, whatever host the URL names."""
     connector = None if socket is None else aiohttp.UnixConnector(str(socket))
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
     headers = {"Accept": "application/json"}
@@ -185,7 +186,7 @@ async def _call(
         raise Unreachable(
             f"{url} does not answer: "
             f"{'it took too long' if isinstance(error, TimeoutError) else reason_of(error)}.",
-            "Does the node run? --url takes the addresses of several nodes, with commas between.",
+            "Does the node run? --url accepts the addresses of several nodes, separated by commas.",
         ) from error
     except ValueError as error:
         raise BrokenAnswer(f"{url} answers something that is not JSON: {error}.") from error

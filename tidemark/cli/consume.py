@@ -1,8 +1,8 @@
-"""``tidemark consume``: the bodies of a topic's messages as lines, or the messages as JSON.
+"""``tidemark consume``: writes message bodies as lines, or whole messages as JSON.
 
-Without ``--follow`` it ends where the queues ended when it began, queue after queue; with it, it
-waits for more and writes what comes. Bodies are written as they are, each with a newline: one queue
-that ``produce`` filled gives back the same bytes. The next pull runs while the last one is written.
+Without ``--follow`` it reads queue after queue up to the end that each had at the start. With it,
+it waits for new messages. Bodies are written unchanged, each followed by a newline: a single queue
+that ``produce`` filled is written back byte by byte. The next pull runs while the last is written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Queue(click.ParamType[int | None]):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins in every queue."""
+    """Where reading starts in every queue."""
 
     at: Literal["beginning", "end", "time", "offset"]
     value: int = 0
@@ -73,7 +73,7 @@ class Start:
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--group", help="As a member of this group, which commits what is written.")
+@click.option("--group", help="Join this group, which commits what is written.")
 @click.option("--tags", help="Only messages with one of these tags: `a || b`.")
 @click.option(
     "--format",
@@ -104,11 +104,12 @@ def consume(
 ) -> None:
     """Write the messages of TOPIC to standard output.
 
-    Starts at the oldest message, with --follow at the end, unless told otherwise. Ends where the
-    queues ended when it began. Messages of one queue come in order, those of several do not.
+    Starts at the oldest message, or with --follow at the end, unless an option says otherwise.
+    Without --follow it ends where the queues ended at the start. Messages of one queue are in
+    order, those of several queues are not.
 
-    With --group: starts where the group stands, shares the queues with its other members, and ends
-    when the group has committed what was there when it began.
+    With --group: starts at the group's committed offsets, shares the queues with its other
+    members, and ends when the group has committed everything that was there at the start.
     """
     if sum((from_beginning, from_time is not None, offset is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --from-time and --offset")
@@ -124,13 +125,13 @@ def consume(
             run(_consume(url, topic, queue, start, follow, writer, read_from))
         else:
             if queue is not None or offset is not None:
-                raise click.UsageError("a group reads all queues, each from where it stands")
+                raise click.UsageError("a group reads all queues, from their committed offsets")
             if read_from == "any":
-                raise click.UsageError("a group is served by the master alone")
+                raise click.UsageError("only the master serves groups")
             begin: Literal["first"] | int | None = "first" if from_beginning else from_time
             run(consume_group(url, topic, group, begin, follow=follow, writer=writer))
     except KeyboardInterrupt:
-        if not follow:  # for a follower it is the way to end
+        if not follow:  # with --follow, Ctrl-C is the normal way to end
             raise
 
 
@@ -147,7 +148,7 @@ async def _consume(
         found, is_new = await awaited_topic(client, topic, wait=follow)
         count = found.queues
         if is_new and start.at == "end":
-            start = Start("beginning")  # what made the topic is what was waited for
+            start = Start("beginning")  # the messages that created the topic are wanted
         if queue is not None and queue >= count:
             raise UnknownQueue(
                 f"topic {topic} has no queue {queue}: its queues are 0 to {count - 1}.",
@@ -155,7 +156,7 @@ async def _consume(
             )
         queues = range(count) if queue is None else [queue]
         if not follow:
-            # All ends first: what is produced into a later queue meanwhile is not ours.
+            # Take all ends first: messages sent to a later queue meanwhile are not wanted.
             ends = [await _range(client, topic, number, writer.tags) for number in queues]
             for number, (first, end) in zip(queues, ends, strict=True):
                 offset = await _start(client, topic, number, start, first, end)
@@ -166,14 +167,14 @@ async def _consume(
             return
         if len(queues) > FOLLOWED_QUEUES_MAX:
             raise UnknownQueue(
-                f"topic {topic} has {count} queues; {FOLLOWED_QUEUES_MAX} can be followed at once.",
-                "Name one with --queue.",
+                f"topic {topic} has {count} queues; at most {FOLLOWED_QUEUES_MAX} can be followed.",
+                "Choose one with --queue.",
             )
         followers = [
             asyncio.create_task(_follow(client, topic, number, start, writer)) for number in queues
         ]
         try:
-            # The first to end has written the last message wanted, or failed.
+            # The first follower to end has written the last wanted message, or failed.
             done, _ = await asyncio.wait(followers, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for follower in followers:
@@ -195,7 +196,7 @@ async def _follow(client: Client, topic: str, queue: int, start: Start, writer: 
 
 
 async def _range(client: Client, topic: str, queue: int, tags: str | None) -> tuple[int, int]:
-    """[min, max) of a queue as of now. tags: the broker judges them, also of an empty queue."""
+    """Return (min, max) offset of a queue. tags: so that the broker checks the expression."""
     looked = await client.pull_raw(topic, queue, 0, max=1, tags=tags)
     return looked.min_offset, looked.max_offset
 
@@ -215,7 +216,7 @@ async def _start(client: Client, topic: str, queue: int, start: Start, first: in
 async def _pulls(
     client: Client, topic: str, queue: int, offset: int, end: int, tags: str | None
 ) -> AsyncIterator[RawPull]:
-    """Pulls from offset to end, the next one already on its way while one is handled."""
+    """Yield pulls from offset to end; the next pull runs while the last one is processed."""
 
     def pull(at: int) -> asyncio.Task[RawPull]:
         return asyncio.create_task(
@@ -230,7 +231,7 @@ async def _pulls(
     try:
         while True:
             pulled = await ahead
-            # Stuck: expired or deleted behind our back. next_offset of what is too small moves on.
+            # No progress: the messages have expired or were deleted meanwhile.
             if pulled.next_offset <= offset or pulled.next_offset >= end:
                 yield pulled
                 return

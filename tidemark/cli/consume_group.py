@@ -1,9 +1,9 @@
-"""``tidemark consume --group``: as a member of a group, whose other members get the rest.
+"""``tidemark consume --group``: consumes as a member of a group and shares the queues with others.
 
 Messages are committed once they are written: asking for the next batch commits the last one, and
-leaving hands the queues over at once. Without ``--follow`` it ends when the group has committed
-everything that the topic held when it began, and the retries that were due then, whichever member
-did; retries of later are not waited for. The step before is ``consume``, which reads the options.
+leaving releases the queues at once. Without ``--follow`` it ends when the group has committed
+everything that the topic and the due retries contained at the start, whichever member did so. Later
+retries are not waited for. The step before is ``consume``, which parses the options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemark.client.subscription import Subscription
 
 BATCH_MAX: Final = 1024
-LOOK_INTERVAL_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 
 
 async def consume_group(
@@ -38,10 +38,10 @@ async def consume_group(
     follow: bool,
     writer: Writer,
 ) -> None:
-    """Write what the group's share brings until the end, until enough, or for ever.
+    """Write the messages of this member until the end, until enough are written, or for ever.
 
-    start: where a group begins that has committed nothing yet: ``first``, ``last``, a time [ms],
-    or None for what the group says. Raises BroadcastGroup if it would never end.
+    start: where a group without committed offsets starts: ``first``, ``last``, a time [ms], or None
+    for the group's setting. Raises BroadcastGroup if the end could not be detected.
     """
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
         found, _ = await awaited_topic(client, topic, wait=follow)
@@ -52,19 +52,19 @@ async def consume_group(
             topic, group=group, tags=writer.tags or "*", start=start, max_in_flight=BATCH_MAX
         )
         async with subscription as messages, _stopped_at(ends, client, group, messages):
-            # One by one if only so many are wanted: a batch is committed as a whole.
+            # One at a time if the number is limited, because a batch is committed as a whole.
             async for batch in messages.batches(max=1 if writer.is_limited else BATCH_MAX):
                 writer.write_messages(batch)
                 if writer.full:
-                    return  # leaving commits it, too
+                    return  # leaving commits the last batch
 
 
 async def _check_commits(client: Client, group: str) -> None:
-    """The end is seen by what the group commits. Raises BroadcastGroup if that is nothing."""
+    """Raise BroadcastGroup for a group that commits nothing, since commits show the end."""
     try:
         found = await client.groups.get(group)
     except UnknownGroup:
-        return  # it is made by joining it
+        return  # joining creates it
     if found.group.broadcast:
         raise BroadcastGroup(
             f"group {group!r} is a broadcast group: its members commit nothing, so there is no "
@@ -75,7 +75,7 @@ async def _check_commits(client: Client, group: str) -> None:
 
 
 def _ends(topic: Topic) -> dict[tuple[str, int], int]:
-    """Where every queue of the topic ends now, of those that hold something."""
+    """Return the current end of every queue of the topic that has messages."""
     return {
         (topic.name, queue.queue): queue.max_offset
         for queue in topic.ranges
@@ -84,7 +84,7 @@ def _ends(topic: Topic) -> dict[tuple[str, int], int]:
 
 
 async def _ends_of_retries(client: Client, group: str) -> dict[tuple[str, int], int]:
-    """Where the group's retries end that are due: members get them beside the topic."""
+    """Return the current ends of the group's retry topic, which members also receive."""
     try:
         return _ends(await client.topic(RETRY_PREFIX + group))
     except UnknownTopic:
@@ -98,20 +98,20 @@ async def _stopped_at(
     group: str,
     messages: Subscription,
 ) -> AsyncIterator[None]:
-    """Stop the subscription once the group has committed everything below ``ends``, if any."""
+    """Stop the subscription once the group has committed everything below ``ends``, if given."""
 
     async def watch(ends: Mapping[tuple[str, int], int]) -> None:
         while True:
             committed = await client.groups.offsets(group)
             if all(committed.get(queue, 0) >= end for queue, end in ends.items()):
                 return
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     if ends is None:
         yield
         return
     watching = asyncio.create_task(watch(ends))
-    # However it ends: if it fails, nobody would ever say that this is the end.
+    # Also if the watch fails: otherwise the subscription would never stop.
     watching.add_done_callback(lambda _: messages.stop())
     try:
         yield

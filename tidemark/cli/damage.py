@@ -1,7 +1,7 @@
-"""Damaged places of a commit log: where they begin, where sound records go on. Read-only.
+"""Finds damaged ranges of a commit log: where they start and where sound records resume. Read-only.
 
-Behind a bad byte nothing says where the next record starts, so every place where a record's magic
-stands is tried; one counts if it is valid and says that it belongs where it is.
+After a bad byte, the start of the next record is unknown. Therefore every position with a record
+magic is tried; it counts if the record there is valid and its stored offset is that position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PHYSICAL_OFFSET_AT: Final = 28
 
 
 class DamagedRange(NamedTuple):
-    """Bytes of the log in which no record can be read, with records before and behind."""
+    """Bytes of the log in which no record can be read, with records before and after."""
 
     start: int
     end: int
@@ -31,9 +31,9 @@ class DamagedRange(NamedTuple):
 def walk(
     offline: OfflineStore, progress: Callable[[int], None] | None = None
 ) -> Iterator[Window | DamagedRange | LogEnd]:
-    """All valid records and all damaged ranges in physical order; at last the log's end.
+    """Yield all valid records and damaged ranges in physical order, and finally the log's end.
 
-    The end is CLEAN or TORN_TAIL, or CORRUPTION where damage reaches it: no record follows.
+    The end is CLEAN, TORN_TAIL, or CORRUPTION if a damaged range reaches it.
     """
     start: int | None = None
     while True:
@@ -42,7 +42,7 @@ def walk(
                 yield found
                 continue
             following = next_record(offline, found.end) if found.last_byte is not None else None
-            # A tail that nothing vouches for may hold whole records, too: the next start cuts it.
+            # A tail above the durable offset may also hold whole records: the next start cuts it.
             if following is None or found.decision.verdict is not Verdict.CORRUPTION:
                 yield found
                 return
@@ -51,7 +51,7 @@ def walk(
 
 
 def next_record(offline: OfflineStore, bad_at: int) -> int | None:
-    """Physical offset of the first sound record behind bad_at; None if there is none."""
+    """Physical offset of the first sound record after bad_at; None if there is none."""
     files = offline.files
     for file_start in files.starts:
         if file_start + files.file_size <= bad_at:
@@ -61,7 +61,7 @@ def next_record(offline: OfflineStore, bad_at: int) -> int | None:
         for at in _candidates(view, low):
             physical_offset = file_start + at
             stored = view[at + _PHYSICAL_OFFSET_AT : at + _PHYSICAL_OFFSET_AT + 8]
-            # First, and cheap: bodies may be full of magics.
+            # Checked first because it is cheap: bodies may contain many magics.
             if int.from_bytes(stored, "big") != physical_offset:
                 continue
             outcome = record.validate(view, at, at=physical_offset, checks=Checks())
@@ -71,7 +71,7 @@ def next_record(offline: OfflineStore, bad_at: int) -> int | None:
 
 
 def _candidates(view: memoryview, low: int) -> Iterator[int]:
-    """Positions from low on at which a record's magic stands in its place, ascending."""
+    """Yield positions from low on at which a record with a magic may start, ascending."""
     base = low + _MAGIC_AT
     while base < len(view):
         chunk = bytes(view[base : base + CHUNK_SIZE + 3])

@@ -1,4 +1,4 @@
-"""``tidemark delay``: messages that wait for their time."""
+"""``tidemark delay``: lists and cancels delayed messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY_FOR_S: Final = 1.0
 
 @click.group()
 def delay() -> None:
-    """Messages that wait for their time: list, cancel."""
+    """Delayed messages that are not delivered yet: list, cancel."""
 
 
 @delay.command("list")
@@ -38,17 +38,17 @@ def delay() -> None:
 @output_option
 @expected_errors
 def list_delayed(topic: str | None, count_max: int, url: str) -> None:
-    """List messages that wait, those of each delay level and of other times one after another."""
+    """List waiting messages: those of each delay level, then those with their own times."""
     listed, pending = run(_list(url, topic, count_max))
     if pending is not None and pending > len(listed):
-        say(f"{len(listed)} listed{_to(topic)}, {pending} wait in all")
+        say(f"{len(listed)} listed{_to(topic)}, {pending} waiting in all")
     print_rows([one._asdict() for one in listed], COLUMNS)
 
 
 async def _list(
     url: str, topic: str | None, count_max: int
 ) -> tuple[list[DelayedMessage], int | None]:
-    """At most so many messages, and how many there are in all; None: nobody counted."""
+    """Return at most so many messages, and the total number; None if it is not known."""
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
         page = await client.delayed.list(topic, max=count_max)
         listed = list(page.messages)
@@ -61,7 +61,7 @@ async def _list(
 @delay.command()
 @click.argument("topic")
 @click.argument("unique_id", metavar="ID")
-@click.option("--dry-run", is_flag=True, help="Look for it in the list; cancel nothing.")
+@click.option("--dry-run", is_flag=True, help="Search for it in the list; cancel nothing.")
 @url_option
 @output_option
 @expected_errors
@@ -83,7 +83,7 @@ async def _cancel(url: str, topic: str, unique_id: str, dry_run: bool) -> int:
     if not count:
         raise UnknownDelayed(
             f"no message to {topic} with the unique id {unique_id} waits. It may be delivered.",
-            "`tidemark message trace ID --topic TOPIC` tells what became of it.",
+            "`tidemark message trace ID --topic TOPIC` shows what happened to it.",
         )
     return count
 

@@ -1,7 +1,7 @@
-"""``tidemark dev``: a node, or a group of them, in one terminal, for trying out and development.
+"""``tidemark dev``: runs a node or a group of nodes in one terminal, for development.
 
-Starts the services as children with the local profile, shows what they say, starts one again that
-dies, and stops them in order: the brokers first, so that reput can dispatch all that was appended.
+It starts the services as child processes with the local profile, shows their output, restarts those
+that die, and stops them in order: brokers first, so that reput can dispatch everything appended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidemark.errors import NotServing
 READY_TIMEOUT_S: Final = 60.0
 READY_POLL_S: Final = 0.05
 READY: Final = "ready"
-TELL_AFTER_S: Final = 10.0
-"""A healthy first start of a group takes some seconds, in which its parts wait for each other."""
-TELL_EVERY_S: Final = 2.0
+REPORT_AFTER_S: Final = 10.0
+"""A normal first start of a group takes some seconds, because its services wait for each other."""
+REPORT_EVERY_S: Final = 2.0
 NODES_MAX: Final = 5
 
 
@@ -37,7 +37,7 @@ NODES_MAX: Final = 5
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("data"),
     show_default=True,
-    help="Directory of the store, or of a group's stores; made if it is not there.",
+    help="Directory of the store, or of a group's stores; created if it does not exist.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -55,10 +55,10 @@ NODES_MAX: Final = 5
     show_default=True,
     help="2 or more: a group, one master and its slaves.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Show all that the services log.")
+@click.option("--verbose", "-v", is_flag=True, help="Show all log lines of the services.")
 @expected_errors
 def dev(store: Path, host: str, port: int, nodes: int, verbose: bool) -> None:
-    """Run a node here until Ctrl-C, or a group of them; a first send makes a topic."""
+    """Run a node or a group of nodes until Ctrl-C; the first send to a topic creates it."""
     with local_nodes(store, host, port, nodes) as found:
         for node in found:
             node.ports.check(host)
@@ -91,21 +91,21 @@ async def _dev(nodes: list[LocalNode], verbose: bool) -> None:
 
 
 class StartProgress:
-    """When a start that takes long is to say what it waits for. Pure."""
+    """Decides when to report what a long start is waiting for. Pure."""
 
     def __init__(self, started: float) -> None:
-        self._next = started + TELL_AFTER_S
+        self._next = started + REPORT_AFTER_S
 
     def is_due(self, now: float) -> bool:
-        """Whether a line is due; if so, the next one is due TELL_EVERY_S later."""
+        """Whether a report is due; if so, the next one is due REPORT_EVERY_S later."""
         if now < self._next:
             return False
-        self._next = now + TELL_EVERY_S
+        self._next = now + REPORT_EVERY_S
         return True
 
 
 async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
-    """Wait until all are ready, then say where and how."""
+    """Wait until all services are ready, then print the addresses and examples."""
     started = time.monotonic()
     progress = StartProgress(started)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
@@ -116,7 +116,7 @@ async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
                     raise NotServing(
                         f"{child.name} does not answer at {child.ready_url} after "
                         f"{READY_TIMEOUT_S:.0f} s.",
-                        "See what it said above; another --port may help.",
+                        "See its log lines above; another --port may help.",
                     )
                 if state is not None and progress.is_due(now):
                     say(f"{child.name} is not ready yet: {state}")
@@ -131,7 +131,7 @@ async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
 
 
 async def _readiness(session: aiohttp.ClientSession, url: str) -> str | None:
-    """READY, else the service's own words for why not; None while it does not answer."""
+    """Return READY, or the reason that the service gives, or None while it does not answer."""
     try:
         async with session.get(url) as response:
             if response.status == 200:
@@ -156,7 +156,7 @@ async def _all_in_sync(
 
 
 async def _master(session: aiohttp.ClientSession, url: str) -> tuple[str | None, str | None]:
-    """The master's name, and what the group still waits for; None if for nothing."""
+    """Return the master's name and what the group still waits for; None if for nothing."""
     try:
         async with session.get(url, headers={"Accept": "application/json"}) as response:
             cluster: dict[str, Any] = await response.json()
@@ -170,7 +170,7 @@ async def _master(session: aiohttp.ClientSession, url: str) -> tuple[str | None,
 
 
 def not_ready(body: bytes) -> str:
-    """What /ready says, for a terminal: the reasons, and how far recovery is."""
+    """Format the answer of /ready for a terminal: the reasons and the progress of recovery."""
     try:
         answer = json.loads(body)
         parts = [str(reason["detail"]) for reason in answer["reasons"]]
@@ -186,7 +186,7 @@ def not_ready(body: bytes) -> str:
 
 
 def greeting(node: LocalNode, seconds: float) -> str:
-    """What a newcomer can copy and paste."""
+    """Return the text that a new user can copy and paste from."""
     url, ports = _api(node), node.ports
     return f"""\
 Tidemark is ready after {seconds:.1f} s. Store: {node.store.resolve()}
@@ -201,7 +201,7 @@ Stop with Ctrl-C."""
 
 
 def group_greeting(nodes: Sequence[LocalNode], master: LocalNode, seconds: float) -> str:
-    """The same for a group: every node's addresses, and how to see it fail over."""
+    """Return the same for a group: every node's addresses, and how to try a switchover."""
     urls = [_api(node) for node in nodes]
     places = "\n".join(
         f"  {node.name}  API {url}/v1  metrics "
@@ -219,7 +219,7 @@ master. Stores: {nodes[0].store.resolve().parent}
 
 {_examples(_api(master))}
 
-See who is master, and make another node it (in a checkout it is .venv/bin/tidemark):
+See which node is the master, and switch over to another (in a checkout: .venv/bin/tidemark):
 
   tidemark cluster status --url {urls[0]}
   tidemark cluster switchover --url {urls[0]}

@@ -1,4 +1,4 @@
-"""``tidemark dlq``: messages that a group gave up on, and the way back."""
+"""``tidemark dlq``: lists and redrives the dead letters of a group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidemark.client.dead_letters import DeadLetter, Redriven
 
 
 class Filters(NamedTuple):
-    """Which dead letters, and where to."""
+    """Selects dead letters, and the target of a redrive."""
 
     to: Literal["topic", "group"]
     topic: str | None
@@ -39,7 +39,7 @@ class Filters(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What all calls of one redrive have done."""
+    """Totals of all calls of one redrive."""
 
     matched: int = 0
     redriven: int = 0
@@ -48,7 +48,7 @@ class Tally:
     refusals: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, step: Redriven) -> None:
-        """Count what one call did."""
+        """Add the counts of one call."""
         self.matched += step.matched
         self.redriven += step.redriven
         self.skipped += step.skipped
@@ -63,18 +63,18 @@ COLUMNS: Final = [
 RETRY_FOR_S: Final = 1.0
 PAGE_MAX: Final = 1000
 STEP_MAX: Final = 1000
-"""Dead letters redriven per call: so often the bar moves."""
+"""Dead letters redriven per call, and so the step of the progress bar."""
 
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: messages that a group has sent back once too often. List, redrive."""
+    """Dead letters: messages that failed too often in a group. List, redrive."""
 
 
 @dlq.command("list")
 @click.argument("group")
 @click.option("--topic", help="Only messages that came from this topic.")
-@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Begin at this one.")
+@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
     help="List at most so many.",
@@ -108,14 +108,14 @@ async def _list(
 @click.argument("group")
 @click.option(
     "--to", type=click.Choice(["topic", "group"]), default="topic", show_default=True,
-    help="To everybody who reads the original topic, or to GROUP alone.",
+    help="To all groups that read the original topic, or to GROUP alone.",
 )  # fmt: skip
 @click.option("--topic", help="Only messages that came from this topic.")
 @click.option("--key", help="Only messages with this key.")
-@click.option("--begin", type=TIMESTAMP, help="Only what died at or after this time.")
-@click.option("--end", type=TIMESTAMP, help="Only what died at or before this time.")
+@click.option("--begin", type=TIMESTAMP, help="Only messages that died at or after this time.")
+@click.option("--end", type=TIMESTAMP, help="Only messages that died at or before this time.")
 @click.option("--message-id", help="Only this one: by its id here, its first id, or its unique id.")
-@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Begin at this one.")
+@click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), help="Take at most so many that match."
 )
@@ -155,10 +155,9 @@ async def _redrive(
     count_max: int | None,
     dry_run: bool,
 ) -> Tally:
-    """Call after call until the end of the dead letters, or until enough matched.
+    """Call repeatedly until the end of the dead letters, or until enough have matched.
 
-    A call that breaks off half-way may be made again, the whole command as well: each letter is
-    sent once.
+    A call that was interrupted, and the whole command, may be repeated: each letter is sent once.
     """
     tally = Tally()
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
@@ -181,9 +180,9 @@ async def _redrive(
 
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how far it is: so many more, and how many there were before that.
+    """Yield a function that advances a progress bar: letters done, and letters left before that.
 
-    On standard error; nothing at all where nobody watches.
+    The bar is shown on standard error, and only in a terminal.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _left: None

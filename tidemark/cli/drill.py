@@ -1,7 +1,7 @@
-"""``tidemark drill``: fault drills on a group of real processes, made for them on this machine.
+"""``tidemark drill``: runs fault drills on groups of real processes that it starts locally.
 
-The drills are the package ``drills``, which stands above the commands in the import order: this
-command replaces itself with that program.
+The drills are the package ``drills``, a layer above the commands, so this command replaces itself
+by that program.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tidemark.cli.output import expected_errors
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "listing", is_flag=True, help="Name all drills, and do nothing.")
-@click.option("--all", "everything", is_flag=True, help="Run all of them: about half an hour.")
-@click.option("--seed", type=int, help="Of everything that is random; any by default.")
+@click.option("--list", "listing", is_flag=True, help="List all drills; run none.")
+@click.option("--all", "everything", is_flag=True, help="Run all drills: about half an hour.")
+@click.option("--seed", type=int, help="Seed of all random choices; random by default.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("drill-report"),
     show_default=True,
-    help="Directory of the stores, the logs and the report; what is in it is replaced.",
+    help="Directory of the stores, the logs and the report; its contents are replaced.",
 )
 @expected_errors
 def drill(
     names: tuple[str, ...], listing: bool, everything: bool, seed: int | None, out: Path
 ) -> None:
-    """Break a group of nodes on purpose, under load, and say what was lost.
+    """Break a group of nodes on purpose, under load, and report what was lost.
 
     \b
-    NAME is a drill's name or number (--list). Touches no running node: it starts groups
-    of its own. As root it puts every node into a network namespace, and can cut them apart;
-    otherwise drills that need that are left out.
+    NAME is a drill's name or number (--list). Running nodes are not touched: drills start
+    their own groups. As root each node gets a network namespace, so that nodes can be
+    partitioned; otherwise drills that need that are skipped.
     """
     if not names and not listing and not everything:
         raise click.UsageError("Name a drill, or use --list or --all.")

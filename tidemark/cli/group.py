@@ -1,4 +1,4 @@
-"""``tidemark group``: make, list, describe, reset, delete. What a group lags by is ``lag``'s."""
+"""``tidemark group``: create, list, describe, reset and delete groups. ``lag`` shows their lag."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MEMBER_COLUMNS: Final = ["member", "subscriptions", "assignment", "session_ms", 
 
 @click.group()
 def group() -> None:
-    """Consumer groups: who shares a topic's messages, and from where on."""
+    """Consumer groups: settings, members and offsets."""
 
 
 class _Start(click.ParamType[Start]):
-    """``first``, ``last``, or a time."""
+    """Option type: ``first``, ``last``, or a time."""
 
     name = "start"
 
@@ -49,9 +49,9 @@ class _Start(click.ParamType[Start]):
 @click.argument("name")
 @click.option("--order/--no-order", default=None, help="One batch of a queue at a time, in order.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Every member gets every message.")
-@click.option("--start", type=_Start(), help="Where new queues begin: first, last, or a time.")
+@click.option("--start", type=_Start(), help="Start of new queues: first, last, or a time.")
 @click.option("--retry-max", type=click.IntRange(min=0), help="Retries before a dead letter.")
-@click.option("--lag-objective", type=DURATION, help="The lag to stay under, such as 30s.")
+@click.option("--lag-objective", type=DURATION, help="The maximum desired lag, such as 30s.")
 @url_option
 @output_option
 @expected_errors
@@ -64,7 +64,7 @@ def create(
     lag_objective: int | None,
     url: str,
 ) -> None:
-    """Make a group NAME, or change what is given of it."""
+    """Create a group NAME, or change its given settings."""
     made = with_client(
         url,
         lambda client: client.groups.create(
@@ -95,7 +95,7 @@ def list_groups(url: str) -> None:
 @output_option
 @expected_errors
 def describe(name: str, url: str) -> None:
-    """Show group NAME: its settings, its members, and where it stands in every queue."""
+    """Show group NAME: its settings, its members, and its position and lag in every queue."""
     facts = with_client(url, lambda client: client.groups.get(name)).facts
     if as_json():
         click.echo(to_json(facts))
@@ -112,11 +112,11 @@ def describe(name: str, url: str) -> None:
 @group.command()
 @click.argument("name")
 @click.argument("topic")
-@click.option("--to", "place", type=click.Choice(["first", "last"]), help="The first or last kept.")
+@click.option("--to", "place", type=click.Choice(["first", "last"]), help="First or last message.")
 @click.option("--to-time", type=TIMESTAMP, help="The first message stored at this time.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="This queue offset.")
 @click.option("--queue", type=click.IntRange(min=0), help="One queue.  [default: all]")
-@click.option("--dry-run", is_flag=True, help="Say what would move; move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would move; move nothing.")
 @url_option
 @output_option
 @expected_errors
@@ -130,7 +130,7 @@ def reset(
     dry_run: bool,
     url: str,
 ) -> None:
-    """Set where group NAME goes on in TOPIC. No member may run: it would go on where it was."""
+    """Set the offsets of group NAME in TOPIC. Requires that the group has no members."""
     if sum((place is not None, to_time is not None, to_offset is not None)) != 1:
         raise click.UsageError("give one of --to, --to-time and --to-offset")
     moves = with_client(
@@ -156,17 +156,17 @@ def reset(
 @group.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for the name again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @url_option
 @output_option
 @expected_errors
 def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
     """Delete group NAME, its offsets and its retries. Its dead letters stay."""
 
-    async def look(client: Client) -> Mapping[str, Any]:
+    async def facts_of(client: Client) -> Mapping[str, Any]:
         return (await client.groups.get(name)).facts
 
-    facts = with_client(url, look)
+    facts = with_client(url, facts_of)
     queues = sum(len(topic["queues"]) for topic in facts["topics"])
     what = f"group {name}: its offsets in {queues} queues"
     if dry_run:
@@ -183,7 +183,7 @@ def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
 
 
 def _shown_config(facts: Mapping[str, Any]) -> dict[str, object]:
-    """A group's settings as a person reads them."""
+    """Format a group's settings for a person."""
     shown: dict[str, object] = dict(facts)
     if isinstance(facts.get("start"), int):
         shown["start"] = shown_time(facts["start"])
@@ -206,7 +206,7 @@ def _member_row(member: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _shown_queues(queues: Sequence[Sequence[Any]]) -> list[str]:
-    """Queues by topic: ``orders:0,1,5``."""
+    """Format queues by topic: ``orders:0,1,5``."""
     by_topic: dict[str, list[int]] = {}
     for topic, queue in queues:
         by_topic.setdefault(topic, []).append(queue)

@@ -1,8 +1,8 @@
-"""Index files against records, for ``store verify`` (docs/formats.md, section 5). Read-only.
+"""Compares index files with records for ``store verify`` (docs/formats.md, section 5). Read-only.
 
-Entries and records have the same order, so one walk over both is enough: each record takes the
-entries with its physical offset. Chains are followed the way they grew: every entry must point to
-the entry before it in its slot, and the slot table must hold the last of each.
+Entries and records have the same order, so one pass over both is enough: each record consumes the
+entries with its physical offset. Chains are checked in the order in which they were built: every
+entry must point to the previous entry of its slot, and the slot table to the last one.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tidemark.formats.index_file import (
 from tidemark.formats.scan import Entry
 
 SEARCHED_SIZE_MAX: Final = 64 << 20
-"""Larger index files of unknown geometry are not searched for it: too many could fit."""
+"""The geometry of larger index files is not searched for: too many candidates could fit."""
 
 DamageNoted = Callable[[str, int | None, str], None]
 
 
 class _Put(NamedTuple):
-    """One entry as it lies in a file."""
+    """One entry of an index file."""
 
     name: str
     number: int
     at: int
-    """Byte in the file."""
+    """Byte offset in the file."""
     key_hash: int
     physical_offset: int
 
 
 class IndexCheck:
-    """Takes the log's records in order; notes what the index has too little or too much."""
+    """Takes the log's records in order and reports missing and superfluous index entries."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class IndexCheck:
         self.lost_records = False
         self._missing = 0
         self._first_missing: int | None = None
-        # RocketMQ removes index files when it starts after a kill; no start of it makes all of them
-        # again. Ours does.
+        # RocketMQ removes index files when it starts after a crash and does not rebuild all of
+        # them. Our services do.
         self._durable = 0 if offline.rocketmq_wrote else offline.slot(Slot.DISPATCHED_DURABLE)
         self._puts = self._all()
         self._next = next(self._puts, None)
@@ -80,7 +80,7 @@ class IndexCheck:
         while self._next is not None and self._next.physical_offset == entry.physical_offset:
             put = self._next
             found[put.key_hash] += 1
-            # More of a key that it has is no damage: RocketMQ puts a record again after a crash.
+            # Duplicate entries are not damage: RocketMQ indexes a record again after a crash.
             if put.key_hash not in expected and put.key_hash != self._hash_of_tags(entry):
                 self._damage(
                     f"index/{put.name}",
@@ -100,7 +100,7 @@ class IndexCheck:
         return hashing.index_hash(entry.topic, f"T#{tags}") if tags else None
 
     def finish(self, log_end: int) -> None:
-        """What points behind the last record."""
+        """Report the entries after the last record, and records without entries."""
         behind = 0
         while self._next is not None:
             if self._next.physical_offset < log_end:
@@ -110,12 +110,12 @@ class IndexCheck:
                 self._next = next(self._puts, None)
         if behind and not self._offline.in_use:
             self._remark(
-                f"{behind} index entries point behind the log's end; the next start cuts them"
+                f"{behind} index entries point behind the log's end; the next start removes them"
             )
         if self._missing:
             self._remark(
                 f"{self._missing} records, the first at physical offset {self._first_missing}, are "
-                "not in the index (not dispatched yet, or from a time without one)"
+                "not in the index (not dispatched yet, or from a time without an index)"
             )
 
     def _note_missing(self, entry: Entry) -> None:
@@ -129,7 +129,7 @@ class IndexCheck:
             self._first_missing = entry.physical_offset
 
     def _pass_over(self, physical_offset: int) -> None:
-        """Take the entries that point before physical_offset: none should."""
+        """Consume and report entries that point before physical_offset; there should be none."""
         while self._next is not None and self._next.physical_offset < physical_offset:
             put = self._next
             self._next = next(self._puts, None)
@@ -144,7 +144,7 @@ class IndexCheck:
     # -- the files ------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[_Put]:
-        """All entries of all files, oldest first; each file's own structure is checked first."""
+        """Yield all entries of all files, oldest first, after checking each file's structure."""
         directory = self._offline.store.index_dir
         for listed in self._offline.disk.list_directory(directory):
             if listed.is_directory or parse_index_name(listed.name) is None:
@@ -152,7 +152,7 @@ class IndexCheck:
             try:
                 file = self._offline.disk.open(directory / listed.name, writable=False)
             except FileNotFoundError:
-                continue  # expired while we looked
+                continue  # it expired meanwhile
             try:
                 region = file.map(writable=False)
             finally:
@@ -167,7 +167,7 @@ class IndexCheck:
         geometry = self._geometry_of(region.view)
         if geometry is None:
             self._remark(
-                f"index/{name}: nothing says how many slots it has; give --index-slots to check it"
+                f"index/{name}: its number of slots is not known; give --index-slots to check it"
             )
             return
         if len(region.view) < geometry.size:
@@ -204,7 +204,7 @@ class IndexCheck:
             return
         for slot, expected in enumerate(newest):
             found = table[slot] if 0 < table[slot] <= count else 0
-            # Beyond the count is "empty" to every reader, or the writer is just at it.
+            # A slot above the count is empty for readers, or is just being written.
             if found != expected and (found or table[slot] == 0):
                 self._damage(
                     f"index/{name}",
@@ -213,7 +213,7 @@ class IndexCheck:
                 )
 
     def _geometry_of(self, view: memoryview) -> Geometry | None:
-        """Slots and entries of a file: only its size can be seen, the rest is inferred."""
+        """Infer the slots and entries of a file, of which only the size is known."""
         if self._slots is not None:
             return Geometry(
                 self._slots, (len(view) - HEADER_SIZE - SLOT_SIZE * self._slots) // ENTRY_SIZE
@@ -229,9 +229,9 @@ class IndexCheck:
 
 
 def geometry_of_store(offline: OfflineStore, slots: int | None) -> Geometry | None:
-    """Slots and entries of the index files that a store has; None if nothing tells.
+    """Return the geometry of a store's index files; None if it cannot be determined.
 
-    slots: as somebody says. Without index files, or where tidemark.json says it: as configured.
+    slots: given by the user. Without index files, or with tidemark.json: as configured.
     """
     configured = offline.config.index_geometry
     size = existing_sizes(offline.disk, offline.store.root).get("index_file_size")
@@ -253,7 +253,7 @@ def geometry_of_store(offline: OfflineStore, slots: int | None) -> Geometry | No
 
 
 def fitting_geometry(view: memoryview) -> Geometry | None:
-    """The slots and entries with which a file's parts fit together; None if none do."""
+    """Search for the geometry with which a file's parts are consistent; None if there is none."""
     room = len(view) - HEADER_SIZE
     for slots in range(1, room // SLOT_SIZE):
         entries, rest = divmod(room - SLOT_SIZE * slots, ENTRY_SIZE)
@@ -270,7 +270,7 @@ def fitting_geometry(view: memoryview) -> Geometry | None:
 
 
 def slot_table(view: memoryview, geometry: Geometry) -> array[int]:
-    """All slots as they are now."""
+    """Return all slots of the file."""
     table = array("i")
     table.frombytes(view[HEADER_SIZE : geometry.slot_offset(geometry.slots)])
     if sys.byteorder == "little":
@@ -279,7 +279,7 @@ def slot_table(view: memoryview, geometry: Geometry) -> array[int]:
 
 
 def _slots_fit(index: IndexFile, view: memoryview) -> bool:
-    """Whether the slot table holds what the header says, each slot's entry belonging to it."""
+    """Whether the slot table agrees with the header, and each slot's entry belongs to the slot."""
     used = 0
     for slot, number in enumerate(slot_table(view, index.geometry)):
         if number == 0:

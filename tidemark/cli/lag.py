@@ -1,6 +1,6 @@
-"""``tidemark lag``: what groups have not read yet, in messages, bytes and seconds.
+"""``tidemark lag``: shows the lag of groups in messages, bytes and seconds.
 
-A number that is not known is ``-`` in the table and null in JSON, always with its reason, never 0.
+An unknown number is ``-`` in the table and null in JSON, always with its reason, never 0.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ RETRY_FOR_S: Final = 1.0
 @click.command()
 @click.argument("group", required=False)
 @click.option("--topic", help="Only the queues of this topic; needs GROUP.")
-@click.option("--watch", "-w", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", "-w", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks of --watch.",
+    help="Seconds between two updates of --watch.",
 )
 @url_option
 @output_option
 @expected_errors
 def lag(group: str | None, topic: str | None, watch: bool, interval: float, url: str) -> None:
-    """Show the lag of GROUP queue by queue, or of all groups, one line each.
+    """Show the lag of GROUP per queue, or of all groups, one line each.
 
-    seconds is the age of the oldest message not yet read, by the time at which it was stored.
+    seconds is the age of the oldest unread message by its store time.
     """
     if topic is not None and group is None:
         raise click.UsageError("--topic needs a GROUP")
     if not watch:
         columns = GROUP_COLUMNS if group is None else QUEUE_COLUMNS
-        print_rows(run(_look_once(url, group, topic)), columns)
+        print_rows(run(_rows_once(url, group, topic)), columns)
         return
     try:
         run(_watch(url, group, topic, interval))
     except KeyboardInterrupt:
-        return  # the way to end it
+        return  # Ctrl-C is the normal way to end
 
 
-async def _look_once(url: str, group: str | None, topic: str | None) -> list[dict[str, object]]:
+async def _rows_once(url: str, group: str | None, topic: str | None) -> list[dict[str, object]]:
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
-        return await _look(client, group, topic)
+        return await _rows(client, group, topic)
 
 
-async def _look(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:
+async def _rows(client: Client, group: str | None, topic: str | None) -> list[dict[str, object]]:
     if group is not None:
         rows = queue_rows((await client.groups.get(group)).facts)
         if topic is None:
@@ -82,7 +82,7 @@ async def _look(client: Client, group: str | None, topic: str | None) -> list[di
         of_topic = [row for row in rows if row["topic"] == topic]
         if not of_topic:
             known = ", ".join(sorted({str(row["topic"]) for row in rows})) or "none"
-            say(f"group {group} has nothing to do with topic {topic}; its topics: {known}")
+            say(f"group {group} does not read topic {topic}; its topics: {known}")
         return of_topic
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
@@ -91,7 +91,7 @@ async def _look(client: Client, group: str | None, topic: str | None) -> list[di
             try:
                 return group_row((await client.groups.get(name)).facts)
             except UnknownGroup:
-                return None  # deleted since it was listed
+                return None  # deleted after it was listed
 
     names = [found.name for found in await client.groups.list()]
     found = await asyncio.gather(*(row_of(name) for name in names))
@@ -99,7 +99,7 @@ async def _look(client: Client, group: str | None, topic: str | None) -> list[di
 
 
 def group_row(facts: Mapping[str, Any]) -> dict[str, object]:
-    """A group and its totals, of the answer that describes it."""
+    """Build a row with a group and its totals from the answer that describes it."""
     total = facts["lag"]
     return {
         "group": facts["group"],
@@ -111,7 +111,7 @@ def group_row(facts: Mapping[str, Any]) -> dict[str, object]:
 
 
 def queue_rows(facts: Mapping[str, Any]) -> list[dict[str, object]]:
-    """A row per queue, of the answer that describes a group."""
+    """Build a row per queue from the answer that describes a group."""
     return [
         {
             "topic": topic["topic"],
@@ -124,7 +124,7 @@ def queue_rows(facts: Mapping[str, Any]) -> list[dict[str, object]]:
 
 
 def _why(lag: Mapping[str, Any]) -> str | None:
-    """Why the numbers that are not known are not; None if all are."""
+    """Return why numbers are unknown; None if all are known."""
     reasons = {name: lag.get("reasons", {}).get(name) for name in NUMBERS if lag.get(name) is None}
     unlike = set(reasons.values())
     if not reasons:
@@ -139,5 +139,5 @@ async def _watch(url: str, group: str | None, topic: str | None, interval_s: flo
     async with client_for(url, retry_for_s=READER_RETRY_FOR_S) as client:
         with repeated(columns) as show:
             while True:
-                show(await _look(client, group, topic))
+                show(await _rows(client, group, topic))
                 await asyncio.sleep(interval_s)

@@ -1,7 +1,7 @@
-"""Bytes to lines: what ``produce`` makes messages of. The splitter is pure, the reader a thread.
+"""Splits input into lines, of which ``produce`` makes messages: a splitter and a reader thread.
 
-A line ends at ``\\n`` and nowhere else: ``\\r``, 0x00 and bytes that are no UTF-8 stay in it. A
-last line without ``\\n`` counts and is told apart, so that ``consume`` can give back the bytes.
+A line ends only at ``\\n``: ``\\r``, 0x00 and bytes that are not UTF-8 are part of it. A last line
+without ``\\n`` counts and is marked, so that ``consume`` can write the same bytes back.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from tidemark.errors import BadRequest
 CHUNK_SIZE: Final = 1 << 20
 CHUNKS_AHEAD_MAX: Final = 4
 LINE_SIZE_MAX: Final = 64 << 20
-"""Beyond any message limit: input that never ends a line must not fill the memory."""
+"""Above any message limit: input without line ends must not fill the memory."""
 
 
 class Lines(NamedTuple):
-    """Consecutive lines, without their ends."""
+    """Consecutive lines, without their newlines."""
 
     lines: list[bytes]
     size: int
-    """Bytes of input that they were, ends included."""
+    """Size of the input in bytes, including newlines."""
     open_ended: bool
-    """The last one ended with the input, not with a newline."""
+    """Whether the last line ended with the input instead of a newline."""
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines, however it is cut into chunks."""
+    """Splits a stream of bytes into lines, independent of how it is divided into chunks."""
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
         self._partial_size = 0
 
     def feed(self, chunk: bytes) -> Lines:
-        """Take what was read; return the lines it completed. BadRequest if one never ends."""
+        """Add a chunk; return the lines that it completes. Raises BadRequest for a huge line."""
         first, *rest = chunk.split(b"\n")
         self._partial.append(first)
         self._partial_size += len(first)
@@ -46,8 +46,8 @@ class LineSplitter:
             if self._partial_size > LINE_SIZE_MAX:
                 raise BadRequest(
                     f"a line of the input is longer than {LINE_SIZE_MAX} bytes. "
-                    "The lines before it were handled.",
-                    "Check that the input is lines of text.",
+                    "The lines before it were processed.",
+                    "Check that the input consists of lines of text.",
                 )
             return Lines([], 0, False)
         lines = [b"".join(self._partial), *rest[:-1]]
@@ -57,7 +57,7 @@ class LineSplitter:
         return Lines(lines, size, False)
 
     def finish(self) -> Lines:
-        """The input is over; return the last line if it had no end."""
+        """Return the last line if the input ended without a newline."""
         if not self._partial_size:
             return Lines([], 0, False)
         line = b"".join(self._partial)
@@ -66,10 +66,10 @@ class LineSplitter:
 
 
 async def read_lines(source: BinaryIO) -> AsyncIterator[Lines]:
-    """Yield the lines of a file or pipe as they come; at most a few chunks are read ahead.
+    """Yield the lines of a file or pipe as they arrive; at most a few chunks are read ahead.
 
-    A daemon thread reads: a pipe that nobody writes to must not keep Ctrl-C from ending the
-    command, as a worker of the loop's own executor would.
+    A daemon thread reads, because it does not keep Ctrl-C from ending the command while the pipe is
+    idle. A worker of the loop's own executor would.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -109,11 +109,11 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[Lines]:
 
 
 def _read_some(source: BinaryIO) -> bytes:
-    """What is there now, at most a chunk; empty only at the end."""
+    """Read what is available, at most a chunk; empty only at the end."""
     try:
         descriptor = source.fileno()
-    except OSError:  # not a file of the system's: bytes in memory
+    except OSError:  # not a file of the operating system, but bytes in memory
         return source.read(CHUNK_SIZE)
-    # Past the buffer, which nobody else uses: a thread that sits in a buffered read holds its lock,
-    # and an interpreter that ends meanwhile aborts over it.
+    # Bypasses the buffer: a thread inside a buffered read holds the buffer's lock, and an
+    # interpreter that exits meanwhile aborts because of it.
     return os.read(descriptor, CHUNK_SIZE)

@@ -1,7 +1,7 @@
-"""What a node of ``tidemark dev`` consists of: directories, ports, settings, its services.
+"""The nodes of ``tidemark dev``: their directories, ports, settings and services.
 
-One node alone is broker and reput on one store. Nodes of a group have ha as well; their stores lie
-beside each other, with the lease and the group's secret between them. Used by ``dev``.
+A single node runs broker and reput on one store. Nodes of a group run ha as well; their stores are
+sibling directories, next to the lease and the group's secret. Used by ``dev``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tidemark.errors import GroupStore
 
 ADMIN_HOST: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 10
-"""From one node's API port to the next one's."""
+"""Distance between the API ports of two nodes."""
 SECRET_SIZE: Final = 32
 LONGEST_SOCKET: Final = "ha-control.sock"
 
 
 class Ports(NamedTuple):
-    """Where a node listens: the API, each service's probes and metrics, and replication."""
+    """The ports of a node: API, each service's probes and metrics, and replication."""
 
     api: int
     broker_admin: int
@@ -41,14 +41,14 @@ class Ports(NamedTuple):
 
     @classmethod
     def from_api(cls, port: int, *, grouped: bool = False) -> Ports:
-        """The API's port and those behind it."""
+        """Derive the ports from the API's port."""
         alone = cls(port, port + 1, port + 2)
         return alone._replace(ha_admin=port + 3, replication=port + 4) if grouped else alone
 
     def check(self, host: str) -> None:
-        """Raise CannotListen if somebody else listens on one of them.
+        """Raise CannotListen if another process listens on one of the ports.
 
-        Else another node's /ready would be taken for that of this one, which never starts.
+        Otherwise another node's /ready could be taken for that of this node, which cannot start.
         """
         own = [(ADMIN_HOST, port) for port in self[1:] if port is not None]
         for name, port in ((host, self.api), *own):
@@ -57,7 +57,7 @@ class Ports(NamedTuple):
                     name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 ):
                     with socket.socket(family, kind, number) as probe:
-                        # As the services do: connections that are over do not keep a port.
+                        # Like the services do: closed connections do not block a port.
                         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                         probe.bind(address)
 
@@ -66,17 +66,17 @@ class LocalNode(NamedTuple):
     """One node on this machine."""
 
     name: str
-    """Empty if it is alone."""
+    """Empty if it is in no group."""
     store: Path
     run_dir: Path
     host: str
     ports: Ports
     cluster: dict[str, str]
-    """Settings of the group, by their names in the environment; empty if it is alone."""
+    """Settings of the group by their environment names; empty if it is in no group."""
 
     def children(self, *, verbose: bool) -> list[Child]:
-        """Its services, in the order in which they stop: reput then has the whole log before it,
-        and ha the last word."""
+        """Create its services in the order of stopping: reput can then dispatch the whole log, and
+        ha ends last."""
         arguments = {
             "broker": ["--host", self.host, "--port", str(self.ports.api)],
             "reput": [],
@@ -109,21 +109,22 @@ class LocalNode(NamedTuple):
         settings = sizes_of(service.upper(), self.store)
         if self.cluster:
             settings[f"{prefix}STORE_VISIBLE_AFTER"] = "confirmed"
-            if service != "reput":  # all that it needs of the group is what it may show
+            if service != "reput":  # reput needs no other setting of the group
                 settings.update(
                     (f"{prefix}CLUSTER_{name}", value) for name, value in self.cluster.items()
                 )
                 settings[f"{prefix}CLUSTER_NODE"] = self.name
-            if service == "ha":  # `tidemark cluster` runs beside it, without the node's environment
+            if service == "ha":  # `tidemark cluster` runs without the node's environment
                 settings[f"{prefix}COMMANDS"] = "port"
         return settings
 
 
 def sizes_of(service: str, store: Path) -> dict[str, str]:
-    """The file sizes of an existing store, as a service's settings: the profile's are for new ones.
+    """Return the file sizes of an existing store as settings; the profile's are for new stores.
 
-    So that any store opens here, one that RocketMQ made with sizes of its own as well. What the
-    caller's environment says wins, and is compared with the store. Raises StoreFormatUnknown.
+    Therefore any store can be opened, including one that RocketMQ created with other sizes. The
+    caller's environment takes precedence and is checked against the store. Raises
+    StoreFormatUnknown.
     """
     sizes = config_of(OsDisk(), store, LocalStoreConfig()).sizes
     return {f"TIDEMARK_{service}_STORE_{name.upper()}": str(size) for name, size in sizes.items()}
@@ -131,18 +132,18 @@ def sizes_of(service: str, store: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[LocalNode]]:
-    """The nodes of one ``tidemark dev``: one alone with its store at ``store``, or a group below
-    it. Raises GroupStore where the other kind lies there.
+    """Prepare the nodes of one ``tidemark dev``: a single one with its store at ``store``, or a
+    group below it. Raises GroupStore if a store of the other kind exists there.
     """
     with contextlib.ExitStack() as directories:
         if count == 1:
             if (store / "n0").is_dir():
-                raise _other_kind(store, "a group's stores are", "--nodes 2")
+                raise _other_kind(store, "the stores of a group are", "--nodes 2")
             run_dir = directories.enter_context(_run_dir(store))
             yield [LocalNode("", store, run_dir, host, Ports.from_api(port), {})]
             return
         if (store / "commitlog").is_dir():
-            raise _other_kind(store, "the store of a node alone is", "--nodes 1")
+            raise _other_kind(store, "the store of a single node is", "--nodes 1")
         names = [f"n{ordinal}" for ordinal in range(count)]
         ports = [
             Ports.from_api(port + PORTS_PER_NODE * ordinal, grouped=True)
@@ -163,7 +164,7 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
 
 
 def group_settings(directory: Path, host: str, ports: dict[str, Ports]) -> dict[str, str]:
-    """The settings that all nodes of a group share; makes its secret and its lease's directory."""
+    """Return the settings shared by all nodes; creates the secret and the lease directory."""
     lease_dir, secret_file = directory / "lease", directory / "secret"
     lease_dir.mkdir(parents=True, exist_ok=True)
     if not secret_file.exists():
@@ -185,7 +186,7 @@ def group_settings(directory: Path, host: str, ports: dict[str, Ports]) -> dict[
 
 
 def connectable(host: str) -> str:
-    """A host that a client can connect to, where the node listens on all of them."""
+    """Return a host to which a client can connect if the node listens on this address."""
     match host:
         case "0.0.0.0" | "":
             return "127.0.0.1"
@@ -210,7 +211,7 @@ def _other_kind(store: Path, what: str, option: str) -> GroupStore:
 
 @contextlib.contextmanager
 def _run_dir(store: Path) -> Iterator[Path]:
-    """Where the services' sockets are: below the store, unless its path is too long for them."""
+    """Directory of the sockets: below the store, unless the path is too long for sockets."""
     beside = store / "run"
     if len(os.fsencode(beside / LONGEST_SOCKET)) < SOCKET_PATH_SIZE_MAX:
         yield beside

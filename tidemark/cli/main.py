@@ -1,4 +1,4 @@
-"""The ``tidemark`` command: the group of all nouns, and the frame in which they run."""
+"""The ``tidemark`` command: its subcommands and its exit status."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for command in COMMANDS:
 
 
 def main() -> None:
-    """Run the command line; end with its status."""
+    """Run the command line and exit with its status."""
     try:
         result = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -59,9 +59,9 @@ def main() -> None:
     except click.Abort as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):
             sys.exit(INTERRUPTED)
-        click.echo("\nno answer: nothing was done", err=True)  # a question, and no more input
+        click.echo("\nno answer: nothing was done", err=True)  # end of input at a prompt
         sys.exit(1)
-    # With standalone_mode off, ``--help`` and ``ctx.exit(n)`` come back as a status.
+    # Without standalone_mode, ``--help`` and ``ctx.exit(n)`` return a status.
     sys.exit(result if isinstance(result, int) else 0)
 
 

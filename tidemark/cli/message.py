@@ -1,4 +1,4 @@
-"""``tidemark message``: one message by its id, those with a key, what became of one."""
+"""``tidemark message``: gets a message by id, finds messages by key, traces a message."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tidemark.formats.properties import REAL_TOPIC, RETRY_TOPIC
 TRACED: Final = [
     *("topic", "queue", "queue_offset", "message_id", "unique_id", "tags", "keys", "size"),
 ]
-"""What a trace shows of the message itself; ``get`` shows the rest."""
+"""Fields of the message itself in a trace; ``get`` shows all."""
 PLACE: Final = ("topic", "queue", "queue_offset")
 RECORD: Final = frozenset({*PLACE, "message_id", "physical_offset"})
-"""What an event says about the record that it is about; all of it in JSON."""
+"""Fields of an event that identify its record; shown only in JSON."""
 
 
 @click.group()
@@ -44,13 +44,13 @@ def message() -> None:
 
 @message.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", help="Where to look for a unique id; all topics without it.")
+@click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
 @url_option
 @read_from_option
 @output_option
 @expected_errors
 def get(message_id: str, topic: str | None, url: str, read_from: ReadFrom) -> None:
-    """Show the message with this ID: a message id, or the unique id that its sender gave it."""
+    """Show the message with this ID: an offset message id or a unique id."""
     found = with_client(url, lambda client: _find(client, message_id, topic), read_from=read_from)
     print_facts(message_facts(found))
 
@@ -93,22 +93,22 @@ def find(
 
 @message.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", help="Where to look for a unique id; all topics without it.")
+@click.option("--topic", help="Topic in which to search for a unique id; default: all topics.")
 @url_option
 @output_option
 @expected_errors
 def trace(message_id: str, topic: str | None, url: str) -> None:
-    """Tell what became of the message with this ID, step by step.
+    """Show what happened to the message with this ID, step by step.
 
     Produced, delayed, flushed, dispatched, delivered to which member of which group, committed,
-    retried, dead, redriven: from the log, and from what the broker remembers of deliveries.
+    retried, dead, redriven: from the log, and from the broker's memory of deliveries.
     """
     found = with_client(url, lambda client: _trace(client, message_id, topic))
     if as_json():
         click.echo(to_json(found.facts | {"message": _as_text(found.message)}))
         return
-    told = {name: found.message.get(name) for name in TRACED if name in found.message}
-    print_facts(told)
+    shown = {name: found.message.get(name) for name in TRACED if name in found.message}
+    print_facts(shown)
     click.echo()
     rows = [
         {
@@ -122,7 +122,7 @@ def trace(message_id: str, topic: str | None, url: str) -> None:
 
 
 async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
-    """By either id; the broker looks for a unique id under its topic, which is looked for here."""
+    """Trace by either kind of id. The broker needs the topic of a unique id; search it here."""
     if is_offset_id(message_id):
         try:
             return await client.trace(message_id)
@@ -130,44 +130,44 @@ async def _trace(client: Client, message_id: str, topic: str | None) -> Trace:
             pass  # as in _find
     if topic is None:
         found = await _find(client, message_id, None)
-        # What waits, or is a retry, says in its properties which topic it belongs to.
+        # A delayed or retried message has the topic to which it belongs in its properties.
         names = (found.properties.get(name) for name in (RETRY_TOPIC, REAL_TOPIC))
         topic = next((name for name in names if name is not None), found.topic)
     return await client.trace(message_id, topic=topic)
 
 
 def _as_text(message: Mapping[str, Any]) -> dict[str, object]:
-    """A message of an answer with a body that JSON can say."""
+    """Return a message with its body in a form that JSON can represent."""
     facts = dict(message)
     body = facts.pop("body", None)
     return facts if body is None else facts | body_facts(body)
 
 
 def _shown_facts(event: TraceEvent, message: Mapping[str, Any]) -> str:
-    """What else is known of an event, and why its time is not: ``group=billing member=m-1``.
+    """Format an event's other facts, and why its time is unknown: ``group=billing member=m-1``.
 
-    Its place is left out where it is the message's own, which stands above.
+    Its position is omitted if it is the message's own, which is shown above.
     """
-    told = {name: value for name, value in event.facts.items() if name not in RECORD}
+    shown = {name: value for name, value in event.facts.items() if name not in RECORD}
     place = [event.facts.get(name) for name in PLACE]
     if place != [message.get(name) for name in PLACE] and place[0] is not None:
-        told["place"] = "{}/{}@{}".format(*place)
+        shown["place"] = "{}/{}@{}".format(*place)
     if event.at_ms is None:
-        told["time"] = event.reason
-    return " ".join(f"{name}={value}" for name, value in told.items() if value is not None)
+        shown["time"] = event.reason
+    return " ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
 
 
 async def _find(client: Client, message_id: str, topic: str | None) -> Message:
-    """Try it as a message id, then as a unique id: both are 32 or 56 hex digits."""
+    """Search by message id, then by unique id, since both are 32 or 56 hex digits."""
     if is_offset_id(message_id):
         try:
             return await client.message_by_id(message_id)
         except RequestError:
-            pass  # no record there, or no offset of ours: it may still be a unique id
+            pass  # no record at that offset: it may still be a unique id
     if topic is not None:
         topics = [topic]
     else:
-        # Where it was sent to first; copies of it in topics that the broker keeps come after.
+        # Topics of users come first; copies in the broker's internal topics come later.
         listed = sorted(await client.topics(), key=lambda found: found.system)
         topics = [found.name for found in listed]
     for name in topics:
@@ -176,7 +176,7 @@ async def _find(client: Client, message_id: str, topic: str | None) -> Message:
         except UnknownMessage:
             continue
     raise UnknownMessage(
-        f"no message has the id {message_id}, in any of {len(topics)} topics. "
+        f"no message has the id {message_id} in any of {len(topics)} topics. "
         "It may have expired, or not be dispatched yet.",
-        "Check the id; `tidemark message find TOPIC --key KEY` looks by key.",
+        "Check the id; `tidemark message find TOPIC --key KEY` searches by key.",
     )

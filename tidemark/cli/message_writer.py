@@ -1,4 +1,4 @@
-"""Messages to standard output: bodies as lines, or a JSON object each, until there are enough."""
+"""Writes messages to standard output, as body lines or JSON objects, up to a maximum number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.errors import BrokenAnswer
 
 
 class Writer:
-    """Writes messages until there were enough."""
+    """Writes messages until the maximum number is reached."""
 
     def __init__(
         self, out: BinaryIO, *, as_json: bool, count_max: int | None, tags: str | None
@@ -22,20 +22,20 @@ class Writer:
         self._as_json = as_json
         self._left = count_max
         self.tags = tags
-        # The broker compares hashes of tags: two tags of equal hash are told apart here.
+        # The broker compares tag hashes only, so colliding tags are filtered here.
         every = tags is None or tags.strip() == "*"
         self._tags = None if every else {tag.strip() for tag in (tags or "").split("||")}
         self._newline_due = False
-        """The last body was a last line without a newline; it gets one if another follows."""
+        """Whether the last body had no newline in the input; one is added if another follows."""
 
     @property
     def full(self) -> bool:
-        """As many messages as wanted are written."""
+        """Whether the maximum number of messages is written."""
         return self._left == 0
 
     @property
     def is_limited(self) -> bool:
-        """Only so many messages are wanted."""
+        """Whether there is a maximum number of messages."""
         return self._left is not None
 
     def write(self, pulled: RawPull, end: int | None) -> None:
@@ -50,7 +50,7 @@ class Writer:
             raise BrokenAnswer(str(damage)) from damage
 
     def write_messages(self, messages: Sequence[Message]) -> None:
-        """Write these, or as many of them as are still wanted."""
+        """Write these messages, up to the maximum number."""
         if self._left is not None:
             messages = messages[: self._left]
             self._left -= len(messages)

@@ -1,8 +1,8 @@
-"""A store's files seen without a broker: what ``tidemark store`` looks at. Read-only.
+"""Reads a store's files without a broker, for ``tidemark store``. Read-only.
 
-Works on any store, one that RocketMQ wrote or one that a running node is using: sizes are taken
-from tidemark.json or from the files themselves, nothing is locked, made or repaired. Where the log
-ends is judged by the rules of recovery (docs/formats.md, section 8), over the whole log.
+It works on any store, including one written by RocketMQ or in use by a running node: sizes come
+from tidemark.json or from the files themselves, and nothing is locked, created or repaired. The end
+of the log is determined by the rules of recovery (docs/formats.md, section 8), for the whole log.
 """
 
 from __future__ import annotations
@@ -68,42 +68,42 @@ from tidemark.offsets import PhysicalOffset
 RECORDS_AT_ONCE = 2048
 HEARTBEAT_AGE_MAX_MS = 5_000
 UNQUEUED = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
-"""Records that dispatch gives no queue unit."""
+"""Transaction types of records for which dispatch creates no queue unit."""
 
 
 class Window(NamedTuple):
     """Consecutive valid records of one file."""
 
     view: memoryview
-    """The file's bytes; borrowed until the next window is asked for."""
+    """The file's bytes; valid until the next window is requested."""
     file_start: int
     entries: list[Entry]
 
     def at(self, entry: Entry) -> int:
-        """Where the entry's record starts in ``view``."""
+        """Return the position in ``view`` at which the entry's record starts."""
         return entry.physical_offset - self.file_start
 
 
 class LogEnd(NamedTuple):
-    """Where the record chain ends and what that means."""
+    """Where the chain of records ends, and the verdict about that end."""
 
     end: int
     decision: Decision
     reason: str
-    """Why no record starts there; "" where the files end."""
+    """Why no record starts there; "" at the end of the files."""
     last_byte: int | None
-    """The last byte behind that is not zero."""
+    """Offset of the last non-zero byte after the end; None if there is none."""
 
 
 class OfflineStore:
-    """A store directory, opened to look at it. Raises StoreMissing, StrayFile, WrongFileSize."""
+    """A store directory opened for reading. Raises StoreMissing, StrayFile, WrongFileSize."""
 
     def __init__(self, root: Path, config: StoreConfig | None = None) -> None:
         self.disk: Disk = OsDisk()
         if self.disk.stat(root / "commitlog") is None:
             raise StoreMissing(
-                f"{root} holds no store: there is no commitlog/ in it. Nothing was made.",
-                "Give the directory that holds commitlog/.",
+                f"{root} contains no store: it has no commitlog/. Nothing was created.",
+                "Give the directory that contains commitlog/.",
                 path=root,
             )
         self.config = config_of(self.disk, root, config or StoreConfig())
@@ -113,9 +113,9 @@ class OfflineStore:
         )
         self._page = read_whole(self.disk, self.store.checkpoint_path) or b""
         self.is_foreign = self.disk.stat(self.store.description_path) is None
-        self._told: list[Range] | None = None
+        self._foreign_ranges: list[Range] | None = None
         self._next_offsets: dict[tuple[str, int], int] = {}
-        """Queue offset behind the last record of each queue that ``windows`` has passed."""
+        """Queue offset after the last record of each queue that ``windows`` has yielded."""
 
     def __enter__(self) -> OfflineStore:
         return self
@@ -134,7 +134,7 @@ class OfflineStore:
         return PhysicalOffset(self.files.starts[0] if self.files.starts else 0)
 
     def slot(self, slot: Slot) -> int:
-        """A published position; 0 if the checkpoint has none of ours."""
+        """Return a published position; 0 if the checkpoint has none of Tidemark's."""
         return proven(slot, self._slot_at) if self._page_is_ours else 0
 
     @property
@@ -145,11 +145,11 @@ class OfflineStore:
         return int.from_bytes(self._page[number * SLOT_SIZE :][:SLOT_SIZE], "little")
 
     def damaged_slots(self) -> list[Slot]:
-        """Positions whose value is not the one that was published."""
+        """Return the positions whose value differs from the published one."""
         return damaged_slots(self._slot_at) if self._page_is_ours else []
 
     def missing_start(self) -> int | None:
-        """Where the log should begin, if its first file begins behind that; else None."""
+        """Return where the log should start if its first file starts later; else None."""
         recorded = read_log_start(self.disk, self.store.log_start_path)
         if self._page_is_ours and self._slot_at(check_slot(Slot.MIN)):
             recorded = max(recorded or 0, self.slot(Slot.MIN))
@@ -159,18 +159,18 @@ class OfflineStore:
 
     @property
     def rocketmq_wrote(self) -> bool:
-        """Whether RocketMQ made this store, or had it since we wrote it last."""
+        """Whether RocketMQ created this store, or has used it since Tidemark wrote it last."""
         if self.is_foreign:
             return True
         try:
             return JsonCache(self.disk, self.store.config_dir).is_foreign
         except DamagedFile:
-            return False  # no evidence; verify names the damaged file by itself
+            return False  # no evidence; verify reports the damaged file separately
 
     def has_extension(self, unit: Unit, expected: Unit) -> bool:
-        """Whether RocketMQ keeps the tags code of a record's unit in consumequeue_ext.
+        """Whether RocketMQ stores the tags code of a record's unit in consumequeue_ext.
 
-        Dispatch makes such units again from their records, so no record below its offset has one.
+        Dispatch recreates such units from their records, so no record below its offset has one.
         """
         return (
             unit.tags_code <= EXTENSION_ADDRESS_MAX
@@ -187,7 +187,7 @@ class OfflineStore:
 
     @property
     def written_same_boot(self) -> int:
-        """The published written offset, if it was published in this boot; else 0."""
+        """The published written offset if it was published in this boot; else 0."""
         try:
             boot = boot_id()
         except (OSError, ValueError):
@@ -199,11 +199,11 @@ class OfflineStore:
     def windows(
         self, start: int | None = None, progress: Callable[[int], None] | None = None
     ) -> Iterator[Window | LogEnd]:
-        """Every valid record from start on, in physical order; last, where and why they end.
+        """Yield every valid record from start on, in physical order, and finally the log's end.
 
-        start: a record's first byte; None for the oldest. progress: called with bytes done. In a
-        store that is in use they end at the written offset of a moment ago: what follows may be
-        half a record by now and a whole one in a millisecond.
+        start: first byte of a record; None for the oldest. progress: called with the bytes done. In
+        a store that is in use the records end at the current written offset, because the record
+        after it may be only half written.
         """
         limit = self.written_same_boot if self.in_use else 0
         files = self.files
@@ -240,7 +240,7 @@ class OfflineStore:
                 and self._is_rocketmqs(at)
             )
             if crossing:
-                continue  # this record alone is not judged by that property
+                continue  # only this record is not checked for the CRC property
             if found.stop is Stop.BLANK:
                 at = file_start + files.file_size
             elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.end < len(rest)):
@@ -252,15 +252,15 @@ class OfflineStore:
             yield self._judge(at, reason)
 
     def _is_rocketmqs(self, at: int) -> bool:
-        """Whether RocketMQ wrote the record at ``at`` into a store of ours."""
+        """Whether RocketMQ wrote the record at ``at`` into a store of Tidemark."""
         if self.slot(Slot.FOREIGN_FROM) <= at < self.slot(Slot.FOREIGN_UNTIL):
             return True
-        if self._told is None:
-            self._told = ranges_told(self.files, at)  # the checkpoint may have been lost
-        return any(low <= at < high for low, high in self._told)
+        if self._foreign_ranges is None:
+            self._foreign_ranges = ranges_told(self.files, at)  # the checkpoint may have been lost
+        return any(low <= at < high for low, high in self._foreign_ranges)
 
     def _judge(self, at: int, reason: str) -> LogEnd:
-        """What it means that no valid record starts at ``at``."""
+        """Decide what it means that no valid record starts at ``at``."""
         last_byte = last_nonzero(self.files, at)
         marks = Marks(
             flushed=self.slot(Slot.FLUSHED),
@@ -273,7 +273,7 @@ class OfflineStore:
         unmarked = Witness.CLEAN_STOP if self._was_closed_behind(at) else Witness.NONE
         decision = decide(at, marks, behind, unmarked)
         if self.is_foreign and at < (proven := self._proven_by_rocketmq()):
-            text = f"RocketMQ's checkpoint and queues say that everything before {proven} was kept"
+            text = f"RocketMQ's checkpoint and queues prove that the log was kept up to {proven}"
             decision = Decision(Verdict.CORRUPTION, text)
         return LogEnd(at, decision, reason, last_byte)
 
@@ -282,12 +282,12 @@ class OfflineStore:
         return self.config.visible_after == "confirmed"
 
     def _state_flushed_behind(self, at: int) -> int:
-        """What state records behind ``at`` say to be on disk: in a group, on that of the master
-        that wrote them, as recovery has it."""
+        """Return the flushed offset from state records after ``at``; 0 in a group, where those
+        records refer to the disk of the master that wrote them."""
         return 0 if self._is_replica else state_flushed_behind(self.files, at, enough=at)
 
     def _proven_by_rocketmq(self) -> int:
-        """Where RocketMQ's own recovery would begin: it trusts what lies before (8.2, 8.3)."""
+        """Return where RocketMQ's own recovery would start: it trusts earlier data (8.2, 8.3)."""
         if not self.files.starts:
             return 0
         head = decode_head(self._page.ljust(SIZE, b"\0"))
@@ -306,15 +306,15 @@ class OfflineStore:
     def _queues_bind(self) -> bool:
         """Whether a queue unit proves that its record was on disk.
 
-        RocketMQ dispatches what is not flushed: after an unclean stop its units prove nothing. Ours
-        are made of flushed records, unless the store was configured otherwise.
+        RocketMQ dispatches records that are not flushed, so after an unclean stop its units prove
+        nothing. Tidemark dispatches flushed records only, unless configured otherwise.
         """
         if self.is_foreign:
             return self.store.was_clean
         return self.config.visible_after != "written"
 
     def _was_closed_behind(self, at: int) -> bool:
-        """Whether we closed the store in order, with more in the log than lies before ``at``."""
+        """Whether Tidemark closed the store cleanly with more in the log than up to ``at``."""
         return (
             self.store.was_clean
             and not self.is_foreign
@@ -323,7 +323,7 @@ class OfflineStore:
         )
 
     def _proven_queue_end(self, at: int) -> int:
-        """The farthest record end that units prove, for a log that ends at ``at``."""
+        """Return the farthest record end that units prove, for a log that ends at ``at``."""
         farthest = self._queue_end()
         if self.is_foreign or farthest <= at:
             return farthest
@@ -341,7 +341,7 @@ class OfflineStore:
         )
 
     def _queue_end(self) -> int:
-        """The farthest record end that any queue unit points to."""
+        """Return the farthest record end to which a queue unit points."""
         return max((self._last_end(topic, queue) for topic, queue in self.queues()), default=0)
 
     def _last_end(self, topic: str, queue: int) -> int:
@@ -356,12 +356,12 @@ class OfflineStore:
         return self.store.queues()
 
     def reader(self, topic: str, queue: int) -> ConsumeQueueReader:
-        """A reader of one queue's files. Close it."""
+        """Open a reader of one queue's files. The caller closes it."""
         return ConsumeQueueReader(self.store, topic, queue, _NoTimes(self.min_offset))
 
 
 class _NoTimes(NamedTuple):
-    """What a queue reader needs of the log where nobody asks for times."""
+    """The part of the log that a queue reader needs if no times are requested."""
 
     min_offset: PhysicalOffset
 
@@ -370,7 +370,7 @@ class _NoTimes(NamedTuple):
 
 
 def described(end: LogEnd) -> str | None:
-    """A sentence about the end of the log for the person who looks; None if there is none."""
+    """Describe the end of the log for a person; None if it is clean."""
     match end.decision.verdict:
         case Verdict.CLEAN:
             return None
@@ -378,8 +378,8 @@ def described(end: LogEnd) -> str | None:
             assert end.last_byte is not None
             return (
                 f"the log ends at physical offset {end.end} with a torn tail: {end.reason}; "
-                f"bytes up to {end.last_byte} were never promised to anybody "
-                f"({end.decision.reason}). The next start keeps them in cut/ and goes on from "
+                f"bytes up to {end.last_byte} were never acknowledged "
+                f"({end.decision.reason}). The next start keeps them in cut/ and continues from "
                 f"{end.end}."
             )
         case Verdict.CORRUPTION:
@@ -387,7 +387,7 @@ def described(end: LogEnd) -> str | None:
 
 
 def apply_state(state: BrokerState, window: Window, entry: Entry) -> None:
-    """Apply a record of the log to state, if it is a state record that can be read."""
+    """Apply a record of the log to state if it is a readable state record."""
     if entry.topic == STATE_TOPIC:
         with suppress(StateRecordUnreadable):
             body = bytes(record.decode(window.view, window.at(entry)).body)

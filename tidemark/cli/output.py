@@ -1,6 +1,6 @@
-"""What commands print: tables for people, JSON for programs, errors with cause, effect and fix.
+"""Output of commands: tables for people, JSON for programs, errors with cause, effect and fix.
 
-Invariant: standard output carries results only, so that it can be piped; progress, remarks and
+Invariant: standard output contains results only, so that it can be piped; progress, remarks and
 errors go to standard error. An expected failure never shows a traceback.
 """
 
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READER_RETRY_FOR_S: Final = 60.0
-"""A broker that restarts under a reader costs a pause, not the reader."""
+"""Long enough that a reader survives a restart of the broker."""
 _NO_WIDTH: Final = 10_000
 _FORMAT_KEY: Final = "tidemark.cli.output.format"
 _TRACE_KEY: Final = "tidemark.cli.output.trace"
@@ -43,7 +43,7 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`\"'])")
 
 
 def output_option(function: Callable[P, T]) -> Callable[P, T]:
-    """``-o table|json`` for a command that takes no part in it: see ``as_json``."""
+    """Add ``-o table|json`` to a command; ``as_json`` reads it."""
 
     def remember(context: click.Context, _option: click.Parameter, value: str) -> str:
         context.meta[_FORMAT_KEY] = value
@@ -62,30 +62,30 @@ def output_option(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def url_option(function: Callable[P, T]) -> Callable[P, T]:
-    """``--url`` of the broker, also from the environment."""
+    """Add ``--url`` of the broker, which can also come from the environment."""
     return click.option(
         "--url",
         default=DEFAULT_URL,
         envvar="TIDEMARK_URL",
         show_default=True,
         show_envvar=True,
-        help="The broker; of a group any node, or several with commas between.",
+        help="The broker; for a group any node, or several separated by commas.",
     )(function)
 
 
 def read_from_option(function: Callable[P, T]) -> Callable[P, T]:
-    """``--read-from`` for commands that only read."""
+    """Add ``--read-from`` to a command that only reads."""
     return click.option(
         "--read-from",
         type=click.Choice(get_args(ReadFrom)),
         default="master",
         show_default=True,
-        help="any: of the nodes named by --url, slaves first; perhaps a little behind.",
+        help="any: read from the nodes in --url, slaves first; data may be slightly behind.",
     )(function)
 
 
 def trace_option(function: Callable[P, T]) -> Callable[P, T]:
-    """``--trace`` for commands whose messages may be followed; ``client_for`` asks for it."""
+    """Add ``--trace`` to a command that sends or reads messages; ``client_for`` uses it."""
 
     def keep(context: click.Context, _: click.Parameter, given: str | None) -> None:
         if given is not None and TRACE_ID.fullmatch(given) is None:
@@ -97,7 +97,7 @@ def trace_option(function: Callable[P, T]) -> Callable[P, T]:
         metavar="ID",
         expose_value=False,
         callback=keep,
-        help="Follow the messages: the services log each of their steps under this id.",
+        help="Trace the messages: the services log each of their steps under this id.",
     )(function)
 
 
@@ -108,22 +108,22 @@ def as_json() -> bool:
 
 
 class Failed(click.ClickException):
-    """An expected failure, ready to be shown; ends the command with status 1."""
+    """An expected failure that click shows; ends the command with status 1."""
 
     exit_code = 1
 
     def __init__(self, error: TidemarkError) -> None:
         super().__init__(error.detail)
         self.error = error
-        self.json = as_json()  # now: when it is shown the command's context is gone
+        self.json = as_json()  # the command's context no longer exists when it is shown
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it to standard error."""
+        """Print the error to standard error."""
         click.echo(error_text(self.error, json_form=self.json), file=file, err=file is None)
 
 
 def error_text(error: TidemarkError, *, json_form: bool) -> str:
-    """An error as a person or a program reads it."""
+    """Format an error for a person or a program."""
     if json_form:
         return to_json(
             {
@@ -144,7 +144,7 @@ def error_text(error: TidemarkError, *, json_form: bool) -> str:
 
 
 def expected_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Turn a TidemarkError that leaves a command into ``Failed``, a closed output into an end."""
+    """Convert a TidemarkError of a command to ``Failed``; end quietly if the output is closed."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -172,7 +172,7 @@ def with_client(
     retry_for_s: float = 1.0,
     read_from: ReadFrom = "master",
 ) -> T:
-    """Connect, do the work, close. A person waits: an unreachable broker is said soon."""
+    """Connect, do the work, close. Few retries, so that an unreachable broker is reported soon."""
 
     async def connected() -> T:
         async with client_for(url, retry_for_s=retry_for_s, read_from=read_from) as client:
@@ -182,12 +182,12 @@ def with_client(
 
 
 def addresses(url: str) -> list[str]:
-    """What ``--url`` names: one broker, or several nodes of a group."""
+    """Split ``--url`` into the addresses of one broker or of several nodes of a group."""
     return [each.strip().rstrip("/") for each in url.split(",") if each.strip()] or [url]
 
 
 def client_for(url: str, *, retry_for_s: float, read_from: ReadFrom = "master") -> Client:
-    """A client; a URL that is none is a usage error."""
+    """Create a client; an invalid URL is a usage error."""
     context = click.get_current_context(silent=True)
     trace = None if context is None else context.meta.get(_TRACE_KEY)
     try:
@@ -197,12 +197,12 @@ def client_for(url: str, *, retry_for_s: float, read_from: ReadFrom = "master") 
 
 
 def to_json(value: object) -> str:
-    """One line of JSON; text as it is, not escaped."""
+    """Format one line of JSON without escaping non-ASCII text."""
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Print a result of many rows: a table, or one JSON list."""
+    """Print a result with many rows: a table, or one JSON list."""
     if as_json():
         click.echo(to_json([dict(row) for row in rows]))
         return
@@ -213,9 +213,9 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
 def fitting(
     rows: Sequence[Mapping[str, object]], columns: Sequence[str], console: Console
 ) -> RenderableType:
-    """A table where it fits; else name and value per line, and an empty line between two rows.
+    """Return a table if it fits, else one name and value per line and empty lines between rows.
 
-    Folded cells break what is copied from them: ids, addresses, headings.
+    Folded cells would break ids, addresses and headings that are copied from them.
     """
     table = table_of(rows, columns)
     natural = table.__rich_measure__(console, console.options.update(max_width=_NO_WIDTH))
@@ -226,13 +226,13 @@ def fitting(
 
 
 def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Table:
-    """Rows as a person reads them: a line each, what is not known as ``-``."""
+    """Build a table with a line per row; unknown values are ``-``."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         known = [row[column] for row in rows if row.get(column) is not None]
         numeric = bool(known) and all(isinstance(value, int | float) for value in known)
         justify: Literal["left", "right"] = "right" if numeric else "left"
-        # Folded where the terminal is narrow: half an id is none.
+        # Folded in a narrow terminal, because a truncated id is useless.
         table.add_column(_heading(column), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(column, row.get(column)) for column in columns))
@@ -240,7 +240,7 @@ def table_of(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> Ta
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Print one result: name and value per line, or one JSON object."""
+    """Print one result: a name and value per line, or one JSON object."""
     if as_json():
         click.echo(to_json(dict(facts)))
         return
@@ -255,12 +255,12 @@ def _lines(facts: Mapping[str, object]) -> Iterator[str]:
 
 
 def say(text: str) -> None:
-    """A remark to the person at the terminal; never part of the result."""
+    """Print a remark to standard error; it is not part of the result."""
     click.echo(text, err=True)
 
 
 def message_facts(message: Message) -> dict[str, object]:
-    """A message with the API's names; the body as text where it is UTF-8, else base64."""
+    """Return a message with the API's names; the body as text if it is UTF-8, else base64."""
     facts: dict[str, object] = message._asdict()
     facts["keys"] = list(message.keys)
     del facts["body"]
@@ -268,7 +268,7 @@ def message_facts(message: Message) -> dict[str, object]:
 
 
 def body_facts(body: bytes | memoryview) -> dict[str, object]:
-    """``body_text`` if it is UTF-8, else base64 in ``body``."""
+    """Return ``body_text`` if the body is UTF-8, else ``body`` in base64."""
     try:
         return {"body_text": str(body, "utf-8")}
     except UnicodeDecodeError:
@@ -276,7 +276,7 @@ def body_facts(body: bytes | memoryview) -> dict[str, object]:
 
 
 def ignore_closed_output() -> None:
-    """The reader of our output is gone (``| head``): nothing more to say, and no complaint."""
+    """Discard further output because its reader has closed it (``| head``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -285,7 +285,7 @@ def _heading(name: str) -> str:
 
 
 def _cell(name: str, value: object) -> str:
-    """A value for a person; milliseconds by their name: of a point in time, or a length of time."""
+    """Format a value; the name of milliseconds shows whether they are a time or a duration."""
     match value:
         case None:
             return "-"
@@ -305,7 +305,7 @@ def _cell(name: str, value: object) -> str:
 
 @contextmanager
 def repeated(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Mapping[str, object]]], None]]:
-    """A function that prints the same rows as they are now: in place on a terminal, else again."""
+    """Yield a function that prints the current rows: in place in a terminal, else again."""
     if as_json() or not sys.stdout.isatty():
         yield lambda rows: print_rows(rows, columns)
         return
@@ -314,6 +314,6 @@ def repeated(columns: Sequence[str]) -> Iterator[Callable[[Sequence[Mapping[str,
 
 
 def _console() -> Console:
-    # Not wrapped when piped: a row stays a line for grep and awk.
+    # Not wrapped in a pipe, so that a row stays one line for grep and awk.
     width = None if sys.stdout.isatty() else _NO_WIDTH
     return Console(width=width, highlight=False, soft_wrap=False, markup=False)

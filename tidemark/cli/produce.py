@@ -1,8 +1,8 @@
-"""``tidemark produce``: every line of a file or of standard input becomes one message.
+"""``tidemark produce``: sends every line of a file or of standard input as one message.
 
-Lines of one queue are stored in their order: at most one request per queue is in flight. Several
+Lines of one queue are stored in order, because at most one request per queue is in flight. Several
 queues take turns by whole batches. A last line without a newline is marked, so that ``consume`` can
-give back the input byte for byte.
+write the input back byte by byte.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from tidemark.client.client import Client
 from tidemark.errors import RequestError, TidemarkError, UnknownTopic
 
 NO_NEWLINE: Final = "no-newline"
-"""Property of a message whose line ended with the input."""
+"""Property of a message whose line ended with the input instead of a newline."""
 REQUEST_SIZE_MAX: Final = 1 << 20
 IN_FLIGHT_MAX: Final = 8
 RATE_STEP_S: Final = 0.1
 RETRY_FOR_S: Final = 30.0
-"""Longer than a group takes to replace a lost master."""
+"""Longer than a failover takes."""
 VISIBLE_TIMEOUT_S: Final = 30.0
 
 
 class _Bytes(click.ParamType[re.Pattern[bytes]]):
-    """A regular expression over bytes: lines need not be text."""
+    """Option type: a regular expression over bytes, because lines need not be text."""
 
     name = "regex"
 
@@ -65,12 +65,12 @@ class _Bytes(click.ParamType[re.Pattern[bytes]]):
         try:
             return re.compile(str(value).encode())
         except re.error as error:
-            self.fail(f"{value!r} is no regular expression: {error}", param, ctx)
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send and how; from the command line."""
+    """What to send and how, from the command line."""
 
     topic: str
     queue: int | None
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been answered so far."""
+    """Totals of what has been acknowledged so far."""
 
     lines: int = 0
     size: int = 0
@@ -92,13 +92,13 @@ class Tally:
     level: str = "-"
     copies: int = 0
     last_offsets: dict[int, int] = field(default_factory=dict)
-    """The last queue offset that was stored, by queue."""
+    """The last stored queue offset, by queue."""
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
-    """From the first line to the last answer."""
+    """Time from the first line to the last answer."""
 
     def facts(self) -> dict[str, object]:
-        """The result that the command prints."""
+        """Return the result that the command prints."""
         seconds = self.seconds
         return {
             "lines": self.lines,
@@ -116,14 +116,14 @@ class Tally:
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Send the lines of this file; standard input without it.",
+    help="Send the lines of this file; default: standard input.",
 )
 @click.option("--queue", type=click.IntRange(min=0), help="Store all lines in this queue.")
 @click.option("--tags", help="Give every message this tag.")
 @click.option(
     "--key-regex",
     type=_Bytes(),
-    help="Key of a message: what this finds in its line, the first group if it has one.",
+    help="Key of a message: the match in its line, or the first group of the match.",
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Lines per second.")
 @click.option(
@@ -149,8 +149,8 @@ def produce(
 ) -> None:
     """Send every line of a file, or of standard input, to TOPIC.
 
-    A message's body is the line without its newline, byte for byte. Without --queue, batches go to
-    the topic's queues in turn; lines of one queue keep their order.
+    The body of a message is the line without its newline, byte by byte. Without --queue, batches go
+    to the topic's queues in turn; lines of one queue keep their order.
     """
     plan = Plan(topic, queue, ack, batch, tags, key_regex, rate, timeout_ms)
     tally = Tally()
@@ -160,10 +160,10 @@ def produce(
         try:
             run(_produce(url, plan, source, tally, bar))
         except KeyboardInterrupt:
-            say(f"interrupted: {tally.lines} lines were stored; one request may be, too")
+            say(f"interrupted: {tally.lines} lines were stored; one more request may be, too")
             raise
         except TidemarkError as error:
-            error.detail += f" Before it {tally.lines} lines ({tally.size} bytes) were stored."
+            error.detail += f" {tally.lines} lines ({tally.size} bytes) were stored before it."
             raise
     facts = tally.facts()
     if as_json():
@@ -174,20 +174,20 @@ def produce(
             f"({facts['lines_per_second']} lines/s), acked at {tally.level}"
         )
     if tally.keys_left_out:
-        say(f"{tally.keys_left_out} lines got no key: what matched is not usable as one")
+        say(f"{tally.keys_left_out} lines got no key: the match is not usable as a key")
 
 
 async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _Bar) -> None:
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
         queues = [plan.queue] if plan.queue is not None else await _queues(client, plan.topic)
-        # In the order of sending. Queues take turns, so with at most one flight per queue in it, a
-        # queue's former request has been answered when its next one leaves: its order is kept.
+        # In sending order. Queues take turns and each has at most one request in flight, so the
+        # previous request of a queue is answered before its next one: its order is kept.
         flights: deque[asyncio.Task[None]] = deque()
         turn = 0
         try:
             async for batch in _batches(read_lines(source), plan, tally):
                 if not queues:
-                    # Perhaps the broker makes topics by itself: then this request did.
+                    # If the broker creates topics automatically, this request creates it.
                     await _send(client, plan, batch, None, tally, bar)
                     queues = await _queues(client, plan.topic)
                     continue
@@ -201,13 +201,13 @@ async def _produce(url: str, plan: Plan, source: BinaryIO, tally: Tally, bar: _B
             tally.seconds = time.monotonic() - tally.started
             await _see(client, plan.topic, tally)
         except TidemarkError:
-            # The others were sent, too: what they stored is counted before the failure is told.
+            # Let the other requests end, so that the error includes what they stored.
             await asyncio.gather(*flights, return_exceptions=True)
             raise
 
 
 async def _see(client: Client, topic: str, tally: Tally) -> None:
-    """Wait until the last lines can be read: a ``consume`` typed next is to find all of them."""
+    """Wait until the last lines can be read, so that a following ``consume`` finds them all."""
     give_up_at = time.monotonic() + VISIBLE_TIMEOUT_S
     for queue, last in tally.last_offsets.items():
         offset = last
@@ -216,17 +216,15 @@ async def _see(client: Client, topic: str, tally: Tally) -> None:
             looked = await client.pull_raw(topic, queue, offset, max=1, wait_ms=wait_ms)
             if looked.max_offset > last:
                 break
-            # At its end, the pull is held until more is there; beyond it would not be.
+            # A pull at the end of the queue is held until there is more; one beyond it is not.
             offset = looked.max_offset
         else:
-            say(
-                "stored, but not all of it can be read yet: dispatch is behind; see /ready of reput"
-            )
+            say("stored, but not yet readable: dispatch is behind; see /ready of reput")
             return
 
 
 async def _queues(client: Client, topic: str) -> list[int]:
-    """Numbers of the topic's queues that take messages; none if there is no such topic."""
+    """Return the topic's queues that accept messages; empty if the topic does not exist."""
     try:
         return list(range((await client.topic(topic)).write_queues))
     except UnknownTopic:
@@ -235,7 +233,7 @@ async def _queues(client: Client, topic: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Messages of one request."""
+    """The messages of one request."""
 
     wires: list[dict[str, object]]
     size: int
@@ -243,7 +241,7 @@ class _Batch:
 
 
 async def _batches(source: AsyncIterator[Lines], plan: Plan, tally: Tally) -> AsyncIterator[_Batch]:
-    """Group lines into requests, as fast as the rate allows; input that pauses leaves at once."""
+    """Group lines into requests at the given rate; a partial batch is sent when input pauses."""
     number = 1
     step = max(1, int(plan.rate * RATE_STEP_S)) if plan.rate is not None else plan.batch
     count_max = min(plan.batch, step)
@@ -253,7 +251,7 @@ async def _batches(source: AsyncIterator[Lines], plan: Plan, tally: Tally) -> As
         for start, end in _cuts(read.lines, count_max):
             lines = read.lines[start:end]
             if plan.rate is not None:
-                # Against the start, not the last batch: what a slow answer cost is caught up.
+                # Relative to the start, so that the delay of a slow answer is made up for.
                 await asyncio.sleep(started + (number - 1) / plan.rate - loop.time())
             wires = [_wire(line, plan, tally) for line in lines]
             size = sum(map(len, lines)) + len(lines)
@@ -265,7 +263,7 @@ async def _batches(source: AsyncIterator[Lines], plan: Plan, tally: Tally) -> As
 
 
 def _cuts(lines: list[bytes], count_max: int) -> Iterator[tuple[int, int]]:
-    """[start, end) of consecutive requests within the bounds of count and size."""
+    """Yield [start, end) of consecutive requests within the limits of count and size."""
     start = size = 0
     for index, line in enumerate(lines):
         if index > start and (index - start >= count_max or size + len(line) > REQUEST_SIZE_MAX):
@@ -290,7 +288,7 @@ def _wire(line: bytes, plan: Plan, tally: Tally) -> dict[str, object]:
 
 
 def _keys(found: bytes | None) -> list[str]:
-    """Keys of what a regular expression found: parts between spaces; none if it is not text."""
+    """Split a match into keys at spaces; empty if it is not usable as text."""
     try:
         text = (found or b"").decode()
     except UnicodeDecodeError:
@@ -312,7 +310,7 @@ async def _send(
         )
     except RequestError as error:
         last = batch.first_line + len(batch.wires) - 1
-        error.detail += f" The request held lines {batch.first_line} to {last}."
+        error.detail += f" The request contained lines {batch.first_line} to {last}."
         raise
     stored = answer.map()
     tally.level, tally.copies = stored["ack"]["level"], stored["ack"]["copies"]
@@ -330,7 +328,7 @@ def _open(path: Path | None, parts: contextlib.ExitStack) -> tuple[BinaryIO, int
 
 
 class _Bar:
-    """A progress bar on standard error; nothing at all where nobody watches."""
+    """A progress bar on standard error, shown only in a terminal."""
 
     def __init__(self, topic: str, size: int | None) -> None:
         self._progress: Progress | None = None
@@ -356,6 +354,6 @@ class _Bar:
             self._progress.stop()
 
     def advance(self, size: int) -> None:
-        """So many more bytes were answered."""
+        """Record that so many more bytes are acknowledged."""
         if self._progress is not None:
             self._progress.advance(self._task, size)

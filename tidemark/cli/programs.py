@@ -1,8 +1,8 @@
-"""Console scripts: the command line, and those that start a service or analytics.
+"""Console scripts for the command line, the services and analytics.
 
-The scripts of an installed package name one module for all installations, while the services are
-``services`` in the repository and ``tidemark.services`` in a wheel (docs/decisions/0034). Imports
-nothing of the command line: a service starts as fast through its script as through ``python -m``.
+A script of an installed package names one module for all installations, while the services are
+``services`` in the repository and ``tidemark.services`` in a wheel (docs/decisions/0034). This
+module imports nothing of the command line, so that a service starts as fast as with ``python -m``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 def tidemark() -> None:
     """Run the command line."""
     try:
-        # Takes half a second, in which an impatient Ctrl-C would show a traceback.
+        # The import takes half a second, during which Ctrl-C must not show a traceback.
         from tidemark.cli.main import main
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""``tidemark retention``: how long files stay, how full the disk is, and when it will be full."""
+"""``tidemark retention``: shows how long files are kept and when the disk will be full."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tidemark.cli.times import shown_about, shown_duration, shown_time
 @output_option
 @expected_errors
 def retention(url: str) -> None:
-    """Show what the broker keeps and for how long, and its forecast of a full disk."""
+    """Show what the broker keeps and for how long, and when the disk will be full."""
     facts = with_client(url, lambda client: client.retention())
     print_facts(facts if as_json() else _shown(facts))
 
 
 def _shown(facts: Mapping[str, Any]) -> dict[str, object]:
-    """The answer as a person reads it: first what is to be expected, last what was configured."""
+    """Format the answer for a person: the forecast first, the configuration last."""
     policy, oldest, following = facts["policy"], facts["oldest_file"], facts["next_deletion"]
     forecast = facts["forecast"]
     full_in_s = forecast["full_in_s"]
@@ -48,7 +48,7 @@ def _shown(facts: Mapping[str, Any]) -> dict[str, object]:
         "files_expire_after": shown_duration(policy["age_ms"]),
         "expired_go_at_hours": policy["delete_hours"],
         "log_bytes_max": policy["size_max"] or None,
-        "disk_limits": f"{policy['used_percent_max']} % expired files go at any hour, "
+        "disk_limits": f"{policy['used_percent_max']} % expired files are deleted at any hour, "
         f"{policy['forcible_percent']} % any file, {policy['warning_percent']} % sends are refused",
     }
 

@@ -1,4 +1,4 @@
-"""``tidemark store``: look at a store's files, check them, rebuild what is derived."""
+"""``tidemark store``: dumps, verifies, rebuilds and repairs a store's files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tidemark.cli.store_rebuild import (
     Loss,
     begin,
     config_of_store,
-    give_names_back,
     loss_at,
     losses,
     plan_rebuild,
     renames,
+    restore_names,
 )
 from tidemark.cli.store_rebuild import cut as cut_log
 from tidemark.cli.store_rebuild import rebuild as rebuild_derived
@@ -48,23 +48,23 @@ LINES_AT_ONCE: Final = 512
 
 
 def store_option(function: Callable[..., T]) -> Callable[..., T]:
-    """``--store DIR``, which must exist."""
+    """Add ``--store DIR``, which must exist."""
     return click.option(
         "--store",
         "root",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=Path("data"),
         show_default=True,
-        help="Directory of the store: the one that holds commitlog/.",
+        help="Directory of the store: the one that contains commitlog/.",
     )(function)
 
 
 def index_slots_option(function: Callable[..., T]) -> Callable[..., T]:
-    """``--index-slots``, for a store that RocketMQ wrote."""
+    """Add ``--index-slots``, for a store that RocketMQ wrote."""
     return click.option(
         "--index-slots",
         type=click.IntRange(min=1),
-        help="Slots per index file, for a store that does not say (RocketMQ's maxHashSlotNum).",
+        help="Slots per index file, if the store does not record it (RocketMQ's maxHashSlotNum).",
     )(function)
 
 
@@ -75,14 +75,14 @@ def store() -> None:
 
 @store.command()
 @store_option
-@click.option("--queues", is_flag=True, help="The consume queues instead of the records.")
+@click.option("--queues", is_flag=True, help="Print the consume queues instead of the records.")
 @output_option
 @expected_errors
 def dump(root: Path, queues: bool) -> None:
     """Print every record in physical order, one JSON object per line.
 
     With --queues: one object per (topic, queue) with all its units, as the next start will leave
-    them. Reads only; any store will do, also one that RocketMQ wrote or that a node is using.
+    them. Read-only; works on any store, including one that RocketMQ wrote or that a node is using.
     """
     with OfflineStore(root) as offline:
         lines = queue_lines(offline) if queues else record_lines(offline)
@@ -90,7 +90,7 @@ def dump(root: Path, queues: bool) -> None:
         for line in lines:
             if isinstance(line, LogEnd):
                 _write(pending)
-                _tell_end(offline, line)
+                _report_end(offline, line)
                 return
             pending.append(line)
             if len(pending) >= LINES_AT_ONCE:
@@ -100,13 +100,13 @@ def dump(root: Path, queues: bool) -> None:
 
 def _write(lines: list[str]) -> None:
     if lines:
-        # surrogatepass: a property may hold what is no text; it is shown as it was read.
+        # surrogatepass: a property may contain bytes that are not text; they are kept.
         sys.stdout.buffer.write(("\n".join(lines) + "\n").encode("utf-8", "surrogatepass"))
         sys.stdout.buffer.flush()
 
 
-def _tell_end(offline: OfflineStore, end: LogEnd) -> None:
-    """Say how the log ends; corruption is a failure, a torn tail is not."""
+def _report_end(offline: OfflineStore, end: LogEnd) -> None:
+    """Report how the log ends; corruption is a failure, a torn tail is not."""
     if end.decision.verdict is Verdict.CORRUPTION:
         path = offline.files.path(offline.files.start_of(end.end))
         raise CorruptRecord(end.end, f"{end.reason}; {end.decision.reason}", path)
@@ -122,7 +122,7 @@ def _tell_end(offline: OfflineStore, end: LogEnd) -> None:
 def verify(root: Path, index_slots: int | None) -> None:
     """Check every record, every queue unit and every index entry against each other.
 
-    Reads only, also while a node runs. Ends with status 1 if anything is damaged, and names each
+    Read-only, also while a node runs. Exits with status 1 if anything is damaged, and reports each
     place by file and byte.
     """
     with OfflineStore(root) as offline, _progress(offline, "verifying") as progress:
@@ -150,7 +150,7 @@ def verify(root: Path, index_slots: int | None) -> None:
 
 @contextmanager
 def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None] | None]:
-    """A bar for a walk over the log, where somebody watches."""
+    """Show a progress bar for a pass over the log, if in a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -165,7 +165,7 @@ def _progress(offline: OfflineStore, what: str) -> Iterator[Callable[[int], None
 @click.option("--queues", is_flag=True, help="Only the consume queues.")
 @click.option("--index", is_flag=True, help="Only the index.")
 @click.option("--topic", help="Only the consume queues of this topic.")
-@click.option("--dry-run", is_flag=True, help="Say what would be made again; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be rebuilt; change nothing.")
 @index_slots_option
 @output_option
 @expected_errors
@@ -177,24 +177,24 @@ def rebuild(
     dry_run: bool,
     index_slots: int | None,
 ) -> None:
-    """Make consume queues and index anew from the commit log. No service may run.
+    """Rebuild consume queues and index from the commit log. No service may run.
 
-    No message is at risk: queues and index hold nothing that the log does not.
+    No message is at risk: queues and index contain only data that is in the log.
     """
     if topic is not None and index:
-        raise click.UsageError("--topic is for queues; the index is one for all topics")
+        raise click.UsageError("--topic applies to queues; there is one index for all topics")
     if not queues and not index:
         queues, index = True, topic is None
     with OfflineStore(root) as offline:
         plan = plan_rebuild(offline, queues=queues, index=index, topic=topic)
     for name, number in plan.kept_queues:
-        say(f"topic {name} queue {number}: all its messages have expired; its files stay")
+        say(f"topic {name} queue {number}: all its messages have expired; its files are kept")
     what = f"{len(plan.queues)} queues and {len(plan.index_files)} index files"
     if dry_run:
-        say(f"would remove and make again {what}")
+        say(f"would remove and rebuild {what}")
     else:
         rebuild_derived(root, plan, config_of_store(root, index_slots), say)
-        say(f"made again what the log holds, in place of {what}")
+        say(f"removed {what} and rebuilt them from the log")
     if as_json():
         counts = {"queues": len(plan.queues), "index_files": len(plan.index_files)}
         print_facts({**counts, "rebuilt": not dry_run})
@@ -202,23 +202,23 @@ def rebuild(
 
 @store.command()
 @store_option
-@click.option("--dry-run", is_flag=True, help="Explain only; the default without --cut-at.")
+@click.option("--dry-run", is_flag=True, help="Only explain; the default without --cut-at.")
 @click.option(
     "--cut-at",
     type=click.IntRange(min=0),
-    help="Cut the log at this physical offset: everything behind it is lost to consumers.",
+    help="Cut the log at this physical offset: everything after it is lost to consumers.",
 )
 @click.option(
     "--begin-at",
     type=click.IntRange(min=0),
-    help="Let the log begin at this file: everything before it is lost to consumers.",
+    help="Let the log start at this file: everything before it is lost to consumers.",
 )
 @click.option(
     "--rename",
     is_flag=True,
-    help="Give log files that were renamed their names back; nothing is lost.",
+    help="Restore the names of log files that were renamed; nothing is lost.",
 )
-@click.option("--yes", is_flag=True, help="Yes, cut.")
+@click.option("--yes", is_flag=True, help="Confirm the loss of messages.")
 @index_slots_option
 @output_option
 @expected_errors
@@ -233,21 +233,23 @@ def repair(
 ) -> None:
     """Explain the damage in a commit log, or cut it off.
 
-    A damaged record cannot be mended here: copy the file from another replica or a backup if there
-    is one. The way without: --cut-at keeps what is cut in cut/, zeroes it in the log, and makes
-    queues and index anew. Where files are missing, --begin-at goes on with those behind them. Files
-    that lie under each other's names are no damage: --rename. No service may run then.
+    A damaged record cannot be repaired: copy the file from another replica or a backup if there is
+    one. Otherwise --cut-at zeroes the log from an offset on, keeps a copy in cut/, and rebuilds
+    queues and index. If files are missing, --begin-at continues with the files after them. Files
+    that have each other's names are not damaged: use --rename. No service may run.
     """
     if rename and (cut_at is not None or begin_at is not None):
-        raise click.UsageError("--rename mends names; run it before --cut-at or --begin-at")
+        raise click.UsageError("--rename repairs names; run it before --cut-at or --begin-at")
     if cut_at is not None and begin_at is not None:
-        raise click.UsageError("--cut-at takes the log's end away, --begin-at its beginning: one")
+        raise click.UsageError(
+            "--cut-at removes the end of the log, --begin-at its start: give one"
+        )
     if rename and not dry_run:
-        give_names_back(root, say)
+        restore_names(root, say)
         return
     if _explain_renamed(root, is_asked=rename):
         if cut_at is not None or begin_at is not None:
-            raise click.UsageError("files were renamed: run it with --rename first")
+            raise click.UsageError("files were renamed: run with --rename first")
         return
     if begin_at is not None:
         _begin(root, begin_at, index_slots, dry_run=dry_run, yes=yes)
@@ -264,14 +266,14 @@ def repair(
             _explain(offline, [loss], cut=False)
             return
         if not yes:
-            raise click.UsageError("cutting loses messages for good: give --yes, too")
+            raise click.UsageError("the cut loses messages for good: confirm with --yes")
         _explain(offline, [loss], cut=True)
     cut_log(root, loss, config_of_store(root, index_slots), say)
-    say(f"the log ends at {cut_at} now")
+    say(f"the log now ends at {cut_at}")
 
 
 def _explain_renamed(root: Path, *, is_asked: bool) -> bool:
-    """Name the log files that have each other's names; whether there are any, or it was asked."""
+    """List the misnamed log files. Returns whether there are any, or it was asked for."""
     with OfflineStore(root) as offline:
         found = sorted(renames(offline.files).items())
     if as_json() and (found or is_asked):
@@ -287,26 +289,26 @@ def _explain_renamed(root: Path, *, is_asked: bool) -> bool:
 def _begin(root: Path, begin_at: int, index_slots: int | None, *, dry_run: bool, yes: bool) -> None:
     with OfflineStore(root) as offline:
         say(
-            f"the log begins at {offline.min_offset}; with --begin-at {begin_at} whatever it had "
-            f"before {begin_at} is lost, and groups that had not read it go on behind it"
+            f"the log starts at {offline.min_offset}; with --begin-at {begin_at} everything before "
+            f"{begin_at} is lost, and groups that have not read it continue after it"
         )
     if dry_run:
         return
     if not yes:
-        raise click.UsageError("this gives messages up for good: give --yes, too")
+        raise click.UsageError("this loses messages for good: confirm with --yes")
     begin(root, begin_at, config_of_store(root, index_slots), say)
-    say(f"the log begins at {begin_at} now")
+    say(f"the log now starts at {begin_at}")
 
 
 def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None:
-    """Say what is damaged and what a cut there costs. cut: whether that cut follows."""
+    """Print the damage and what a cut there costs. cut: whether that cut follows."""
     missing = offline.missing_start()
     if not as_json():
         if missing is not None:
             click.echo(
-                f"the log began at physical offset {missing} and begins at {offline.min_offset} "
-                "now: files are missing. Put them back, or give them up with --begin-at "
-                f"{offline.min_offset} --yes"
+                f"the log started at physical offset {missing} and now starts at "
+                f"{offline.min_offset}: files are missing. Put them back, or give them up with "
+                f"--begin-at {offline.min_offset} --yes"
             )
         for loss in found:
             _explain_one(offline, loss)
@@ -336,25 +338,26 @@ def _explain_one(offline: OfflineStore, loss: Loss) -> None:
         click.echo(f"damage at physical offset {loss.cut_at} ({path}): {loss.reason}")
         if loss.damaged_end is not None:
             size = loss.damaged_end - loss.cut_at
-            click.echo(f"  {size} bytes hold no readable record; sound ones go on behind them")
+            click.echo(f"  {size} bytes contain no readable record; sound ones follow them")
     lost = sum(loss.records.values())
     size = loss.end - loss.cut_at
     click.echo(
-        f"  a cut at {loss.cut_at} takes {size} bytes with {lost} sound records out of the log; "
-        f"the first {min(size, CUT_BYTES_MAX)} bytes stay in {offline.store.cut_dir}"
+        f"  a cut at {loss.cut_at} removes {size} bytes with {lost} sound records from the log; "
+        f"the first {min(size, CUT_BYTES_MAX)} bytes are kept in {offline.store.cut_dir}"
     )
     for (topic, queue), count in sorted(loss.records.items()):
         click.echo(f"    topic {topic} queue {queue}: {count} messages")
     if lost:
-        click.echo("  queue offsets start again behind the last message that is left")
+        click.echo("  new messages reuse queue offsets after the last remaining message")
     if any(topic == STATE_TOPIC for topic, _ in loss.records):
         click.echo(
-            f"  topics, groups and offsets are then as they were at {loss.cut_at}: what was made "
-            "behind it is lost, too"
+            f"  topics, groups and offsets are then as they were at {loss.cut_at}: later changes "
+            "are lost, too"
         )
     if loss.beginning is not None:
         click.echo(
-            f"  or --begin-at {loss.beginning.start} --yes: the log begins behind the damage, with "
+            f"  or --begin-at {loss.beginning.start} --yes: the log starts after the damage, with "
             f"topics, groups and offsets as they were there; {loss.beginning.records} sound "
-            f"records before it are lost to consumers, their files stay in {offline.store.cut_dir}"
+            f"records before it are lost to consumers, their files are kept in "
+            f"{offline.store.cut_dir}"
         )

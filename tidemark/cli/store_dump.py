@@ -1,7 +1,7 @@
-"""``tidemark store dump``: every record, or every queue, as one JSON object per line. Read-only.
+"""``tidemark store dump``: prints records or queues as one JSON object per line. Read-only.
 
 The names are those of the API. ``--queues`` shows the queues as the next start will leave them: the
-units in the files up to the log's end, then those of records that were not dispatched yet.
+units in the files up to the log's end, then those of records that are not dispatched yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def record_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
-    """One line per record, in physical order; at last where the log ends."""
+    """Yield one line per record in physical order, and finally the end of the log."""
     for found in offline.windows():
         if isinstance(found, LogEnd):
             yield found
@@ -37,7 +37,7 @@ def record_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
 
 
 def record_facts(stored: Record, tags_code: int) -> dict[str, object]:
-    """A record with the names of the API, and the body's SHA-256."""
+    """Return a record with the names of the API, and the body's SHA-256."""
     return {
         "message_id": stored.message_id,
         "unique_id": stored.unique_id,
@@ -65,7 +65,7 @@ def record_facts(stored: Record, tags_code: int) -> dict[str, object]:
 
 
 def queue_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
-    """One line per (topic, queue), sorted; at last where the log ends."""
+    """Yield one line per (topic, queue), sorted, and finally the end of the log."""
     ends: dict[tuple[str, int], int] = {}
     for topic, queue in offline.queues():
         reader = offline.reader(topic, queue)
@@ -85,9 +85,9 @@ def queue_lines(offline: OfflineStore) -> Iterator[str | LogEnd]:
 def _undispatched(
     offline: OfflineStore, ends: dict[tuple[str, int], int], state: BrokerState
 ) -> tuple[LogEnd, dict[tuple[str, int], list[Entry]]]:
-    """Where the log ends, and the records that have no unit in any file, by queue.
+    """Return the end of the log, and the records without a unit in any file, by queue.
 
-    state: gets what the log's state records say.
+    state: the log's state records are applied to it.
     """
     behind: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     for found in offline.windows():
@@ -111,7 +111,7 @@ def _queue_facts(
     behind: list[Entry],
     begins: int,
 ) -> dict[str, object]:
-    """begins: nothing below is shown; the topic was deleted there."""
+    """Describe a queue. begins: no unit below it is shown, because the topic was deleted there."""
     end: int = reader.max_offset(log_end)
     first: int = min(reader.min_offset(offline.min_offset), end)
     if behind and reader.directory_is_empty:
@@ -119,7 +119,7 @@ def _queue_facts(
     first = max(first, begins)
     units = list(_units(reader, first, end, log_end))
     for entry in behind:
-        # Behind a lost log tail the files count further than the log; numbers start again there.
+        # After a lost log tail the files extend further than the log; offsets are reused there.
         if entry.queue_offset == end:
             if end >= first:
                 units.append(_unit(end, entry.physical_offset, entry.size, entry.tags_code))
@@ -136,7 +136,7 @@ def _queue_facts(
 def _units(
     reader: ConsumeQueueReader, first: int, end: int, log_end: int
 ) -> Iterator[dict[str, int]]:
-    """Units from first to end; those whose file is missing are left out."""
+    """Yield the units from first to end, without those whose file is missing."""
     at = first
     while at < end:
         units = reader.units(at, UNITS_AT_ONCE, log_end)

@@ -1,8 +1,8 @@
-"""``tidemark store rebuild`` and ``repair``: derived files anew from the log; damage cut off it.
+"""``tidemark store rebuild`` and ``repair``: rebuild derived files from the log, cut off damage.
 
-Both hold all four locks of the store, so no service runs. Queues and index hold nothing that the
-log does not: they are removed and dispatched again by reput itself, in its own process. Killed
-anywhere, the same command may be run again: what is missing then is found at every start.
+Both hold all four locks of the store, so that no service runs. Queues and index contain only data
+that is in the log: they are removed, and reput dispatches the log again in its own process. After a
+kill at any point the same command may be run again; every start detects what is missing.
 """
 
 from __future__ import annotations
@@ -42,52 +42,52 @@ from tidemark.formats.scan import Entry
 
 ZEROS_AT_ONCE: Final = 1 << 20
 RENAMED: Final = "-renamed"
-"""Ends the name in cut/ of a log file that is on its way to its own name."""
+"""Suffix in cut/ of a log file that is being moved to its own name."""
 QueueKey = tuple[str, int]
 
 
 class RebuildPlan(NamedTuple):
-    """What a rebuild removes: everything in it is made again from the log."""
+    """The files that a rebuild removes; all of them are recreated from the log."""
 
     queues: list[QueueKey]
     kept_queues: list[QueueKey]
-    """Queues all of whose records have expired: their files alone know how far they count."""
+    """Queues whose records have all expired: only their files record their next queue offset."""
     index_files: list[Path]
 
 
 class Beginning(NamedTuple):
-    """A file that the log may begin with: its first records are a whole snapshot of the state."""
+    """A file that can become the first of the log: it starts with a whole snapshot of the state."""
 
     start: int
     records: int
-    """Sound records before it: they would be lost."""
+    """Number of sound records before it, which would be lost."""
 
 
 class Loss(NamedTuple):
-    """What cutting the log at a place would take away."""
+    """What a cut of the log at an offset would remove."""
 
     cut_at: int
     reason: str
     damaged_end: int | None
-    """Where sound records go on behind the damage; None if none do."""
+    """Where sound records resume after the damage; None if none do."""
     end: int
-    """Behind the last byte that would be cut."""
+    """Offset after the last byte that would be cut."""
     records: dict[QueueKey, int]
-    """Sound records behind the damage, by topic and queue: they would be lost with it."""
+    """Sound records after the damage, by topic and queue, which would be lost with it."""
     beginning: Beginning | None = None
-    """The other way: the log begins behind the damage. None if no file there may be the first."""
+    """The alternative: the log starts after the damage. None if no file there can be the first."""
 
 
-# -- what there is to do --------------------------------------------------------------------------
+# -- planning -------------------------------------------------------------------------------------
 
 
 def config_of_store(root: Path, index_slots: int | None) -> StoreConfig:
-    """The sizes with which a store must be opened for writing. Raises BadRequest if none tell."""
+    """Return the sizes for opening a store for writing. Raises BadRequest if they are not known."""
     with OfflineStore(root) as offline:
         geometry = geometry_of_store(offline, index_slots)
         if geometry is None:
             raise BadRequest(
-                "nothing says how many slots the index files of this store have. "
+                "the number of slots of this store's index files is not known. "
                 "Nothing was changed.",
                 "Give --index-slots: RocketMQ's maxHashSlotNum, 5000000 by default.",
             )
@@ -97,7 +97,7 @@ def config_of_store(root: Path, index_slots: int | None) -> StoreConfig:
 def plan_rebuild(
     offline: OfflineStore, *, queues: bool, index: bool, topic: str | None
 ) -> RebuildPlan:
-    """Say what a rebuild would remove. Changes nothing."""
+    """Return what a rebuild would remove. Changes nothing."""
     chosen = [key for key in offline.queues() if queues and (topic is None or key[0] == topic)]
     kept = [key for key in chosen if _all_expired(offline, key)]
     files = []
@@ -112,10 +112,10 @@ def plan_rebuild(
 
 
 def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
-    """Whether a queue counts messages, none of which is in the log any more.
+    """Whether a queue has queue offsets but none of its messages is in the log any more.
 
-    Its numbering goes on from where it was; dispatched anew it would begin at 0, and consumers
-    would take new messages for ones they have seen.
+    Its next offset continues the old ones. After a new dispatch it would start at 0, and consumers
+    would skip new messages as already read.
     """
     reader = offline.reader(*key)
     try:
@@ -126,7 +126,7 @@ def _all_expired(offline: OfflineStore, key: QueueKey) -> bool:
 
 
 def losses(offline: OfflineStore) -> list[Loss]:
-    """For each damaged place: what cutting there would lose. Empty: nothing is damaged."""
+    """Return, for each damaged place, what a cut there would lose; empty without damage."""
     starts: list[tuple[int, str, int | None, Counter[QueueKey]]] = []
     beginnings = _Beginnings()
     end = 0
@@ -153,9 +153,10 @@ def losses(offline: OfflineStore) -> list[Loss]:
 
 
 class _Beginnings:
-    """Collects the files that the log may begin with, from its records in physical order.
+    """Collects the files that can become the first, from the log's records in physical order.
 
-    Without a snapshot at its beginning a log lacks topics and groups: files of RocketMQ have none.
+    Such a file needs a snapshot at its start; otherwise topics and groups would be missing. Files
+    of RocketMQ have no snapshot.
     """
 
     def __init__(self) -> None:
@@ -163,16 +164,16 @@ class _Beginnings:
         self._file: Beginning | None = None
         """The file whose snapshot is being read."""
         self._parts = 0
-        """Parts of it so far."""
+        """Number of its parts read so far."""
         self._records = 0
 
     def behind(self, offset: int) -> Beginning | None:
-        """The first one that begins behind offset."""
+        """Return the first such file that starts after offset."""
         at = bisect_right(self._found, offset, key=lambda beginning: beginning.start)
         return self._found[at] if at < len(self._found) else None
 
     def take(self, window: Window) -> None:
-        """The next records of the log."""
+        """Process the next records of the log."""
         for entry in window.entries:
             if entry.physical_offset == window.file_start:
                 self._file, self._parts = Beginning(window.file_start, self._records), 0
@@ -180,14 +181,14 @@ class _Beginnings:
             if self._file is None:
                 continue
             if not self._is_last_part(window, entry):
-                if self._parts == 0:  # the file does not begin with a snapshot
+                if self._parts == 0:  # the file does not start with a snapshot
                     self._file = None
                 continue
             self._found.append(self._file)
             self._file = None
 
     def _is_last_part(self, window: Window, entry: Entry) -> bool:
-        """Whether the entry completes the snapshot. Other records may lie between its parts."""
+        """Whether the entry completes the snapshot. Other records may be between its parts."""
         if entry.topic != log_walk.STATE_TOPIC:
             return False
         part = part_of(record.decode(window.view, window.at(entry)).body)
@@ -198,7 +199,7 @@ class _Beginnings:
 
 
 def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
-    """What cutting at a chosen place would lose. Raises BadRequest if it is no place to cut."""
+    """Return what a cut at a chosen offset would lose. Raises BadRequest if it is not possible."""
     lost: Counter[QueueKey] = Counter()
     is_boundary = False
     for found in walk(offline):
@@ -214,9 +215,9 @@ def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
             case LogEnd():
                 if not is_boundary and found.end != cut_at:
                     raise BadRequest(
-                        f"no record starts at physical offset {cut_at}, and no damage. "
+                        f"no record and no damage starts at physical offset {cut_at}. "
                         "Nothing was changed.",
-                        "Take an offset that `tidemark store repair --dry-run` names, or the "
+                        "Choose an offset that `tidemark store repair --dry-run` lists, or the "
                         "physical_offset of a record.",
                     )
                 end = found.end if found.last_byte is None else found.last_byte + 1
@@ -229,11 +230,11 @@ def loss_at(offline: OfflineStore, cut_at: int) -> Loss:
     raise AssertionError("walk() ends with a LogEnd")
 
 
-# -- doing it -------------------------------------------------------------------------------------
+# -- executing ------------------------------------------------------------------------------------
 
 
 def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
-    """Take all four locks. Raises StoreLocked naming who holds one."""
+    """Take all four locks. Raises StoreLocked naming the holder of one."""
     locks: dict[Role, RecordLock] = {}
     for role in Role:
         locks[role] = store.lock(role)
@@ -242,7 +243,7 @@ def hold_all(store: StoreDir, parts: ExitStack) -> dict[Role, RecordLock]:
 
 
 def rebuild(root: Path, plan: RebuildPlan, config: StoreConfig, say: Callable[[str], None]) -> None:
-    """Remove what the plan names and let reput make it again.
+    """Remove the files in the plan and let reput recreate them.
 
     Raises StoreLocked, CorruptRecord (nothing removed), DamagedFile if reput fails.
     """
@@ -255,7 +256,7 @@ def rebuild(root: Path, plan: RebuildPlan, config: StoreConfig, say: Callable[[s
 
 
 def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None]) -> None:
-    """Cut the log at ``loss.cut_at``, keep the bytes in cut/, make everything derived anew."""
+    """Cut the log at ``loss.cut_at``, keep the bytes in cut/, and rebuild all derived files."""
     with ExitStack() as parts, OfflineStore(root, config) as offline:
         store = offline.store
         locks = hold_all(store, parts)
@@ -267,8 +268,8 @@ def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None])
                 reason="repair",
             )
             say(f"kept {loss.end - loss.cut_at} bytes in {kept}")
-        # Queues, index and checkpoint say that what is cut was durable: they go first. A kill from
-        # here on leaves damage as it was, or a torn tail, and less to rebuild from.
+        # Queues, index and checkpoint claim that the cut bytes were durable, so they are removed
+        # first. A kill from here on leaves the damage, or a torn tail, and fewer derived files.
         plan = plan_rebuild(offline, queues=True, index=True, topic=None)
         _remove_derived(offline, plan)
         with suppress(FileNotFoundError):
@@ -281,16 +282,16 @@ def cut(root: Path, loss: Loss, config: StoreConfig, say: Callable[[str], None])
 
 
 def begin(root: Path, begin_at: int, config: StoreConfig, say: Callable[[str], None]) -> None:
-    """Let the log begin at begin_at, where one of its files does: what was before is lost.
+    """Let the log start at begin_at, the start of one of its files; earlier data is lost.
 
-    Whole files before it are kept in cut/. Queues and index are compared with what is left.
+    Whole files before it are kept in cut/. Queues and index are adapted to the remaining log.
     """
     with ExitStack() as parts, OfflineStore(root, config) as offline:
         store, files = offline.store, offline.files
         if begin_at not in files.starts:
             raise BadRequest(
-                f"no commit log file begins at {begin_at}. Nothing was changed.",
-                "Take an offset that `tidemark store repair` names.",
+                f"no commit log file starts at {begin_at}. Nothing was changed.",
+                "Choose an offset that `tidemark store repair` lists.",
             )
         locks = hold_all(store, parts)
         store.disk.make_directory(store.cut_dir)
@@ -305,11 +306,11 @@ def begin(root: Path, begin_at: int, config: StoreConfig, say: Callable[[str], N
         _dispatch(offline, locks, say)
 
 
-def give_names_back(root: Path, say: Callable[[str], None]) -> None:
-    """Give log files that lie under other names than their own the right ones. Nothing is lost.
+def restore_names(root: Path, say: Callable[[str], None]) -> None:
+    """Rename log files that have other names than their own. Nothing is lost.
 
-    They go through cut/, so that no file ever takes another's place; killed anywhere, the same
-    command may be run again. Raises BadRequest if two files are the same part of the log.
+    They are moved through cut/, so that no file ever replaces another. After a kill at any point
+    the same command may be run again. Raises BadRequest if two files are the same part of the log.
     """
     with ExitStack() as parts, OfflineStore(root) as offline:
         store, files = offline.store, offline.files
@@ -326,20 +327,20 @@ def give_names_back(root: Path, say: Callable[[str], None]) -> None:
             if entry.name.endswith(RENAMED):
                 name = entry.name.removesuffix(RENAMED)
                 disk.rename(store.cut_dir / entry.name, store.commit_log_dir / name)
-                say(f"{name} has its name again")
+                say(f"{name} has its own name again")
         disk.sync_directory(store.commit_log_dir)
         disk.sync_directory(store.cut_dir)
 
 
 def renames(files: LogFiles) -> dict[int, int]:
-    """Start by name → the start to be named after, of every log file that has to be renamed."""
+    """Map the start in the name of every log file to be renamed to its true start."""
     moves = files.misnamed()
     vacated = sorted(set(moves) - set(moves.values()))
     for start in sorted(set(moves.values()) & set(files.starts) - set(moves)):
         if files.first_record(start) is not None:
             named = next(name for name, true in moves.items() if true == start)
             raise _two_of_one(files, start, named)
-        moves[start] = vacated.pop(0)  # it holds no record: it was made ahead
+        moves[start] = vacated.pop(0)  # a preallocated file without records
     names = dict(zip(moves.values(), moves, strict=False))
     for start, true in moves.items():
         if names[true] != start:
@@ -351,7 +352,7 @@ def _two_of_one(files: LogFiles, start: int, other: int) -> BadRequest:
     return BadRequest(
         f"{files.path(start)} and {files.path(other)} are the same part of the log. "
         "Nothing was changed.",
-        "Move the older one out of the directory, and run this again.",
+        "Move the older one out of the directory, and run this command again.",
     )
 
 
@@ -360,7 +361,7 @@ def _recover(
 ) -> Recovered:
     """Find the log's end as every start does, and publish it for reput.
 
-    Damaged positions are cleared, those of services that do not run on this node included.
+    Damaged positions are cleared, including those of services that do not run on this node.
     """
     store.open_or_create()
     store.mark_running()
@@ -375,7 +376,7 @@ def _recover(
         positions.close()
     if recovered.cut is not None:
         say(f"cut a torn tail at {recovered.cut.start}, kept in {recovered.cut.path}")
-    say(f"the log holds physical offsets {recovered.min_offset} to {recovered.end}")
+    say(f"the log contains physical offsets {recovered.min_offset} to {recovered.end}")
     return recovered
 
 
@@ -396,7 +397,7 @@ def _remove_derived(offline: OfflineStore, plan: RebuildPlan) -> None:
 
 
 def _zero(offline: OfflineStore, cut_at: int) -> None:
-    """Zero the log from cut_at on; durable on return. Later files are removed."""
+    """Zero the log from cut_at on and remove later files; durable on return."""
     files, disk = offline.files, offline.disk
     first = files.start_of(cut_at)
     for start in reversed([start for start in files.starts if start > first]):
@@ -407,7 +408,7 @@ def _zero(offline: OfflineStore, cut_at: int) -> None:
         try:
             for at in range(cut_at - first, files.file_size, ZEROS_AT_ONCE):
                 size = min(ZEROS_AT_ONCE, files.file_size - at)
-                if file.pread(size, at).strip(b"\0"):  # what is a hole stays one
+                if file.pread(size, at).strip(b"\0"):  # holes are kept
                     file.pwrite(bytes(size), at)
             file.sync()
         finally:
@@ -418,11 +419,11 @@ def _zero(offline: OfflineStore, cut_at: int) -> None:
 def _dispatch(
     offline: OfflineStore, locks: dict[Role, RecordLock], say: Callable[[str], None]
 ) -> None:
-    """Let reput dispatch the whole log and end; the store is clean then."""
+    """Let reput dispatch the whole log and end; afterwards the store is marked clean."""
     locks.pop(Role.REPUT).release()
     _run_reput(offline.store.root, offline.config, say)
     with suppress(StoreLocked):
-        # Somebody may start reput right now; then abort stays, and it is no concern of ours.
+        # If another process starts reput just now, it owns the store's state from then on.
         lock = offline.store.lock(Role.REPUT)
         offline.store.mark_clean()
         lock.release()
@@ -430,7 +431,7 @@ def _dispatch(
 
 def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> None:
     say("dispatching the log into queues and index")
-    # A directory of its own for sockets, too: below the store the path may be too long for them.
+    # A separate directory for sockets: a path below the store may be too long for them.
     with tempfile.TemporaryDirectory(prefix="tidemark-") as run_dir:
         settings = Path(run_dir, "reput.toml")
         settings.write_text("".join(_settings(config, run_dir)), encoding="utf-8")
@@ -445,27 +446,27 @@ def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> N
         )
     if done.returncode:
         raise DamagedFile(
-            f"the queues and the index are not whole: {why_it_ended(done.stderr, done.returncode)} "
-            "The log was not changed.",
+            "the queues and the index are incomplete: "
+            f"{why_it_ended(done.stderr, done.returncode)} The log was not changed.",
             "Remove the cause and run the same command again.",
         )
 
 
 def why_it_ended(stderr: str, status: int) -> str:
-    """The sentence that a service ends with; its last words if it did not come to that."""
+    """Return the error message of a service; its last output lines if there is none."""
     lines = stderr.strip().splitlines()
-    told = [line for line in lines if line.startswith("tidemark: ")]
-    if told:
-        return told[-1].removeprefix("tidemark: ")
+    messages = [line for line in lines if line.startswith("tidemark: ")]
+    if messages:
+        return messages[-1].removeprefix("tidemark: ")
     return f"reput ended with status {status}: " + " / ".join(lines[-3:])
 
 
 def _settings(config: StoreConfig, run_dir: str) -> Iterator[str]:
-    """The store's own sizes and delay levels, as settings of a service."""
+    """Yield the store's own sizes and delay levels as settings of a service."""
     yield f"run_dir = {json.dumps(run_dir)}\n[store]\n"
     for name, value in config.sizes.items():
         yield f"{name} = {json.dumps(value)}\n"
-    # Units of delayed messages made by other levels are due at other times.
+    # With other levels, units of delayed messages would get other delivery times.
     yield f"delay_levels = {json.dumps(config.delay_levels)}\n"
     if config.visible_after == "confirmed":
         yield f"visible_after = {json.dumps(config.visible_after)}\n"

@@ -1,9 +1,9 @@
-"""``tidemark store verify``: does every byte of a store fit to every other? Read-only.
+"""``tidemark store verify``: checks all files of a store against each other. Read-only.
 
-One walk over the log, in physical order. Every record is validated, its unit in the consume queue
-and its entries in the index are compared with it; what is left over in queues and index afterwards
-points to nothing. *Damage* is what no start repairs by itself or what should not be possible;
-a *remark* is what the next start puts right, such as a torn tail.
+It makes one pass over the log in physical order. Every record is validated, and its unit in the
+consume queue and its entries in the index are compared with it; the remaining units and entries
+have no record. *Damage* is what no start repairs or what should be impossible. A *remark* is what
+the next start repairs, such as a torn tail.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tidemark.offsets import UNIT_SIZE
 
 READERS_MAX: Final = 256
 DAMAGES_MAX: Final = 1000
-"""So many are named; the rest is counted. A file of zeros has a million of them."""
+"""Maximum number of listed damages; others are only counted. A file of zeros has a million."""
 
 QueueKey = tuple[str, int]
 
 
 class Damage(NamedTuple):
-    """One place that does not fit."""
+    """One damaged place."""
 
     where: str
-    """A path below the store."""
+    """Path below the store."""
     byte: int | None
-    """Offset in the file; None if it is the file as a whole."""
+    """Offset in the file; None if the file as a whole is damaged."""
     problem: str
 
 
 @dataclass(slots=True)
 class Report:
-    """What was found."""
+    """The result of a verification."""
 
     log_min: int = 0
     log_end: int = 0
@@ -60,13 +60,13 @@ class Report:
     index_files: int = 0
     index_entries: int = 0
     not_dispatched: int = 0
-    """Records whose unit is still to come."""
+    """Number of records whose unit is not created yet."""
     damages: list[Damage] = field(default_factory=list)
     damages_not_named: int = 0
     remarks: list[str] = field(default_factory=list)
 
     def damage(self, where: str, byte: int | None, problem: str) -> None:
-        """Note one, as long as there are not too many."""
+        """Add a damage; beyond the maximum it is only counted."""
         if len(self.damages) < DAMAGES_MAX:
             self.damages.append(Damage(where, byte, problem))
         else:
@@ -74,7 +74,7 @@ class Report:
 
     @property
     def damage_count(self) -> int:
-        """All of them, named or not."""
+        """Number of all damages, listed or not."""
         return len(self.damages) + self.damages_not_named
 
 
@@ -84,9 +84,9 @@ def verify(
     index_slots: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Check the whole store. index_slots: slots per index file where nothing says how many."""
+    """Check the whole store. index_slots: slots per index file if the store does not record it."""
     report = Report(log_min=offline.min_offset)
-    # Read before the log: what a running reput dispatches while we walk must not look missing.
+    # Read before the log, so that records dispatched meanwhile do not count as missing.
     _check_start(offline, report)
     queues = _QueueCheck(offline, report)
     index = IndexCheck(offline, report.damage, report.remarks.append, slots=index_slots)
@@ -110,8 +110,8 @@ def verify(
     _check_small_files(offline, report)
     if report.not_dispatched:
         report.remarks.append(
-            f"{report.not_dispatched} records are not dispatched yet; the next start of reput "
-            "does that"
+            f"{report.not_dispatched} records are not dispatched yet; reput does that at its next "
+            "start"
         )
     return report
 
@@ -122,7 +122,8 @@ def _check_start(offline: OfflineStore, report: Report) -> None:
         report.damage(
             f"commitlog/{offset_name(missing)}",
             None,
-            f"the log began at {missing} and begins at {offline.min_offset} now: files are missing",
+            f"the log started at {missing} and now starts at {offline.min_offset}: files are "
+            "missing",
         )
 
 
@@ -150,7 +151,7 @@ def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
 
 
 def report_facts(report: Report) -> dict[str, object]:
-    """A report as a program reads it."""
+    """Return a report for output as JSON."""
     return {
         "log_min_offset": report.log_min,
         "log_end": report.log_end,
@@ -168,43 +169,43 @@ def report_facts(report: Report) -> dict[str, object]:
 
 
 class _Missing:
-    """Records of a queue that have no unit: how many, and the last of them."""
+    """Records of a queue without a unit: their number and the last of them."""
 
     def __init__(self) -> None:
         self.count = 0
         self.last: deque[tuple[int, int]] = deque(maxlen=DAMAGES_MAX)
-        """(queue offset, physical offset)."""
+        """Pairs of (queue offset, physical offset)."""
 
     def add(self, entry: Entry) -> None:
-        """One more."""
+        """Add a record."""
         self.count += 1
         self.last.append((entry.queue_offset, entry.physical_offset))
 
 
 class _QueueCheck:
-    """Units against records. Reads each queue's files as their records come by."""
+    """Compares units with records. It reads each queue's files along with their records."""
 
     def __init__(self, offline: OfflineStore, report: Report) -> None:
         self._offline = offline
         self._report = report
         self._readers: OrderedDict[QueueKey, ConsumeQueueReader] = OrderedDict()
         self._next: dict[QueueKey, int] = {}
-        """Queue offset that the next record of a queue must have."""
+        """Expected queue offset of the next record of a queue."""
         self._matched: dict[QueueKey, int] = {}
         self._levels = [
             parse_delay_levels(text)
             for text in described_delay_levels(offline.disk, offline.store.description_path)
         ]
         self._due_unknown = 0
-        """Units of delayed messages whose due time nothing proves or disproves."""
+        """Units of delayed messages whose due time cannot be checked."""
         self.state = BrokerState()
-        """What the state records that were passed say."""
+        """State after the state records read so far."""
         self._missing: dict[QueueKey, _Missing] = {}
-        """Records without a unit. Damage, unless a later record says that the topic was deleted."""
+        """Records without a unit: damage unless a later record shows that the topic was deleted."""
         self._named: set[tuple[QueueKey, int]] = set()
-        """Units that were found damaged by their record: not to be named again."""
+        """Units whose damage was already reported together with their record."""
         self.lost_records = False
-        """Records could not be read: numbers that jump are their doing."""
+        """Whether some records could not be read; then gaps in queue offsets are not reported."""
         clean_foreign = offline.is_foreign and offline.store.was_clean
         self._complete_until = (
             EVERYTHING if clean_foreign else offline.slot(Slot.DISPATCHED_DURABLE)
@@ -216,8 +217,8 @@ class _QueueCheck:
             return
         key = entry.topic, entry.queue_id
         if entry.sys_flag & INNER_BATCH:
-            # RocketMQ queues it in batchconsumequeue/ only. It counts as several messages, so the
-            # number of the record behind it is not known.
+            # RocketMQ queues it only in batchconsumequeue/. It counts as several messages, so the
+            # queue offset of the next record is not known.
             self._next.pop(key, None)
             return
         reader = self._reader(key)
@@ -251,10 +252,10 @@ class _QueueCheck:
             self._report.not_dispatched += 1
 
     def _is_due_by_other_levels(self, entry: Entry, unit: Unit, expected: Unit) -> bool:
-        """Whether a delayed message's unit differs in its due time alone, and may do so.
+        """Whether the unit of a delayed message differs only in its due time, and legitimately.
 
-        The due time is the store time and the delay of the level, as it was set when the unit was
-        made. Where tidemark.json records no levels, nothing is known of them.
+        The due time is the store time plus the delay of the level when the unit was created. If
+        tidemark.json records no levels, the old levels are not known.
         """
         level = entry.queue_id
         current = self._offline.config.delay_levels_ms
@@ -287,12 +288,12 @@ class _QueueCheck:
         self._next[key] = entry.queue_offset + 1
 
     def finish(self, log_end: int) -> None:
-        """What is in the files and belongs to no record."""
+        """Report units that belong to no record, and records without a unit."""
         if self._due_unknown:
             self._report.remarks.append(
-                f"{self._due_unknown} delayed messages are due at other times than the usual delay "
-                "levels say; this store does not record its levels, so their due times were not "
-                "checked. A broker of this version records them when it starts"
+                f"{self._due_unknown} delayed messages have due times that differ from the current "
+                "delay levels. This store does not record its levels, so these times were not "
+                "checked. A broker of this version records the levels when it starts"
             )
         for key, missing in self._missing.items():
             self._judge_missing(key, missing)
@@ -304,7 +305,7 @@ class _QueueCheck:
             self._readers.popitem()[1].close()
 
     def _judge_missing(self, key: QueueKey, missing: _Missing) -> None:
-        """Name the records without a unit that their topic shows."""
+        """Report the records without a unit that are visible in their topic."""
         topic = self.state.find(key[0])
         begins = 0 if topic is None else topic.min_offsets.get(key[1], 0)
         for queue_offset, physical_offset in missing.last:
@@ -326,7 +327,7 @@ class _QueueCheck:
         if behind and not self._offline.in_use:
             self._report.remarks.append(
                 f"topic {key[0]} queue {key[1]}: {behind} units point behind the log's end; the "
-                "next start cuts them"
+                "next start removes them"
             )
         first = reader.min_offset(self._offline.min_offset)
         in_log = sum(
@@ -341,11 +342,11 @@ class _QueueCheck:
                 and (key, number) not in self._named
                 and not self._has_record(key, number, unit)
             ):
-                self._damage(key, number, f"the unit {_shown(unit)} points to no record of its own")
+                self._damage(key, number, f"the unit {_shown(unit)} does not point to its record")
 
     def _has_record(self, key: QueueKey, number: int, unit: Unit) -> bool:
         if unit.physical_offset < self._offline.min_offset:
-            return True  # expired: nothing can be said
+            return True  # expired, so it cannot be checked
         files = self._offline.files
         start = files.start_of(unit.physical_offset)
         if start not in files.starts:
@@ -391,15 +392,15 @@ def _shown(unit: Unit) -> str:
 
 
 def _check_small_files(offline: OfflineStore, report: Report) -> None:
-    """The checkpoint page and the JSON files: all of them can be made again."""
+    """Check the checkpoint page and the JSON files; all of them can be recreated."""
     facts = offline.disk.stat(offline.store.checkpoint_path)
     if facts is not None and facts.size != SIZE:
-        report.damage("checkpoint", None, f"{facts.size} bytes, not {SIZE}; it is made anew")
+        report.damage("checkpoint", None, f"{facts.size} bytes, not {SIZE}; it is recreated")
     for slot in offline.damaged_slots():
         report.damage(
             "checkpoint",
             slot * SLOT_SIZE,
-            f"{slot.name} is not what was published: its check does not fit; it is not believed",
+            f"{slot.name} is not the published value: its check does not match; it is ignored",
         )
     for entry in offline.disk.list_directory(offline.store.config_dir):
         if not entry.name.endswith(".json"):
@@ -409,6 +410,6 @@ def _check_small_files(offline: OfflineStore, report: Report) -> None:
         try:
             json_dialect.loads(file.pread(file.size, 0).decode())
         except ValueError as error:
-            report.damage(f"config/{entry.name}", None, f"it is no JSON: {error}")
+            report.damage(f"config/{entry.name}", None, f"it is not JSON: {error}")
         finally:
             file.close()

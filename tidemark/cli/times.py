@@ -1,4 +1,4 @@
-"""Times as people type and read them: milliseconds, ISO 8601, ``10m`` ago; lengths: ``7d``."""
+"""Parses and formats times (milliseconds, ISO 8601, ``10m`` ago) and durations (``7d``)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_
 
 
 def parse_time_ms(text: str, *, now_ms: int) -> int:
-    """Milliseconds since 1970 for a typed time; local time where it names no zone.
+    """Parse a time to milliseconds since 1970; local time if it has no zone.
 
-    Raises ValueError with what is understood.
+    Raises ValueError with the accepted forms.
     """
     if text.isascii() and text.isdigit():
         return int(text)
@@ -50,13 +50,13 @@ TIMESTAMP: Final = _Timestamp()
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of a typed length of time: ``250ms``, ``90s``, ``12h``, ``7d``.
+    """Parse a duration to milliseconds: ``250ms``, ``90s``, ``12h``, ``7d``.
 
-    Raises ValueError with what is understood; a bare number says no unit and is none.
+    Raises ValueError with the accepted forms; a number without a unit is rejected.
     """
     length = _AGO.fullmatch(text)
     if length is None or not text.isascii():
-        raise ValueError(f"{text!r} is not a length of time: give a number and ms, s, m, h or d")
+        raise ValueError(f"{text!r} is not a duration: give a number and ms, s, m, h or d")
     return int(length[1]) * _UNIT_MS[length[2]]
 
 
@@ -75,23 +75,25 @@ class _Duration(click.ParamType[int]):
 
 
 DURATION: Final = _Duration()
-"""Option type: a length of time, as milliseconds."""
+"""Option type: a duration in milliseconds."""
 
 
 def shown_time(time_ms: int | None) -> str | None:
-    """A time for a person, local, to the millisecond; None for one that is not known."""
+    """Format a time in local time to the millisecond; None for an unknown one."""
     if time_ms is None:
         return None
     try:
         time_local = datetime.datetime.fromtimestamp(time_ms / 1000).astimezone()
     except (ValueError, OverflowError, OSError):
-        return str(time_ms)  # beyond the calendar: the number is still right
+        return str(time_ms)  # outside the calendar's range
     return time_local.isoformat(timespec="milliseconds")
 
 
 def shown_duration(time_ms: int | None) -> str | None:
-    """A length of time in the largest unit that tells it exactly, as ``parse_duration_ms`` reads
-    it; None for one that is not set."""
+    """Format a duration in the largest exact unit, which ``parse_duration_ms`` can parse.
+
+    None for one that is not set.
+    """
     if time_ms is None:
         return None
     if time_ms == 0:
@@ -101,7 +103,7 @@ def shown_duration(time_ms: int | None) -> str | None:
 
 
 def shown_about(seconds: float) -> str:
-    """A length of time for a person, to two digits or so: ``95 s``, ``38 min``, ``5 d``."""
+    """Format a duration to about two digits: ``95 s``, ``38 min``, ``5 d``."""
     for unit, length_s, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
         if seconds < most * length_s:
             return f"{seconds / length_s:.0f} {unit}"

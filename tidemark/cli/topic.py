@@ -1,4 +1,4 @@
-"""``tidemark topic``: make, list, show, delete."""
+"""``tidemark topic``: creates, lists, shows and deletes topics."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option(
-    "--queues", type=click.IntRange(min=1), help="How many.  [default: as before, 4 if new]"
+    "--queues", type=click.IntRange(min=1), help="How many.  [default: unchanged, 4 if new]"
 )
 @click.option(
     "--retention",
     type=DURATION,
-    help="How long a message can be read, such as 7d; 0ms: as long as it is kept.",
+    help="How long a message can be read, such as 7d; 0ms: as long as its file is kept.",
 )
 @url_option
 @output_option
 @expected_errors
 def create(name: str, queues: int | None, retention: int | None, url: str) -> None:
-    """Make a topic NAME, or give it this many queues and this retention."""
+    """Create a topic NAME, or give it this many queues and this retention."""
     made = with_client(
         url, lambda client: client.create_topic(name, queues=queues, retention_ms=retention)
     )
@@ -51,14 +51,14 @@ def create(name: str, queues: int | None, retention: int | None, url: str) -> No
     )
     if queues is not None and made.queues != queues:
         say(
-            f"{name} keeps its {made.queues} queues: none is ever removed. New messages go to the "
-            f"first {made.write_queues}."
+            f"{name} keeps its {made.queues} queues, because queues are never removed. New "
+            f"messages go to the first {made.write_queues}."
         )
         click.get_current_context().exit(1)
 
 
 @topic.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also topics that the broker keeps.")
+@click.option("--all", "everything", is_flag=True, help="Include the broker's internal topics.")
 @url_option
 @output_option
 @expected_errors
@@ -79,7 +79,7 @@ def list_topics(everything: bool, url: str) -> None:
 @output_option
 @expected_errors
 def show(name: str, url: str) -> None:
-    """Show the queues of topic NAME and what each holds."""
+    """Show the queues of topic NAME and their offset ranges."""
     found = with_client(url, lambda client: client.topic(name))
     print_rows(_ranges(found), ["queue", "min_offset", "max_offset", "messages"])
 
@@ -87,17 +87,17 @@ def show(name: str, url: str) -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for the name again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @url_option
 @output_option
 @expected_errors
 def delete(name: str, yes: bool, dry_run: bool, url: str) -> None:
     """Delete topic NAME: its messages can no longer be read."""
 
-    async def look(client: Client) -> Topic:
+    async def describe(client: Client) -> Topic:
         return await client.topic(name)
 
-    found = with_client(url, look)
+    found = with_client(url, describe)
     messages = sum(queue.max_offset - queue.min_offset for queue in found.ranges)
     what = f"topic {name}: {found.queues} queues, {messages} messages"
     if dry_run:

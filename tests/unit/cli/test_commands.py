@@ -136,7 +136,7 @@ def test_a_refused_line_is_named_with_what_was_stored_before(broker: FakeBroker)
     assert done.exit_code == 1
     assert "[bad-property]" in done.stderr
     assert "lines 3 to 4" in done.stderr
-    assert "Before it 2 lines" in done.stderr
+    assert "2 lines (4 bytes) were stored before it" in done.stderr
     assert "Traceback" not in done.stderr
 
 

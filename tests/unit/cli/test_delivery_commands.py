@@ -224,7 +224,7 @@ def test_lag_of_a_group_is_shown_queue_by_queue_and_what_is_unknown_has_a_reason
     assert known["in_flight"] == 0
     other = run(broker, "lag", "billing", "--topic", "other", "-o", "json")
     assert (other.exit_code, json.loads(other.stdout)) == (0, [])
-    assert "nothing to do with topic other; its topics: orders" in other.stderr
+    assert "does not read topic other; its topics: orders" in other.stderr
     table = run(broker, "lag", "billing").stdout.splitlines()
     assert len(table) == 3
     assert table[2].split()[:3] == ["orders", "1", "-"]
@@ -313,7 +313,7 @@ def test_delayed_messages_are_listed_over_pages_up_to_a_number(broker: CannedBro
     assert {one.query["topic"] for one in broker.asked} == {"orders"}
     few = run(broker, "delay", "list", "--max", "6")
     assert len(few.stdout.splitlines()) == 7
-    assert "6 listed, 10 wait in all" in few.stderr
+    assert "6 listed, 10 waiting in all" in few.stderr
 
 
 def test_a_delayed_message_is_cancelled_or_only_looked_for(broker: CannedBroker) -> None:

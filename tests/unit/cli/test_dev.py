@@ -8,8 +8,8 @@ import pytest
 
 from tidemark.cli.children import readable
 from tidemark.cli.dev import (
-    TELL_AFTER_S,
-    TELL_EVERY_S,
+    REPORT_AFTER_S,
+    REPORT_EVERY_S,
     StartProgress,
     greeting,
     group_greeting,
@@ -113,8 +113,8 @@ def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
 def test_a_healthy_start_prints_nothing_of_what_it_waits_for() -> None:
     # After two seconds a first start of a group printed "there is no store ...: does ha run?".
     progress = StartProgress(100.0)
-    end = 100.0 + TELL_AFTER_S
+    end = 100.0 + REPORT_AFTER_S
     assert not progress.is_due(end - 0.01)
     assert progress.is_due(end)
-    assert not progress.is_due(end + TELL_EVERY_S - 0.01)
-    assert progress.is_due(end + TELL_EVERY_S)
+    assert not progress.is_due(end + REPORT_EVERY_S - 0.01)
+    assert progress.is_due(end + REPORT_EVERY_S)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from services.ha.control import SOCKET_NAME as SERVED_NAME
 from tidemark.cli.cluster_calls import SOCKET_NAME
-from tidemark.cli.hand_over import Said, judge
+from tidemark.cli.hand_over import HaAnswer, judge
 from tidemark.cli.main import cli
 
 DONE = (200, {"master": "n1", "epoch": 8, "took_ms": 300})
@@ -153,5 +153,5 @@ def test_when_the_time_is_up_it_says_why(run_dir: Path, answer: tuple[int, dict[
 
 
 def test_an_answer_that_says_nothing_is_asked_about_again() -> None:
-    assert judge(Said(500, {})).done is None
-    assert judge(Said(502, {"detail": "cut short"})).why == "cut short"
+    assert judge(HaAnswer(500, {})).done is None
+    assert judge(HaAnswer(502, {"detail": "cut short"})).why == "cut short"

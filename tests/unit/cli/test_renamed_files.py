@@ -12,7 +12,7 @@ from tests.support.next_start import FILE, again, fill, fill_to
 from tests.support.small_store import SmallStore
 from tests.support.small_store import small as small
 from tidemark.cli.main import cli
-from tidemark.cli.store_rebuild import give_names_back
+from tidemark.cli.store_rebuild import restore_names
 from tidemark.errors import BadRequest, LogFilesMisnamed
 
 FILES = 4
@@ -62,7 +62,7 @@ def test_files_under_other_names_are_refused_and_given_their_names_back(
     done = CliRunner().invoke(cli, ["store", "repair", "--store", str(sound.store.root)])
     assert done.exit_code == 0
     assert done.output.count(" was renamed, it is ") >= len(renamed)
-    give_names_back(sound.store.root, lambda text: None)
+    restore_names(sound.store.root, lambda text: None)
     assert sound.log_bytes() == before
     assert again(sound).end == sound.end
 
@@ -80,8 +80,8 @@ def test_a_repair_that_was_killed_between_two_names_goes_on(sound: SmallStore) -
         raise Killed
 
     with pytest.raises(Killed):
-        give_names_back(sound.store.root, die)
-    give_names_back(sound.store.root, said.append)
+        restore_names(sound.store.root, die)
+    restore_names(sound.store.root, said.append)
     assert len(said) == 3
     assert sound.log_bytes() == before
 
@@ -92,6 +92,6 @@ def test_two_files_that_are_one_part_of_the_log_are_left_alone(sound: SmallStore
     with pytest.raises(LogFilesMisnamed):
         again(sound)
     with pytest.raises(BadRequest, match="same part of the log") as refused:
-        give_names_back(sound.store.root, lambda text: None)
+        restore_names(sound.store.root, lambda text: None)
     assert all(Path(sound.log_file(at)).name in str(refused.value) for at in (0, FILE))
     assert sound.log_bytes() == before

@@ -1,1 +1,1 @@
-"""``tidemark doctor``: what is wrong with a node's surroundings, before or while it runs."""
+"""``tidemark doctor``: finds problems of a node's environment, before or while it runs."""

@@ -1,7 +1,7 @@
-"""``tidemark doctor``: looks at a node's settings, disk, machine and nodes; says what to do.
+"""``tidemark doctor``: checks a node's settings, disk, machine and nodes, and gives advice.
 
-Changes nothing. Exit status 0 if nothing is wrong, 1 with a finding of level error, 2 not
-understood. Each check is bounded in time, and what could not be found out is said.
+It changes nothing. The exit status is 0 without errors, 1 with a finding of level error, 2 for a
+usage error. Each check has a time limit, and a check without a result is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARKS: Final = {Level.OK: "ok", Level.UNKNOWN: "??", Level.WARNING: "!!", Level.
 
 @click.command()
 @subject_options
-@click.option("--all", "show_all", is_flag=True, help="Show what is well, too.")
+@click.option("--all", "show_all", is_flag=True, help="Show passed checks, too.")
 @output_option
 @click.pass_context
 @expected_errors
@@ -35,7 +35,7 @@ def doctor(
     url: str | None,
     show_all: bool,
 ) -> None:
-    """Say what is wrong with a node's settings, disk, clock, limits and addresses."""
+    """Report problems with a node's settings, disk, clock, limits and addresses."""
     asked = subject(config, store, url)
     findings = examined(asked.files, asked.store, asked.urls)
     show(findings, show_all=show_all)
@@ -44,7 +44,7 @@ def doctor(
 
 
 def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str]) -> list[Finding]:
-    """All findings. files: settings by service; store: None for that of the settings."""
+    """Return all findings. files: settings by service; store: None for the one in the settings."""
     asked: dict[str, Asked] = {}
 
     def asking(service: str, path: Path) -> Sequence[Finding]:
@@ -71,7 +71,7 @@ def examined(files: Mapping[str, Path], store: Path | None, urls: Sequence[str])
 
 
 def show(findings: Sequence[Finding], *, show_all: bool) -> None:
-    """Print them: one JSON object, or the worst last, where a terminal's reader looks."""
+    """Print the findings: one JSON object, or lines with the worst last, above the prompt."""
     counts = Counter(finding.level for finding in findings)
     if as_json():
         summary = {level.value: counts[level] for level in Level}

@@ -1,6 +1,6 @@
-"""The disk under a store: its kind, its room, how long a flush takes, what it can do.
+"""Checks the disk under a store: file system, free space, flush time, and capabilities.
 
-Writes a few pages into a file without a name, which is gone when it is closed; nothing else.
+It writes only a few pages, into an unnamed file that disappears when it is closed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ NETWORK: Final = frozenset(
 LOCAL: Final = frozenset({"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 VOLATILE: Final = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
 USED_PERCENT_MAX: Final = 90
-"""The broker's default of ``disk_warning_percent``: above, sends are refused."""
+"""The broker's default of ``disk_warning_percent``: above it sends are rejected."""
 FILES_AHEAD: Final = 3
-"""Log files of room that a node needs: the one in use and those that are made ahead."""
+"""Log files that need space: the current one and the preallocated ones."""
 FLUSHES: Final = 40
 FLUSH_S: Final = 3.0
 PAGE_SIZE: Final = 4096
 FLUSH_USUAL_MS: Final = 10.0
-"""A disk of flash with a power-safe cache takes 0.05–1 ms, one without 1–5, a rotating one 8–15."""
+"""A flash disk with a power-safe cache takes 0.05-1 ms, one without 1-5, a rotating one 8-15."""
 FLUSH_MAX_MS: Final = 200.0
-"""From here on sends that wait for the disk are slower than what the alert PutSlow allows."""
+"""Above this, sends that wait for the disk are slower than the alert PutSlow allows."""
 ALLOCATED: Final = 1 << 20
 
 
 def checks(store: Path, settings: Mapping[str, Any] | None) -> list[Check]:
-    """What to look at for a store that exists, or that would be made there."""
+    """Return the checks for a store that exists, or that would be created there."""
     place = _existing(store)
     percent = int((settings or {}).get("disk_warning_percent", USED_PERCENT_MAX))
     shape = (settings or {}).get("store") or {}
@@ -55,7 +55,7 @@ def checks(store: Path, settings: Mapping[str, Any] | None) -> list[Check]:
 
 
 def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding:
-    """Whether the file system is one of this machine: all three processes map its files."""
+    """Check that the file system is local to this machine, since three processes map its files."""
     found = mounted_at(place, mounts.read_text(encoding="utf-8", errors="replace"))
     if found is None:
         return unknown("disk.kind", str(place), "its mount point is not in /proc/self/mountinfo")
@@ -66,8 +66,8 @@ def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding
             "disk.kind",
             Level.ERROR,
             str(place),
-            f"{where}, a network file system: mapped files and locks are not those of one kernel, "
-            "and a flush does not mean that the bytes are on a disk",
+            f"{where}, a network file system: mapped files and locks are not shared through one "
+            "kernel, and a flush does not guarantee that the bytes are on a disk",
             value=name,
             limit="ext4, xfs",
             code="doctor-network-disk",
@@ -78,7 +78,7 @@ def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding
             "disk.kind",
             Level.WARNING,
             str(place),
-            f"{where}: what is written there ends with the machine or the container",
+            f"{where}: data written there is lost with the machine or the container",
             value=name,
             limit="ext4, xfs",
             code="doctor-volatile-disk",
@@ -86,15 +86,15 @@ def kind(place: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> Finding
         )
     if name in LOCAL:
         return Finding("disk.kind", Level.OK, str(place), where, value=name)
-    return unknown("disk.kind", str(place), f"{where}, of which nothing is known here")
+    return unknown("disk.kind", str(place), f"{where}, which this check does not know")
 
 
 def space(place: Path, percent: int, file_size: int) -> list[Finding]:
-    """Room for messages and for the files that are made ahead; inodes."""
+    """Check the free space for messages and preallocated files, and the free inodes."""
     room = OsDisk().space(place)
     used_percent, free = room.used_percent, room.available
     if used_percent is None:
-        return [unknown("disk.space", str(place), "the file system does not say its size")]
+        return [unknown("disk.space", str(place), "the file system does not report its size")]
     ahead = FILES_AHEAD * file_size
     found = [
         _bounded(
@@ -103,7 +103,7 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
                 Level.ERROR,
                 str(place),
                 f"{used_percent} % used, {free / 2**30:.1f} GiB free: above {percent} % sends are "
-                "refused",
+                "rejected",
                 value=used_percent,
                 limit=percent,
                 unit="percent",
@@ -117,7 +117,7 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
                 "disk.room",
                 Level.WARNING,
                 str(place),
-                f"{free} bytes free; a log file has {file_size}, and {FILES_AHEAD} exist ahead",
+                f"{free} bytes free; a log file has {file_size}, and a node needs {FILES_AHEAD}",
                 value=free,
                 limit=ahead,
                 unit="bytes",
@@ -146,7 +146,7 @@ def space(place: Path, percent: int, file_size: int) -> list[Finding]:
 
 
 def flush(place: Path) -> Finding:
-    """How long it takes until a page is on disk: what every acknowledgement waits for."""
+    """Measure the time until a page is on disk, for which every acknowledgement waits."""
     try:
         descriptor = _nameless(place)
     except OSError as error:
@@ -175,13 +175,13 @@ def flush(place: Path) -> Finding:
         limit=FLUSH_USUAL_MS,
         unit="ms",
         code="doctor-slow-flush",
-        remedy="Use a faster disk, or one that others do not use; every ack waits for it.",
+        remedy="Use a faster disk, or one for this node alone; every ack waits for it.",
     )
     return _bounded(finding, holds=median <= FLUSH_USUAL_MS)
 
 
 def allocate(place: Path) -> Finding:
-    """Whether room can be taken ahead: else a full disk is met in the middle of a record."""
+    """Check that space can be allocated ahead; otherwise a full disk can interrupt a record."""
     try:
         descriptor = _nameless(place)
     except OSError as error:
@@ -199,7 +199,7 @@ def allocate(place: Path) -> Finding:
         "disk.allocate",
         Level.WARNING,
         str(place),
-        f"fallocate of {ALLOCATED} bytes took {blocks} on disk",
+        f"fallocate of {ALLOCATED} bytes allocated {blocks} on disk",
         value=blocks,
         limit=ALLOCATED,
         unit="bytes",
@@ -210,7 +210,7 @@ def allocate(place: Path) -> Finding:
 
 
 def together(store: Path) -> Finding:
-    """Whether log, queues and index are on one file system, whose room is the one we look at."""
+    """Check that log, queues and index are on one file system, the one whose space is measured."""
     devices = {}
     for name in ("", "commitlog", "consumequeue", "index", "ha", "config"):
         path = store / name
@@ -227,16 +227,16 @@ def together(store: Path) -> Finding:
         limit=1,
         unit="file systems",
         code="doctor-split-store",
-        remedy="Put the whole store on one file system: room is measured and kept for the log's.",
+        remedy="Put the whole store on one file system: free space is measured for the log's only.",
     )
     well = "log, queues and index are on one file system"
     return _bounded(finding, holds=len(set(devices.values())) == 1, well=well)
 
 
 def mounted_at(place: Path, mountinfo: str) -> tuple[str, str] | None:
-    """(kind of file system, mount point) of the longest mount point above; None if there is none.
+    """Return (file system type, mount point) of the longest mount point above; None if none.
 
-    mountinfo: as proc(5) describes it; blanks in paths are octal there.
+    mountinfo: in the format of proc(5), where blanks in paths are octal escapes.
     """
     real = str(place.resolve())
     best: tuple[str, str] | None = None
@@ -247,7 +247,7 @@ def mounted_at(place: Path, mountinfo: str) -> tuple[str, str] | None:
             continue
         point = fields[4].encode().decode("unicode_escape")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        # The later of two at the same point hides the earlier.
+        # A later mount at the same point hides the earlier one.
         if inside and (best is None or len(point) >= len(best[1])):
             best = (after.split(" ")[0], point)
     return best
@@ -258,14 +258,14 @@ def _nameless(place: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest directory above it that is there."""
+    """Return the path, or the nearest existing directory above it."""
     while not path.is_dir() and path != path.parent:
         path = path.parent
     return path
 
 
 def _bounded(finding: Finding, *, holds: bool, well: str | None = None) -> Finding:
-    """The finding as it is, or as being well."""
+    """Return the finding, or its version of level OK if the check passed."""
     if not holds:
         return finding
     cause = finding.cause if well is None else well
@@ -274,13 +274,13 @@ def _bounded(finding: Finding, *, holds: bool, well: str | None = None) -> Findi
 
 def _not_writable(check: str, place: Path, error: OSError) -> Finding:
     if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-        return unknown(check, str(place), f"no file without a name can be made: {error.strerror}")
+        return unknown(check, str(place), f"no unnamed file can be created: {error.strerror}")
     return Finding(
         check,
         Level.ERROR,
         str(place),
         f"cannot be written: {error.strerror}",
         code="doctor-not-writable",
-        remedy="Run as the user that owns the store (in the image 10001); look at the mount, "
-        "which may have become read-only after a fault of the disk.",
+        remedy="Run as the user that owns the store (in the image 10001); check the mount, "
+        "which may have become read-only after a disk failure.",
     )

@@ -1,7 +1,7 @@
-"""What a check says: a level, the cause with its number and limit, the remedy, a stable code.
+"""The result of a check: a level, the cause with its number and limit, the remedy, a stable code.
 
-Every code heads an entry of docs/runbook.md. What could not be found out is a finding of its own:
-silence would be read as health.
+Every code is a heading in docs/runbook.md. A check without a result is a finding as well, because
+its absence would be taken as success.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 CHECK_S: Final = 10.0
-"""A check that takes longer is given up: a file system that hangs, a name that nobody resolves."""
+"""Time limit of a check: a file system or a name lookup may hang."""
 
 
 class Level(StrEnum):
-    """How bad it is; the last one makes the command fail."""
+    """Severity, ascending; ERROR makes the command fail."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -25,26 +25,26 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
-    """What was looked at, ``disk.space``."""
+    """Name of the check, e.g. ``disk.space``."""
     level: Level
     subject: str
-    """Of what: a path, a node, an address."""
+    """What was checked: a path, a node, an address."""
     cause: str
     value: float | str | None = None
-    """What was found, in unit."""
+    """The measured value, in ``unit``."""
     limit: float | str | None = None
-    """What it is compared with, in unit."""
+    """The limit for the value, in ``unit``."""
     unit: str = ""
     code: str = ""
-    """A heading of docs/runbook.md; empty if it is well."""
+    """A heading of docs/runbook.md; empty if the check passed."""
     remedy: str = ""
 
 
 class Check(NamedTuple):
-    """Something to look at. The work blocks, and returns what it found."""
+    """A check to run. ``work`` blocks and returns the findings."""
 
     name: str
     subject: str
@@ -52,15 +52,15 @@ class Check(NamedTuple):
 
 
 def unknown(check: str, subject: str, cause: str, remedy: str = "") -> Finding:
-    """What could not be found out, and why."""
+    """Return a finding for a check that has no result, with the reason."""
     return Finding(check, Level.UNKNOWN, subject, cause, code="doctor-cannot-tell", remedy=remedy)
 
 
 def carried_out(checks: Sequence[Check], *, seconds: float = CHECK_S) -> list[Finding]:
-    """All findings, in the order of the checks, which run side by side; at most ``seconds`` long.
+    """Run checks in parallel, each for at most ``seconds``; return findings in order of checks.
 
-    In daemon threads: a call into a dead network file system cannot be broken off, and is left
-    behind when the process ends.
+    They run in daemon threads, because a call into a dead network file system cannot be
+    interrupted; such a thread is abandoned when the process ends.
     """
     results: list[list[Finding]] = [[] for _ in checks]
     defects: list[BaseException] = []
@@ -69,7 +69,7 @@ def carried_out(checks: Sequence[Check], *, seconds: float = CHECK_S) -> list[Fi
         try:
             results[index] = list(check.work())
         except OSError as error:
-            results[index] = [unknown(check.name, check.subject, f"cannot be looked at: {error}")]
+            results[index] = [unknown(check.name, check.subject, f"cannot be checked: {error}")]
         except BaseException as error:  # noqa: BLE001 raised again by the caller, not in a thread
             defects.append(error)
 
@@ -87,11 +87,11 @@ def carried_out(checks: Sequence[Check], *, seconds: float = CHECK_S) -> list[Fi
                     check.name,
                     Level.ERROR,
                     check.subject,
-                    f"did not answer within {seconds:.0f} s and was given up",
+                    f"did not answer within {seconds:.0f} s and was abandoned",
                     limit=seconds,
                     unit="s",
                     code="doctor-timed-out",
-                    remedy="Look at it by hand: a disk or network that hangs stops a node as well.",
+                    remedy="Check it by hand: a disk or network that hangs stops a node as well.",
                 )
             ]
     if defects:

@@ -1,7 +1,7 @@
-"""This machine: its clocks, what it allows a process, the Python that runs here.
+"""Checks this machine: its clocks, its limits for a process, and the Python in use.
 
-Limits are those of the process that looks: a service that was started otherwise (a unit, a pod)
-has its own, which its metrics tell (``process_max_fds``).
+Limits are those of the current process. A service that was started differently (a unit, a pod) has
+its own, which its metrics show (``process_max_fds``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONNECTIONS: Final = 2048
 """Defaults of ``mapped_files_max``, ``queue_files_mapped_max`` and ``connections_max``."""
 OTHER_DESCRIPTORS: Final = 256
 OTHER_MAPPINGS: Final = 2048
-"""Shared libraries, thread stacks, arenas."""
+"""Mappings of shared libraries, thread stacks and arenas."""
 LOCKED_FILES: Final = 3
 WATCH_S: Final = 1.0
 STEP_MAX_MS: Final = 20.0
@@ -33,11 +33,11 @@ _STA_UNSYNC: Final = 0x0040
 _TIME_ERROR: Final = 5
 _MAX_ERROR_AT: Final = 3 * ctypes.sizeof(ctypes.c_long)
 _TIMEX_SIZE: Final = 512
-"""Bytes; the kernel's struct timex has 208."""
+"""Size of the buffer in bytes; the kernel's struct timex has 208."""
 
 
 def checks(settings: Mapping[str, Any] | None) -> list[Check]:
-    """What to look at; settings: the broker's, if they are known."""
+    """Return the checks. settings: the broker's, if known."""
     known = settings or {}
     return [
         Check("clock.boot", "this machine", lambda: [boot_clock()]),
@@ -51,7 +51,7 @@ def checks(settings: Mapping[str, Any] | None) -> list[Check]:
 
 
 def boot_clock() -> Finding:
-    """Whether there is a clock that also runs while the machine sleeps: leases end by it."""
+    """Check that there is a clock that continues during suspend, since leases need it."""
     try:
         seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
     except (AttributeError, OSError) as error:
@@ -59,20 +59,20 @@ def boot_clock() -> Finding:
             "clock.boot",
             Level.ERROR,
             "this machine",
-            f"there is no CLOCK_BOOTTIME: {error}; a master that slept would not know it",
+            f"there is no CLOCK_BOOTTIME: {error}; a master would not notice a suspend",
             code="doctor-no-boot-clock",
             remedy="Run nodes on Linux 2.6.39 or newer.",
         )
-    cause = f"CLOCK_BOOTTIME is there: up for {seconds / 3600:.1f} h"
+    cause = f"CLOCK_BOOTTIME is available: up for {seconds / 3600:.1f} h"
     return Finding("clock.boot", Level.OK, "this machine", cause, value=round(seconds), unit="s")
 
 
 def steps() -> Finding:
-    """Whether the wall clock moves as time does, watched for a second."""
+    """Check for a second that the wall clock does not step."""
     before = time.time() - time.monotonic()
     time.sleep(WATCH_S)
     moved_ms = 1000 * (time.time() - time.monotonic() - before)
-    cause = f"the wall clock moved {moved_ms:+.1f} ms against time within {WATCH_S:.0f} s"
+    cause = f"the wall clock moved {moved_ms:+.1f} ms against the monotonic one in {WATCH_S:.0f} s"
     finding = Finding(
         "clock.steps",
         Level.WARNING,
@@ -88,14 +88,14 @@ def steps() -> Finding:
 
 
 def synchronised() -> Finding:
-    """Whether the kernel says that somebody keeps its clock right (adjtimex, read only)."""
+    """Check that the kernel considers its clock synchronised (adjtimex, read only)."""
     buffer = ctypes.create_string_buffer(_TIMEX_SIZE)
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(buffer)
     if state < 0:
         reason = errno.errorcode.get(ctypes.get_errno(), "?")
         return unknown(
-            "clock.synchronised", "this machine", f"the kernel does not say (adjtimex: {reason})"
+            "clock.synchronised", "this machine", f"the kernel cannot be asked (adjtimex: {reason})"
         )
     # struct timex: modes, offset, freq, maxerror, esterror, status: an int, then longs.
     size = ctypes.sizeof(ctypes.c_long)
@@ -107,19 +107,19 @@ def synchronised() -> Finding:
             "clock.synchronised",
             Level.WARNING,
             "this machine",
-            "nobody keeps this machine's clock right: the kernel says unsynchronised",
+            "this machine's clock is not synchronised, as the kernel reports",
             value=error_ms,
             unit="ms",
             code="doctor-clock-wrong",
-            remedy="Run chrony or systemd-timesyncd. Times of messages, retention and delays are "
-            "the wall clock's; leases are not.",
+            remedy="Run chrony or systemd-timesyncd. Message times, retention and delays depend on "
+            "the wall clock; leases do not.",
         )
     cause = f"synchronised, with an error of at most {error_ms:.1f} ms"
     return Finding("clock.synchronised", Level.OK, "this machine", cause, value=error_ms, unit="ms")
 
 
 def open_files(settings: Mapping[str, Any]) -> Finding:
-    """Descriptors: one per mapped file and per connection."""
+    """Check the limit of descriptors: one per mapped file and per connection."""
     shape = settings.get("store") or {}
     needed = (
         int(shape.get("mapped_files_max", MAPPED_FILES))
@@ -145,7 +145,7 @@ def open_files(settings: Mapping[str, Any]) -> Finding:
 
 
 def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Finding:
-    """Memory mappings: one per mapped file."""
+    """Check the limit of memory mappings: one per mapped file."""
     shape = settings.get("store") or {}
     needed = (
         int(shape.get("mapped_files_max", MAPPED_FILES))
@@ -168,7 +168,7 @@ def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Find
 
 
 def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
-    """Room to keep log files in memory, where the settings ask for that."""
+    """Check the limit of locked memory, if the settings ask to lock log files."""
     if not settings.get("lock_files_memory"):
         return []
     shape = settings.get("store") or {}
@@ -178,7 +178,7 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
         "limits.memory-lock",
         Level.ERROR,
         "this process",
-        f"{_limit(soft)} bytes may be kept in memory; lock_files_memory needs {needed}",
+        f"{_limit(soft)} bytes may be locked in memory; lock_files_memory needs {needed}",
         value=None if soft == resource.RLIM_INFINITY else soft,
         limit=needed,
         unit="bytes",
@@ -189,7 +189,7 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
 
 
 def python() -> Finding:
-    """Which Python and which twins of the hot functions run."""
+    """Report the Python version, and whether the native implementation is used."""
     cause = f"tidemark {__version__}, Python {platform.python_version()}"
     if twins.WHY_PURE:
         return Finding(

@@ -1,6 +1,6 @@
-"""The ports of a node's services, free or taken by the service itself; and the others' replication.
+"""Checks that a node's ports are free or used by its own services, and other replication ports.
 
-Only on the machine where the node runs, or is to run; addresses are those of its settings.
+It is useful only on the machine where the node runs or will run; addresses come from its settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCAL_OF_ANY: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 
 
 def checks(settings: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """One per port that a service's settings name; 0 is the kernel's choice, and never taken."""
+    """Return one check per configured port; a port of 0 is chosen by the kernel and never used."""
     found = []
     for service, values in settings.items():
         for name, host, path in (
@@ -40,7 +40,7 @@ def checks(settings: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def port(service: str, place: tuple[str, int], path: str) -> Finding:
-    """Whether the service could listen there, or does. place: host and port of its settings."""
+    """Check that the service can listen, or already listens. place: configured host and port."""
     host, number = place
     check, subject = f"ports.{service}", f"{host}:{number}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -50,7 +50,7 @@ def port(service: str, place: tuple[str, int], path: str) -> Finding:
             probe.bind((host, number))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and _is_ours(host, number, path):
-            return Finding(check, Level.OK, subject, "a service of ours listens there")
+            return Finding(check, Level.OK, subject, "a Tidemark service listens there")
         return Finding(
             check,
             Level.ERROR,
@@ -64,7 +64,7 @@ def port(service: str, place: tuple[str, int], path: str) -> Finding:
 
 
 def replication_checks(settings: Mapping[str, Any]) -> list[Check]:
-    """Where the other nodes take replication: known to a node's settings alone."""
+    """Return the checks for the other nodes' replication ports, which only the settings contain."""
     cluster = settings.get("cluster") or {}
     found = []
     for entry in cluster.get("nodes") or ():
@@ -77,7 +77,7 @@ def replication_checks(settings: Mapping[str, Any]) -> list[Check]:
 
 
 def replication(name: str, address: str) -> Finding:
-    """Whether a connection to a node's replication port can be made from here."""
+    """Check that a connection to a node's replication port can be made from here."""
     host, _, port = address.rpartition(":")
     check, problem = "nodes.replication", ""
     try:
@@ -86,11 +86,11 @@ def replication(name: str, address: str) -> Finding:
     except TimeoutError:
         problem = f"no answer within {CONNECT_S:.0f} s"
     except socket.gaierror:
-        problem = f"the name {host} is not known here"
+        problem = f"the name {host} cannot be resolved here"
     except OSError as error:
         problem = str(error.strerror or error)
     if not problem:
-        return Finding(check, Level.OK, name, f"{address} takes connections")
+        return Finding(check, Level.OK, name, f"{address} accepts connections")
     return Finding(
         check,
         Level.ERROR,
@@ -98,13 +98,13 @@ def replication(name: str, address: str) -> Finding:
         f"{address} cannot be reached from here ({socket.gethostname()}): {problem}",
         value=address,
         code="doctor-unreachable",
-        remedy="This node cannot copy from or to it: correct cluster.nodes, the name service or "
+        remedy="This node cannot replicate from or to it: correct cluster.nodes, DNS or "
         "the network policy; or start it.",
     )
 
 
 def _is_ours(host: str, number: int, path: str) -> bool:
-    """Whether what listens there answers as a service of ours does."""
+    """Whether the program that listens there answers like a Tidemark service."""
     connection = http.client.HTTPConnection(LOCAL_OF_ANY.get(host, host), number, timeout=CONNECT_S)
     try:
         connection.request("GET", path, headers={"Accept": "application/json"})

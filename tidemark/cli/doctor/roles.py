@@ -1,6 +1,6 @@
-"""Who is what in a group: exactly one master, nobody out of sync unnoticed, no alarm. Pure.
+"""Checks the roles in a group: exactly one master, nodes in sync, no alarms. Pure.
 
-Each node is believed of itself alone; what it says of others is old by then.
+Each node's view is used only for the node itself; what it reports about others may be outdated.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 from tidemark.cli.doctor.findings import Finding, Level, unknown
 
 COPYING: Final = frozenset({"truncating", "resync", "catchup"})
-"""States of ha in which a node copies the master's log."""
+"""States in which a node copies the master's log."""
 
 
 def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Whether exactly one node says of itself that it is the master, and all know the same.
+    """Check that exactly one node claims to be the master, and that all are in one group.
 
     names: of all nodes. answering: the views of those that answer.
     """
@@ -48,7 +48,7 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
             unknown(
                 "nodes.master",
                 subject,
-                f"no node that answers is the master; {', '.join(silent)} cannot be asked here",
+                f"no answering node is the master; {', '.join(silent)} cannot be queried here",
             )
         )
     else:
@@ -60,21 +60,21 @@ def roles(names: Sequence[str], answering: Mapping[str, Mapping[str, Any]]) -> l
                 "nodes.master",
                 Level.ERROR,
                 subject,
-                f"{len(masters)} nodes say that they are master ({', '.join(masters) or 'none'})"
+                f"{len(masters)} nodes claim to be master ({', '.join(masters) or 'none'})"
                 + (f": {reasons}" if reasons else ""),
                 value=len(masters),
                 limit=1,
                 unit="masters",
                 code="doctor-masters",
-                remedy="`tidemark cluster status` says who has the lease. None: wait for the lease "
-                "to run out; two for longer than that: stop both and report it.",
+                remedy="`tidemark cluster status` shows the lease holder. If none: wait for the "
+                "lease to expire; if two for longer than that: stop both and report it.",
             )
         )
     return [*found, *_in_sync(masters, answering), *_alarms(answering)]
 
 
 def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """What the nodes themselves complain of; their codes have entries of their own."""
+    """Return the alarms of the nodes; their codes have entries in the runbook."""
     return [
         Finding(
             "nodes.alarms",
@@ -82,7 +82,7 @@ def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
             name,
             str(alarm.get("detail")),
             code=str(alarm.get("code")),
-            remedy="The runbook's entry of this code says what to do.",
+            remedy="See the runbook's entry of this code.",
         )
         for name, view in views.items()
         for alarm in view.get("alarms") or ()
@@ -90,7 +90,7 @@ def _alarms(views: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
 
 
 def _comes_back(node: Mapping[str, Any]) -> bool:
-    """Whether a node that is not in sync is on its way there; else it is down, refused or halted,
+    """Whether a node that is not in sync is catching up. Otherwise it is down, rejected or halted,
     and the group has one copy fewer until an operator acts."""
     state = node.get("state")
     return state in COPYING or (state == "follower" and not node.get("reason"))
@@ -109,13 +109,13 @@ def _in_sync(masters: Sequence[str], views: Mapping[str, Mapping[str, Any]]) -> 
             "nodes.in-sync",
             Level.WARNING if _comes_back(node) else Level.ERROR,
             str(node["node"]),
-            f"not in sync: {node.get('reason') or 'it catches up'}",
+            f"not in sync: {node.get('reason') or 'it is catching up'}",
             value=node.get("lag_bytes"),
             limit=0,
             unit="bytes behind",
             code="doctor-not-in-sync",
-            remedy="Until it is, the others take over without it. docs/replication.md says how a "
-            "node comes back.",
+            remedy="Until then the other nodes fail over without it. docs/replication.md explains "
+            "how a node comes back.",
         )
         for node in outside
     ]

@@ -1,7 +1,7 @@
-"""Settings of a node's services, read by the services themselves (``--check-config``).
+"""Reads the settings of a node's services by running the services with ``--check-config``.
 
-The command line imports no service. Each is asked in a process of its own, with this one's
-environment: what it says is what it would start with.
+The command line imports no service. Each service runs in its own process with this environment, so
+it reports the settings with which it would start.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SECRET_EVENT: Final = "secret-readable"
 
 
 class Asked(NamedTuple):
-    """What became of one service's settings."""
+    """The result of reading one service's settings."""
 
     settings: Mapping[str, Any] | None
-    """None if they have mistakes, or were not told."""
+    """None if they are invalid or could not be read."""
     findings: list[Finding]
 
 
 def files_of(given: tuple[str, ...]) -> dict[str, Path]:
-    """Service → file, of directories, files named after their service, or ``SERVICE=FILE``.
+    """Map services to files, given directories, files named after a service, or ``SERVICE=FILE``.
 
-    Raises ValueError naming what is none of them.
+    Raises ValueError naming an argument that is none of them.
     """
     found: dict[str, Path] = {}
     for each in given:
@@ -48,12 +48,12 @@ def files_of(given: tuple[str, ...]) -> dict[str, Path]:
         elif Path(each).stem in SERVICES:
             found[Path(each).stem] = Path(each)
         else:
-            raise ValueError(f"{each}: whose settings are these? Say broker=FILE, reput=, ha=")
+            raise ValueError(f"{each}: of which service? Use broker=FILE, reput=FILE or ha=FILE")
     return found
 
 
 def ask(service: str, config: Path, store: Path | None) -> Asked:
-    """Have a service read its settings. Blocks for at most ``ASK_S``."""
+    """Let a service read its settings. Blocks for at most ``ASK_S``."""
     command = [*programs.service(service), "--check-config"]
     command += ["--config", str(config)]
     if store is not None:
@@ -70,13 +70,13 @@ def ask(service: str, config: Path, store: Path | None) -> Asked:
         settings: Mapping[str, Any] = json.loads(done.stdout)["settings"]
     except (ValueError, KeyError, TypeError):
         last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        return Asked(None, [unknown(check, str(config), f"{service} does not say: {last[0]}")])
-    well = Finding(check, Level.OK, str(config), "read without a mistake")
+        return Asked(None, [unknown(check, str(config), f"{service} reports: {last[0]}")])
+    well = Finding(check, Level.OK, str(config), "valid")
     return Asked(settings, [well, *_secret(settings, done.stderr)])
 
 
 def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """What all services of a node must have alike, and have not."""
+    """Return the settings that differ between services and must not."""
     if len(settings) < 2:
         return []
     found = []
@@ -115,14 +115,14 @@ def _mistakes(check: str, config: Path, cause: str) -> Finding:
         str(config),
         cause,
         code="bad-config",
-        remedy="Correct the settings; docs/configuration.md says every unit and range.",
+        remedy="Correct the settings; docs/configuration.md has every unit and range.",
     )
 
 
 def _secret(settings: Mapping[str, Any], said: str) -> list[Finding]:
-    """The secret's file: ha has read it, and logged a warning if others may read it too."""
+    """Check the secret's file: ha has read it and logged a warning if others may read it."""
     path = (settings.get("cluster") or {}).get("secret_file")
-    if path is None or "command_timeout_s" not in settings:  # ha alone reads it
+    if path is None or "command_timeout_s" not in settings:  # only ha reads it
         return []
     for line in said.splitlines():
         if SECRET_EVENT in line:
@@ -131,14 +131,14 @@ def _secret(settings: Mapping[str, Any], said: str) -> list[Finding]:
                     "config.secret",
                     Level.ERROR,
                     path,
-                    "others than its owner may read the group's secret",
+                    "users other than its owner may read the group's secret",
                     value=_mode(line),
                     limit="0600",
                     code="doctor-secret-readable",
-                    remedy=f"chmod 600 {path}, and if strangers had access make a new secret.",
+                    remedy=f"chmod 600 {path}; if others had access, create a new secret.",
                 )
             ]
-    return [Finding("config.secret", Level.OK, path, "read, and only its owner may", limit="0600")]
+    return [Finding("config.secret", Level.OK, path, "readable only by its owner", limit="0600")]
 
 
 def _mode(line: str) -> str | None:

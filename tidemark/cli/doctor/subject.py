@@ -1,4 +1,4 @@
-"""What ``doctor`` and ``support-bundle`` are asked about: settings, a store, running nodes."""
+"""The options that select what ``doctor`` and ``support-bundle`` examine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Subject(NamedTuple):
-    """What was named, or the node of this machine."""
+    """The selected settings, store and nodes; the node of this machine by default."""
 
     files: Mapping[str, Path]
-    """Settings by service."""
+    """Settings files by service."""
     store: Path | None
-    """None: that of the settings."""
+    """None: the store of the settings."""
     urls: Sequence[str]
 
 
@@ -32,13 +32,13 @@ def subject_options(command: Command) -> Command:
             "--url",
             envvar="TIDEMARK_URL",
             show_envvar=True,
-            help="A running node, or several with commas between; their group's other nodes are "
-            f"found. {DEFAULT_URL} if neither --config nor --store is given.",
+            help="A running node, or several separated by commas; the other nodes of their group "
+            f"are found. {DEFAULT_URL} if neither --config nor --store is given.",
         ),
         click.option(
             "--store",
             type=click.Path(path_type=Path),
-            help="The store directory; without it that of the settings.",
+            help="The store directory; default: the one in the settings.",
         ),
         click.option(
             "--config",
@@ -53,7 +53,7 @@ def subject_options(command: Command) -> Command:
 
 
 def subject(config: tuple[str, ...], store: Path | None, url: str | None) -> Subject:
-    """What the options say. Raises click.BadParameter."""
+    """Resolve the options. Raises click.BadParameter."""
     try:
         files = files_of(config)
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""``tidemark support-bundle``: what somebody needs who helps from afar, and nothing more."""
+"""``tidemark support-bundle``: collects the data that remote support needs, and nothing more."""

@@ -1,7 +1,7 @@
-"""The archive while it is put together: files in memory, bounded, and what was left out of it.
+"""The archive under construction: files in memory, with limits, and a list of omissions.
 
-Every collector adds what it finds or says why not; none of them ends the others. Written in one
-go at the end, so that half an archive is never left.
+Each collector adds its data or the reason for their absence; the failure of one does not affect the
+others. The archive is written in one step at the end, so that no partial archive is left.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any, Final, NamedTuple
 from tidemark.cli.support.redact import without
 
 SIZE_MAX: Final = 64 << 20
-"""Bytes of all files together, before they are compressed."""
+"""Maximum total size of the files in bytes, before compression."""
 FILE_SIZE_MAX: Final = 8 << 20
 COLLECT_S: Final = 40.0
-"""The longest is the doctor: its checks end within twice ten seconds, its questions before them."""
+"""The slowest collector is the doctor: two rounds of checks of ten seconds, after the settings."""
 ALWAYS_LEFT_OUT: Final = {
     "message bodies": "nothing of the commit log is read",
     "keys, tags and properties of messages": "they are the users' data",
-    "secrets": "files that settings name are not copied, and their contents are looked for in the "
-    "rest",
+    "secrets": "files named in settings are not copied, and their contents are removed from all "
+    "other files",
     "consume queues and index": "their sizes and times are in store/files.jsonl",
-    "config/*.json": "names of topics and groups are in the metrics; offsets as well",
+    "config/*.json": "names of topics and groups are in the metrics, and so are offsets",
 }
 
 
 class LeftOut(NamedTuple):
-    """What is not in the bundle, and why."""
+    """Something that is not in the bundle, and the reason."""
 
     what: str
     why: str
 
 
 class Bundle:
-    """Files by name. Several threads may add; what comes after ``close`` is dropped."""
+    """Files by name. Several threads may add files; additions after ``close`` are dropped."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -49,7 +49,7 @@ class Bundle:
         self._lock = threading.Lock()
 
     def add(self, name: str, data: bytes) -> None:
-        """Take a file in; cut at its bound, left out at the bundle's."""
+        """Add a file; it is truncated at its limit, and omitted at the bundle's."""
         with self._lock:
             if self._closed:
                 return
@@ -65,24 +65,25 @@ class Bundle:
             self._size += len(data)
 
     def add_text(self, name: str, text: str) -> None:
-        """A text file."""
+        """Add a text file."""
         self.add(name, text.encode("utf-8", "replace"))
 
     def add_json(self, name: str, value: object) -> None:
-        """A value as JSON, for people as well."""
+        """Add a value as indented JSON."""
         text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
         self.add_text(name, text + "\n")
 
     def leave_out(self, what: str, why: str) -> None:
-        """Note what is not there, and why."""
+        """Record an omission and its reason."""
         with self._lock:
             if not self._closed:
                 self._left_out.append(LeftOut(what, why))
 
     def collect(self, collectors: Mapping[str, Callable[[], None]]) -> None:
-        """Run all of them side by side, each for at most ``COLLECT_S``; what fails is noted.
+        """Run all collectors in parallel, each for at most ``COLLECT_S``; failures are recorded.
 
-        In daemon threads: a dead network file system holds up neither the others nor the end.
+        They run in daemon threads, so that a dead network file system blocks neither the others nor
+        the end of the process.
         """
         defects: list[BaseException] = []
 
@@ -108,7 +109,7 @@ class Bundle:
             raise defects[0]
 
     def close(self, secrets: Iterable[bytes], facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the secrets out of every file, add the manifest, and return it."""
+        """Remove the secrets from every file, add the manifest, and return it."""
         known = list(secrets)
         with self._lock:
             self._closed = True
@@ -127,7 +128,7 @@ class Bundle:
         return manifest
 
     def archive(self, directory: str, mtime: float) -> bytes:
-        """The .tar.gz, all files below one directory; mtime: of each, in seconds."""
+        """Return the .tar.gz with all files in one directory. mtime: of each file, in seconds."""
         packed = io.BytesIO()
         with (
             gzip.GzipFile(fileobj=packed, mode="wb", mtime=int(mtime)) as compressed,

@@ -1,8 +1,8 @@
-"""``tidemark support-bundle``: one archive for somebody who helps from afar.
+"""``tidemark support-bundle``: writes one archive for remote support.
 
-Works with whatever is left: a stopped node, a damaged store, a disk that cannot be written (the
-archive then goes elsewhere, or to standard output). Nothing of a message and no secret is in it;
-its manifest says what was left out, and why.
+It works with a stopped node, a damaged store, or a read-only disk (write the archive elsewhere or
+to standard output). The archive contains no message data and no secret; its manifest lists what was
+left out, and why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}
 
 
 class BundleNotWritten(TidemarkError):
-    """The archive could not be put where it was to go."""
+    """The archive could not be written to the chosen place."""
 
     code, title = "bundle-not-written", "The support bundle is not written"
 
@@ -46,19 +46,19 @@ class BundleNotWritten(TidemarkError):
     "--admin",
     multiple=True,
     metavar="URL",
-    help="An admin port whose /ready and /metrics to take; those that are known need no naming.",
+    help="An admin port for /ready and /metrics; known ones need not be given.",
 )
 @click.option(
     "--log",
     "logs",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file with a service's log; the last lines are taken.",
+    help="A file with a service's log; its last lines are included.",
 )
 @click.option(
     "--file",
     "target",
-    help="Where to write it; `-`: standard output. A name in this directory without it.",
+    help="Output file; `-`: standard output. Default: a new name in the current directory.",
 )
 @output_option
 @expected_errors
@@ -70,7 +70,7 @@ def support_bundle(
     logs: tuple[Path, ...],
     target: str | None,
 ) -> None:
-    """Put into one archive what is needed to help: no message, no key, no secret."""
+    """Collect the data needed for support in one archive: no message, no key, no secret."""
     files, store, urls = subject(config, store, url)
     made_at = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(made_at))
@@ -96,13 +96,13 @@ def support_bundle(
             "left_out": len(manifest["left_out"]),
         }
     )
-    say("Look into it before you send it: manifest.json says what is in it and what is not.")
+    say("Check its contents before you send it: manifest.json lists what it has and omits.")
 
 
 def _settings(
     bundle: Bundle, files: Mapping[str, Path], store: Path | None
 ) -> tuple[dict[str, Mapping[str, Any]], list[bytes]]:
-    """Settings by service, added to the bundle; and the secrets that they name, to be removed."""
+    """Add the settings of the services to the bundle; return them and the secrets to remove."""
     found: dict[str, Mapping[str, Any]] = {}
     secrets: list[bytes] = []
     for service, path in files.items():
@@ -121,7 +121,7 @@ def _settings(
 
 
 def _secret(bundle: Bundle, path: Path) -> list[bytes]:
-    """What is in a file of secrets, whole and line by line, to look for it in the bundle."""
+    """Return a file of secrets, whole and by line, to search the bundle for them."""
     try:
         with path.open("rb") as file:
             data = file.read(SECRET_SIZE_MAX)
@@ -141,7 +141,7 @@ def _collectors(
     admins: list[str],
     logs: Sequence[Path],
 ) -> dict[str, Callable[[], None]]:
-    """Everything that can be asked or read, by what it is."""
+    """Return all collectors by the name of their output."""
     place = store or next((Path(each["store_dir"]) for each in settings.values()), None)
     found: dict[str, Callable[[], None]] = {
         "versions.json": partial(of_machine.versions, bundle),
@@ -161,14 +161,14 @@ def _collectors(
         found["nodes"] = partial(of_nodes.nodes, bundle, urls, known)
     for path in logs:
         name, count = f"logs/{path.name}", 2
-        while name in found:  # each service's log may be called the same in its own directory
+        while name in found:  # logs of several services may have the same file name
             name, count = f"logs/{path.name}.{count}", count + 1
         found[name] = partial(of_machine.log, bundle, path, name)
     return found
 
 
 def _admins(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The admin ports of this machine's services, as their settings say."""
+    """Return the admin URLs of this machine's services, from their settings."""
     return [
         f"http://{LOOPBACK.get(each['admin_host'], each['admin_host'])}:{each['admin_port']}"
         for each in settings.values()
@@ -184,7 +184,7 @@ def _doctor(
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A new file that only its owner may read. Raises BundleNotWritten."""
+    """Create a file that only its owner may read. Raises BundleNotWritten."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -192,5 +192,5 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise BundleNotWritten(
             f"{path} cannot be written: {error.strerror}. Nothing else was changed.",
-            "Name another place with --file, or `--file -` for standard output.",
+            "Choose another place with --file, or `--file -` for standard output.",
         ) from error

@@ -1,4 +1,4 @@
-"""What a bundle tells of the machine: versions, kernel, limits, the mount below the store, logs."""
+"""Collects data of the machine: versions, kernel, limits, the store's mount, logs."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ OUTSIDE_PROC: Final = (
 FACT_SIZE_MAX: Final = 16 << 10
 LINES_MAX: Final = 20_000
 LOG_SIZE_MAX: Final = 32 << 20
-"""Bytes at the end of a log that are looked at."""
+"""Number of bytes at the end of a log that are read."""
 
 
 def versions(bundle: Bundle) -> None:
-    """Ours, Python's and that of every package that is installed."""
+    """Add the versions of Tidemark, Python and all installed packages."""
     packages = {
         each.metadata["Name"]: each.version
         for each in importlib.metadata.distributions()
@@ -66,7 +66,7 @@ def versions(bundle: Bundle) -> None:
 
 
 def kernel(bundle: Bundle) -> None:
-    """The kernel, its settings that matter to mapped files, memory, load, this process' limits."""
+    """Add kernel settings for mapped files, memory, load, and this process' limits."""
     paths = [*(PROC / name for name in KERNEL_FILES), *map(Path, OUTSIDE_PROC)]
     facts: dict[str, Any] = {"uname": " ".join(os.uname())}
     for path in paths:
@@ -79,7 +79,7 @@ def kernel(bundle: Bundle) -> None:
 
 
 def mount(bundle: Bundle, store: Path) -> None:
-    """The one file system that the store is on; the machine's others are nobody's business."""
+    """Add the file system of the store only, because the others are private."""
     mountinfo = (PROC / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
     found = mounted_at(store, mountinfo)
     if found is None:
@@ -108,14 +108,14 @@ def mount(bundle: Bundle, store: Path) -> None:
 
 
 def log(bundle: Bundle, path: Path, name: str) -> None:
-    """The last lines of a service's log, without what they may have from messages."""
+    """Add the last lines of a service's log, without values that may come from messages."""
     kept: deque[str] = deque(maxlen=LINES_MAX)
     others = whole = 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > LOG_SIZE_MAX:
             file.seek(size - LOG_SIZE_MAX)
-            file.readline(redact.LINE_SIZE_MAX)  # half a line
+            file.readline(redact.LINE_SIZE_MAX)  # skip the partial line
         while raw := file.readline(redact.LINE_SIZE_MAX + 1):
             line = redact.log_line(raw.decode("utf-8", "replace"))
             if line is None:

@@ -1,6 +1,6 @@
-"""What a bundle tells of running nodes: the group as each sees it, readiness, metrics.
+"""Collects data of running nodes: each node's view of the group, readiness, metrics.
 
-A node that does not answer is noted; that is a fact as well.
+A node that does not answer is recorded, because that is information as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADMIN_PATHS: Final = {"/ready": "ready.json", "/live": "live.json", "/metrics": 
 
 
 def nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> None:
-    """Ask nodes by the addresses of their API, and processes by those of their admin ports."""
+    """Query nodes by their API addresses, and processes by their admin addresses."""
     asyncio.run(_nodes(bundle, urls, admins))
 
 
@@ -32,10 +32,13 @@ async def _nodes(bundle: Bundle, urls: Sequence[str], admins: Sequence[str]) -> 
     headers = {"Accept": "application/json"}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         given = await asyncio.gather(*(_view(session, bundle, url) for url in urls))
-        told = [node for view in given for node in _rows(view)]
-        others = {str(node["api"]).rstrip("/") for node in told if node.get("api")} - set(urls)
+        reported = [node for view in given for node in _rows(view)]
+        others = {str(node["api"]).rstrip("/") for node in reported if node.get("api")} - set(urls)
         await asyncio.gather(*(_view(session, bundle, url) for url in sorted(others)))
-        ports = {*admins, *(str(node["admin"]).rstrip("/") for node in told if node.get("admin"))}
+        ports = {
+            *admins,
+            *(str(node["admin"]).rstrip("/") for node in reported if node.get("admin")),
+        }
         await asyncio.gather(
             *(_admin(session, bundle, url, path) for url in sorted(ports) for path in ADMIN_PATHS)
         )
@@ -47,7 +50,7 @@ def _rows(view: object) -> list[dict[str, Any]]:
 
 
 async def _view(session: aiohttp.ClientSession, bundle: Bundle, url: str) -> object:
-    """The group as one node sees it, and the node's version."""
+    """Add and return one node's view of its group."""
     name = f"nodes/{_name(url)}/cluster.json"
     body = await _get(session, bundle, f"{url}/v1/cluster", name)
     if body is None:
@@ -69,7 +72,7 @@ async def _admin(session: aiohttp.ClientSession, bundle: Bundle, url: str, path:
 
 
 async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: str) -> bytes | None:
-    """The body whatever the status: 503 of /ready says why. None, noted, if there is none."""
+    """Return the body for any status, since 503 of /ready has reasons; None if there is none."""
     try:
         async with session.get(url) as response:
             return await read_bounded(response, FILE_SIZE_MAX)
@@ -84,6 +87,6 @@ async def _get(session: aiohttp.ClientSession, bundle: Bundle, url: str, name: s
 
 
 def _name(url: str) -> str:
-    """A directory for an address: host and port."""
+    """Build a directory name from an address: host and port."""
     parts = urlsplit(url)
     return f"{parts.hostname or 'unknown'}_{parts.port or 80}".replace(":", "-")

@@ -1,7 +1,7 @@
-"""What a bundle tells of a store: which files there are, the checkpoint page, epochs, identity.
+"""Collects data of a store: the list of files, the checkpoint page, epochs, identity.
 
-Reads no message and takes no lock: works on a damaged store, one in use, and one that cannot be
-written. What cannot be read is said, and the rest goes on.
+It reads no message and takes no lock, so it works on a damaged, used or read-only store. Unreadable
+parts are recorded as omissions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.formats.checkpoint import SIZE, SLOT_SIZE, Slot, decode_head
 FILES_MAX: Final = 20_000
 SMALL_SIZE_MAX: Final = 16 << 10
 SMALL_FILES: Final = ("tidemark.json", "ha/identity", "ha/promise", "ha/confirm", "ha/intent")
-"""Settings of the store and what ha remembers of its votes: no messages, no secret."""
+"""Settings of the store and ha's persistent votes: they contain no messages and no secret."""
 
 
 def listing(bundle: Bundle, store: Path) -> None:
-    """Every file with size, room on disk, time and mode; one JSON object on each line."""
+    """Add every file with size, allocated space, time and mode, one JSON object per line."""
     lines = []
     for index, path in enumerate(_walk(store)):
         if index == FILES_MAX:
@@ -35,7 +35,7 @@ def listing(bundle: Bundle, store: Path) -> None:
 
 
 def checkpoint(bundle: Bundle, store: Path) -> None:
-    """The page that the processes share: RocketMQ's head and our slots by their names."""
+    """Add the page that the processes share: RocketMQ's head and Tidemark's slots by name."""
     page = _small(store / "checkpoint", SIZE)
     if len(page) < SIZE:
         bundle.leave_out("store/checkpoint.json", f"the page has {len(page)} bytes, not {SIZE}")
@@ -48,10 +48,10 @@ def checkpoint(bundle: Bundle, store: Path) -> None:
 
 
 def epoch_table(bundle: Bundle, store: Path) -> None:
-    """Which epoch began where; as text if it cannot be read."""
+    """Add the start of each epoch; as text if the table cannot be decoded."""
     path = store / "epochFileCheckpoint"
     if not path.exists():
-        bundle.leave_out("store/epochs.json", "there is no epoch table: the node is alone, or new")
+        bundle.leave_out("store/epochs.json", "no epoch table: the node is in no group, or new")
         return
     data = _small(path, 1 << 20)
     try:
@@ -62,19 +62,19 @@ def epoch_table(bundle: Bundle, store: Path) -> None:
 
 
 def small_files(bundle: Bundle, store: Path) -> None:
-    """The description of the store and what ha remembers, as they are."""
+    """Add the description of the store and ha's files unchanged."""
     for name in SMALL_FILES:
         path = store / name
         try:
             bundle.add(f"store/{name}", _small(path, SMALL_SIZE_MAX))
         except FileNotFoundError:
-            continue  # alone there is no ha; an intent is only there while something is under way
+            continue  # ha's files exist only in a group, an intent only during a command
         except OSError as error:
             bundle.leave_out(f"store/{name}", f"{error.strerror}")
 
 
 def _walk(store: Path) -> Iterator[Path]:
-    """All files and directories below; no link is followed, what is unreadable has no inside."""
+    """Yield all files and directories below; links are not followed."""
     yield store
     for directory, directories, names in os.walk(store):
         directories.sort()
@@ -99,7 +99,7 @@ def _facts(path: Path, store: Path) -> dict[str, Any]:
 
 
 def _small(path: Path, size_max: int) -> bytes:
-    """The first bytes of a regular file. Raises OSError; ValueError for what is no file."""
+    """Read the first bytes of a regular file. Raises OSError; ValueError for other files."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file")
     with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""What must not leave the machine is taken out: secrets, and all that came from a message. Pure.
+"""Removes secrets and all data of messages before they leave the machine. Pure.
 
-Two nets. The first knows the shape: of a log line only facts stay, of a traceback its places. The
-second knows the secrets themselves and looks through every byte of the bundle at the end.
+There are two steps. The first knows the format: of a log line only facts are kept, of a traceback
+only its locations. The second knows the secrets and searches every byte of the bundle for them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ LEFT_OUT: Final = "<left out>"
 VALUE_SIZE_MAX: Final = 500
 LINE_SIZE_MAX: Final = 16 << 10
 SECRET_SIZE_MIN: Final = 6
-"""Shorter ones would be found everywhere; ha takes none below 16 bytes."""
+"""Shorter secrets would match everywhere; ha accepts none below 16 bytes."""
 FROM_MESSAGES: Final = re.compile(
     r"body|keys?|propert|tags?|header|payload|secret|token|password|passwd|credential|authorization"
     r"|cookie|unique_id|sharding",
     re.IGNORECASE,
 )
-"""Names of fields whose values may be a message's, or a secret."""
+"""Names of fields whose values may come from a message or be a secret."""
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s\"']+@")
-"""Up to the last ``@``: a password may have one itself."""
+"""Matches up to the last ``@``, because a password may contain one."""
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._-]{8,}")
 _PLACE: Final = re.compile(r'^\s*File "[^"]+", line \d+, in .*$')
 
 
 def log_line(line: str) -> str | None:
-    """One line of a service's log without what it may have from a message; None: leave it out.
+    """Redact one line of a service's log; None if it must be left out.
 
-    Lines that are not ours (another program's, half a line) can hold anything, and are left out.
+    Lines of other formats (another program's, a partial line) can contain anything.
     """
     if len(line) > LINE_SIZE_MAX:
         return None
@@ -47,16 +47,16 @@ def log_line(line: str) -> str | None:
         if name == "stack":
             kept[name] = places(str(value))
         elif name == "error":
-            kept[name] = str(value).partition(":")[0]  # the kind of error, not what it says
+            kept[name] = str(value).partition(":")[0]  # the kind of error without its text
         elif name == "message" and (facts["event"] in ("library", "uncaught") or "error" in facts):
-            kept[name] = LEFT_OUT  # of others' making, or with the error's words in it
+            kept[name] = LEFT_OUT  # the text of a library, or of an error
         else:
             kept[name] = value_of(name, value)
     return json.dumps(kept, ensure_ascii=False)
 
 
 def value_of(name: str, value: object) -> object:
-    """A named value, or what stands in its place."""
+    """Return a named value, or its replacement."""
     if FROM_MESSAGES.search(name) and not isinstance(value, int | float | None):
         return LEFT_OUT
     match value:
@@ -71,17 +71,17 @@ def value_of(name: str, value: object) -> object:
 
 
 def places(stack: str) -> list[str]:
-    """Where a traceback passed: files, lines and functions, not the text of lines or errors."""
+    """Return the locations of a traceback: files, lines and functions, without source or errors."""
     return [line.strip() for line in stack.splitlines() if _PLACE.match(line)]
 
 
 def text(value: str) -> str:
-    """Without user names and passwords in addresses, and without tokens of headers."""
+    """Remove user names and passwords from addresses, and tokens of headers."""
     return _BEARER.sub(rf"\1 {LEFT_OUT}", _USER_INFO.sub(f"{LEFT_OUT}@", value))
 
 
 def settings(values: object) -> object:
-    """Settings as they are, addresses without what is before their ``@``; paths of secrets stay."""
+    """Return settings with redacted addresses; paths of secrets are kept."""
     match values:
         case str():
             return text(values)
@@ -94,7 +94,7 @@ def settings(values: object) -> object:
 
 
 def disguises(secret: bytes) -> list[bytes]:
-    """A secret as it could stand in a text: raw, in hex, in base64 however it is aligned."""
+    """Return the forms of a secret in a text: raw, hex, and base64 at any alignment."""
     found = {secret, secret.strip()}
     for plain in tuple(found):
         found |= {plain.hex().encode(), plain.hex().upper().encode()}
@@ -107,7 +107,7 @@ def disguises(secret: bytes) -> list[bytes]:
 
 
 def without(data: bytes, secrets: Iterable[bytes]) -> tuple[bytes, int]:
-    """(data without any of the secrets, how many were found)."""
+    """Return (data without the secrets, number of occurrences)."""
     count = 0
     for secret in secrets:
         for disguise in sorted(disguises(secret), key=len, reverse=True):

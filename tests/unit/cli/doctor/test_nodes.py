@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from tidemark import __version__
 from tidemark.cli.doctor.findings import Finding, Level
-from tidemark.cli.doctor.nodes import look, own_names, skew
+from tidemark.cli.doctor.nodes import check_nodes, own_names, skew
 from tidemark.cli.doctor.ports import replication_checks
 
 
@@ -103,7 +103,7 @@ def of(findings: list[Finding], check: str) -> list[Finding]:
 
 async def test_a_group_that_is_well_has_nothing_but_well(group: Group) -> None:
     async with group.running() as nodes:
-        found = await look([nodes[1].url])
+        found = await check_nodes([nodes[1].url])
     assert {finding.level for finding in found} == {Level.OK}, found
     assert [finding.subject for finding in of(found, "nodes.api")] == ["a", "b"]
     assert of(found, "nodes.master")[0].cause == "a is the master"
@@ -114,7 +114,7 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_with_its_no
 ) -> None:
     group.advertised["b"] = f"http://127.0.0.1:{unused_tcp_port}"
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     well, bad = of(found, "nodes.api")
     assert well.level is Level.OK
     assert (bad.level, bad.subject, bad.code) == (Level.ERROR, "b", "doctor-unreachable")
@@ -125,14 +125,16 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_with_its_no
 async def test_a_name_that_nobody_knows_is_told_as_such(group: Group) -> None:
     group.advertised["b"] = "http://no-such-node.invalid:8080"
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
-    assert "the name no-such-node.invalid is not known here" in of(found, "nodes.api")[1].cause
+        found = await check_nodes([nodes[0].url])
+    assert (
+        "the name no-such-node.invalid cannot be resolved here" in of(found, "nodes.api")[1].cause
+    )
 
 
 async def test_an_address_that_leads_to_another_node_is_told(group: Group) -> None:
     async with group.running() as nodes:
         group.advertised["b"] = nodes[0].url
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     bad = of(found, "nodes.api")[1]
     assert (bad.level, bad.code, bad.value, bad.limit) == (
         Level.ERROR,
@@ -149,7 +151,7 @@ async def test_no_master_and_two_masters_are_errors(
     for node in group.nodes:
         node.says_of_itself = "master" if node.name in masters else "slave"
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     (finding,) = of(found, "nodes.master")
     assert (finding.level, finding.value, finding.limit) == (Level.ERROR, count, 1)
     assert finding.code == "doctor-masters"
@@ -160,7 +162,7 @@ async def test_who_is_master_is_unknown_while_a_node_cannot_be_asked(
 ) -> None:
     group.advertised["a"] = f"http://127.0.0.1:{unused_tcp_port}"
     async with group.running() as nodes:
-        found = await look([nodes[1].url])
+        found = await check_nodes([nodes[1].url])
     (finding,) = of(found, "nodes.master")
     assert finding.level is Level.UNKNOWN
 
@@ -183,7 +185,7 @@ async def test_a_node_that_does_not_come_back_by_itself_is_an_error(
     group.in_sync = ["a"]
     group.nodes[1].says_of_itself, group.nodes[1].reason = state, reason
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     (behind,) = of(found, "nodes.in-sync")
     assert (behind.level, behind.subject) == (level, "b")
 
@@ -193,7 +195,7 @@ async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) 
     group.nodes[1].says_of_itself = "catchup"
     group.nodes[1].alarms = [{"code": "lease-slow", "detail": "the lease answers late"}]
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     (behind,) = of(found, "nodes.in-sync")
     assert (behind.level, behind.subject, behind.value) == (Level.WARNING, "b", 77)
     (alarm,) = of(found, "nodes.alarms")
@@ -206,7 +208,7 @@ async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) 
 async def test_a_clock_that_is_off_is_told(group: Group, ahead_s: float, level: Level) -> None:
     group.nodes[1].ahead_s = ahead_s
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     ours, theirs = of(found, "nodes.clock")
     assert ours.level is Level.OK
     assert theirs.level is level
@@ -215,7 +217,7 @@ async def test_a_clock_that_is_off_is_told(group: Group, ahead_s: float, level: 
 async def test_versions_that_differ_are_told(group: Group) -> None:
     group.nodes[1].version = "9.9.9"
     async with group.running() as nodes:
-        found = await look([nodes[0].url])
+        found = await check_nodes([nodes[0].url])
     (finding,) = of(found, "nodes.version")
     assert (finding.level, finding.code) == (Level.WARNING, "doctor-versions-differ")
     assert "b 9.9.9" in finding.subject
@@ -230,11 +232,11 @@ async def test_a_server_that_is_none_of_ours_is_told(unused_tcp_port: int) -> No
     server = TestServer(application)
     await server.start_server()
     try:
-        (finding,) = await look([str(server.make_url("/")).rstrip("/")])
+        (finding,) = await check_nodes([str(server.make_url("/")).rstrip("/")])
     finally:
         await server.close()
     assert finding.level is Level.ERROR
-    assert "no node of ours" in finding.cause
+    assert "not that of a Tidemark node" in finding.cause
 
 
 @pytest.mark.parametrize(
@@ -276,5 +278,5 @@ def test_replication_is_tried_of_all_other_nodes_of_the_settings(unused_tcp_port
         ("d", Level.ERROR),
     ]
     assert "refused" in found[1].cause
-    assert "the name no-such-node.invalid is not known here" in found[2].cause
+    assert "the name no-such-node.invalid cannot be resolved here" in found[2].cause
     assert replication_checks({}) == []

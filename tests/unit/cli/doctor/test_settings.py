@@ -47,7 +47,7 @@ def test_files_are_found_by_directory_by_name_and_by_service(tmp_path: Path) -> 
         "reput": tmp_path / "reput.toml",
         "ha": tmp_path / "other.toml",
     }
-    with pytest.raises(ValueError, match="whose settings are these"):
+    with pytest.raises(ValueError, match="of which service"):
         files_of((str(tmp_path / "other.toml"),))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"has no broker\.toml"):
