@@ -1,1 +1,1 @@
-"""Bytes to values and back, for every file of a store. Pure: no file, clock, socket or log."""
+"""Codecs for every file of a store: bytes to values and back. Pure: no I/O, clock or log."""

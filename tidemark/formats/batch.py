@@ -1,7 +1,7 @@
-"""Wire entries of a batch: what a producer sends for many messages (docs/formats.md, 2.12). Pure.
+"""Wire entries of a batch: the messages of a produce request (docs/formats.md, 2.12). Pure.
 
-Entries follow each other without count or separator. The first three fields are written and not
-read; the lengths lead the way.
+Entries follow each other without a count or separators. The first three fields are written but not
+read; the lengths locate the next entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WireMessage(NamedTuple):
 
 
 class BadBatch(ValueError):
-    """The bytes are not a batch. ``entry`` counts from 0, ``at`` is its first byte."""
+    """The bytes are not a batch. ``entry`` is the index of the entry, ``at`` its first byte."""
 
     def __init__(self, entry: int, at: int, reason: str) -> None:
         self.entry, self.at, self.reason = entry, at, reason
@@ -39,11 +39,11 @@ class TruncatedEntry(BadBatch):
 
 
 class BadEntrySize(BadBatch):
-    """A length is negative, or properties are longer than a record takes."""
+    """A length is negative, or the properties exceed the limit of a record."""
 
 
 def encode(messages: Iterable[WireMessage]) -> bytes:
-    """Entries one behind the other. Raises BadEntrySize if one has too long properties."""
+    """Encode entries one after another. Raises BadEntrySize if one has too long properties."""
     parts: list[bytes | memoryview] = []
     size = 0
     for number, message in enumerate(messages):
@@ -60,7 +60,7 @@ def encode(messages: Iterable[WireMessage]) -> bytes:
 
 
 def iterate(batch: bytes | bytearray | memoryview) -> Iterator[WireMessage]:
-    """Yield the entries in order. Raises BadBatch at the first that cannot be read."""
+    """Yield the entries in order. Raises BadBatch at the first that cannot be decoded."""
     view = memoryview(batch)
     at = number = 0
     while at < len(view):

@@ -1,14 +1,14 @@
-"""A message that waits: where it is stored meanwhile, and what its delivered copy says. Pure.
+"""Delayed messages: where they are stored meanwhile, and the properties of delivered copies. Pure.
 
-A delay of a *level* is one queue of ``SCHEDULE_TOPIC_XXXX``; *any time* is ``rmq_sys_wheel_timer``,
-queue 0, with RocketMQ's ``TIMER_*`` properties (store layout 12.2 to 12.4 and 12.8). The message's
-own place waits in ``REAL_TOPIC`` and ``REAL_QID``. The delivered copy carries the place that it
-waited at, its *origin*, as ``TIDEMARK_DELAY_ORIGIN=level@queue_offset`` (level 0: any time), so
-that whoever reads the log knows what has been delivered. Properties are bytes throughout: what is
-not ours stays as it came.
+A delay *level* is one queue of ``SCHEDULE_TOPIC_XXXX``. *Any time* is ``rmq_sys_wheel_timer``,
+queue 0, with RocketMQ's ``TIMER_*`` properties (store layout 12.2 to 12.4 and 12.8). The original
+topic and queue are stored in ``REAL_TOPIC`` and ``REAL_QID``. The delivered copy has the position
+at which it waited, its *origin*, as ``TIDEMARK_DELAY_ORIGIN=level@queue_offset`` (level 0: any
+time), so that readers of the log know which messages were delivered. Properties are handled as
+bytes: those of others are kept unchanged.
 
-Before: ``messages`` read what a sender wants, or a message was sent back. After: an append; then
-the delay service delivers what is due.
+Before: ``messages`` has parsed the sender's delay, or a message was nacked. After: an append; later
+the delay service delivers the due messages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tidemark.formats.record import CRC_PROPERTY_SIZE, TOPIC_SIZE_MAX, Record
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TIMER_QUEUE: Final = 0
 TIMER_LEVEL: Final = 0
-"""Stands for the timer topic where a level is named."""
+"""Level number that denotes the timer topic."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 DELAY_MS_MAX: Final = 40 * 24 * 3600 * 1000
-"""How far ahead a message may be due [ms]."""
+"""Maximum delay of a message [ms]."""
 PRECISION_MS: Final = 1000
-"""RocketMQ's timerPrecisionMs: what ``TIMER_OUT_MS`` is a multiple of."""
+"""RocketMQ's timerPrecisionMs; ``TIMER_OUT_MS`` is a multiple of it."""
 PROPERTIES_ROOM: Final = 512
-"""Bytes of properties that a delayed message leaves free, for what is added on its way: the place,
-the times and the origin, each name with its longest usual value."""
+"""Bytes of properties that a delayed message must leave free for those added later: topic and
+queue, times and origin, each name with its longest usual value."""
 
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
@@ -57,12 +57,12 @@ _CANCELS: Final = TIMER_DEL_UNIQKEY.encode()
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode()
 _CRC: Final = properties.CRC32.encode()
 _REQUESTS: Final = frozenset({b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", _DELIVER})
-"""The three ways in which RocketMQ's senders ask for a time."""
+"""The three properties in which RocketMQ's senders request a time."""
 _PLACE: Final = frozenset({_REAL_TOPIC, _REAL_QID, _ORIGIN, _CRC})
 
 
 class Delayed(NamedTuple):
-    """Where a message goes now, and with which properties."""
+    """The topic, queue and properties with which a message is appended."""
 
     topic: str
     queue_id: int
@@ -70,23 +70,23 @@ class Delayed(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The place at which a delivered message has waited."""
+    """The position at which a delivered message has waited."""
 
     level: int
-    """1 … the number of levels; TIMER_LEVEL: the timer topic."""
+    """1 to the number of levels; TIMER_LEVEL: the timer topic."""
     queue_offset: int
 
 
 class Identity(NamedTuple):
-    """Identifies a message among those of one slot of RocketMQ's timer."""
+    """Identifies a message in one slot of RocketMQ's timer."""
 
     topic: bytes
-    """The real one."""
+    """The original topic."""
     unique_id: bytes
 
     @property
     def keys(self) -> tuple[bytes, bytes]:
-        """The two keys of a cancellation of such a message."""
+        """The two possible keys of a cancellation of this message."""
         return self.topic + b"+" + self.unique_id, self.unique_id
 
 
@@ -94,7 +94,7 @@ class Cancellation(NamedTuple):
     """Slot and key of a message that cancels another one of the timer's queue."""
 
     out_ms: int
-    """The slot of both."""
+    """The slot of both messages."""
     key: bytes
     """RocketMQ 5.3.3 writes ``topic+unique id``, earlier releases the unique id alone."""
 
@@ -107,10 +107,10 @@ class Place(NamedTuple):
 
 
 def by_level(topic: str, queue_id: int, raw: bytes, level: int, level_count: int) -> Delayed:
-    """Let a message wait as long as its level says (12.2).
+    """Delay a message by a level (12.2).
 
-    raw: its properties. level: ≥ 1; above level_count it counts as that. A request for a time is
-    void then, and its properties go.
+    raw: its properties. level: ≥ 1; one above level_count counts as level_count. A request for a
+    time becomes void, and its properties are removed.
     """
     if level < 1:
         raise ValueError(f"delay level {level}: the first is 1")
@@ -121,9 +121,10 @@ def by_level(topic: str, queue_id: int, raw: bytes, level: int, level_count: int
 
 
 def by_time(topic: str, queue_id: int, raw: bytes, deliver_at_ms: int, now_ms: int) -> Delayed:
-    """Let a message wait until deliver_at_ms (12.8); not in the future: it stays as it is.
+    """Delay a message until deliver_at_ms (12.8); a time that is not in the future has no effect.
 
-    The exact time is kept beside RocketMQ's, which is one precision early, rounded down.
+    The exact time is stored in addition to RocketMQ's, which is rounded down by up to one
+    precision.
     """
     if deliver_at_ms <= now_ms:
         return Delayed(topic, queue_id, raw)
@@ -133,12 +134,12 @@ def by_time(topic: str, queue_id: int, raw: bytes, deliver_at_ms: int, now_ms: i
 
 
 def delivered(stored: Record, now_ms: int, *, record_crc: bool = True) -> Delayed | None:
-    """What is appended when a waiting record is due: its own place again, its origin said (12.4).
+    """Build the delivered copy of a due record, with its original place and its origin (12.4).
 
-    All other properties stay, the delay among them, as RocketMQ leaves them: only under the delay
-    topics do they mean a delay. record_crc: whether the store adds that property, which needs its
-    room. Returns None for a record that has no place to go to: none is named, it cannot be a
-    queue's, or it is that of half messages, which nobody may see before they are committed.
+    All other properties stay, including the delay, as in RocketMQ; they mean a delay only under the
+    delay topics. record_crc: whether the store adds that property, which needs space. Returns None
+    for a record that cannot be delivered: its topic or queue is missing or invalid, or it is the
+    topic of half messages, which are invisible until they are committed.
     """
     raw = stored.properties
     place = real_place(raw)
@@ -152,17 +153,17 @@ def delivered(stored: Record, now_ms: int, *, record_crc: bool = True) -> Delaye
     changed = _changed(raw, {_ORIGIN, _CRC, _ENQUEUE, _DEQUEUE}, [*times, origin])
     size_max = PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
     if len(changed) > size_max:
-        # RocketMQ fills properties to the last byte. What says how it waited is of no more use.
+        # RocketMQ may fill properties completely. Those about the wait are no longer needed.
         removed = _PLACE | _REQUESTS | {_DELAY, _OUT, _ENQUEUE, _DEQUEUE, _ROLLS}
         changed = _changed(raw, removed, [origin])
     return Delayed(place.topic, place.queue_id, changed)
 
 
 def carried(stored: Record, due_ms: int) -> Delayed | None:
-    """What is appended when a waiting record's file is about to go: it waits on at the log's end.
+    """Build the copy of a waiting record whose file is about to be deleted; it keeps waiting.
 
-    Also one of a level: it goes on under the timer topic, due at the same time. None as in
-    ``delivered``: what has no place to go to is not kept.
+    A record of a level continues under the timer topic, due at the same time. Returns None as in
+    ``delivered``: a record without a place is not kept.
     """
     raw = stored.properties
     place = real_place(raw)
@@ -175,14 +176,14 @@ def carried(stored: Record, due_ms: int) -> Delayed | None:
         (_ROLLS, b"%d" % (rolls + 1)),
         (_ORIGIN, b"%d@%d" % (level_of(stored), stored.queue_offset)),
     ]
-    # Without DELAY: RocketMQ, which may open this store, would delay it once more at delivery.
+    # Without DELAY, because RocketMQ, which may open this store, would delay it again at delivery.
     removed = _PLACE | _REQUESTS | {_OUT, _ROLLS, _DELAY, _ENQUEUE, _DEQUEUE}
     changed = _changed(raw, removed, pairs)
     return Delayed(TIMER_TOPIC, TIMER_QUEUE, changed)
 
 
 def level_of(stored: Record) -> int:
-    """The level of a record under one of the two delay topics; TIMER_LEVEL under the timer's."""
+    """Level of a record under one of the two delay topics; TIMER_LEVEL for the timer topic."""
     return stored.queue_id + 1 if stored.topic == SCHEDULE_TOPIC else TIMER_LEVEL
 
 
@@ -194,11 +195,11 @@ def place_of(level: int) -> Place:
 
 
 def timer_due_ms(raw: bytes) -> int | None:
-    """When a record under the timer topic is due [ms]; None if it does not say.
+    """When a record under the timer topic is due [ms]; None if it has no time.
 
-    RocketMQ delivers what it rounded to ``TIMER_OUT_MS`` one precision later: never early. The
-    exact time counts if it is the one that was rounded; a sender of RocketMQ may have asked for it
-    by another property at the same time.
+    RocketMQ delivers one precision after the rounded ``TIMER_OUT_MS``, so never early. The exact
+    time is used if it rounds to the same value; a sender of RocketMQ may have requested another
+    time by another property.
     """
     out_ms = _number(properties.find(raw, _OUT))
     if out_ms is None:
@@ -210,7 +211,7 @@ def timer_due_ms(raw: bytes) -> int | None:
 
 
 def cancellation_of(raw: bytes) -> Cancellation | None:
-    """The cancellation that a message under the timer topic is; None if it is to be delivered."""
+    """Return the cancellation in a message under the timer topic; None for other messages."""
     key, out_ms = properties.find(raw, _CANCELS), _number(properties.find(raw, _OUT))
     return None if key is None or out_ms is None else Cancellation(out_ms, key)
 
@@ -222,14 +223,14 @@ def identity_of(raw: bytes) -> Identity | None:
 
 
 def slot_ms(due_ms: int) -> int:
-    """``TIMER_OUT_MS`` of a message that is due then, as of ``timer_due_ms``."""
+    """``TIMER_OUT_MS`` of a message that is due then; the inverse of ``timer_due_ms``."""
     return (due_ms - 1) // PRECISION_MS * PRECISION_MS
 
 
 def is_out_of_wheel(raw: bytes) -> bool:
-    """Whether a timer took the message out of its wheel: RocketMQ's, or ours as it delivered.
+    """Whether a timer, RocketMQ's or Tidemark's, took the message out of its wheel.
 
-    Of a record under the timer topic: RocketMQ put it there again, in place of an earlier one.
+    For a record under the timer topic: RocketMQ stored it again in place of an earlier one.
     """
     return properties.find(raw, _DEQUEUE) is not None
 
@@ -237,14 +238,14 @@ def is_out_of_wheel(raw: bytes) -> bool:
 def level_due_ms(tags_code: int, now_ms: int, delay_ms: int) -> int:
     """When a unit of a level's queue is due: its tags code (12.3).
 
-    More than the level's delay ahead it counts as now: the clock has stepped back, or the table of
-    levels has changed.
+    A time that is further ahead than the level's delay counts as now, because the clock was set
+    back or the table of levels was changed.
     """
     return now_ms if tags_code > now_ms + delay_ms else tags_code
 
 
 def origin_of(raw: bytes) -> Origin | None:
-    """Where a delivered record has waited; None for any other record."""
+    """The position at which a delivered record has waited; None for any other record."""
     value = properties.find(raw, _ORIGIN)
     if value is None:
         return None
@@ -256,9 +257,9 @@ def origin_of(raw: bytes) -> Origin | None:
 
 
 def real_place(raw: bytes) -> Place | None:
-    """The topic and queue that a waiting message is for; None if none can be read.
+    """The topic and queue of a waiting message; None if they are missing or invalid.
 
-    A topic that cannot name a directory is none: the copy would stop dispatch for good.
+    A topic that cannot name a directory is invalid, because its copy would stop dispatch for good.
     """
     topic_bytes = properties.find(raw, _REAL_TOPIC)
     queue_id = _number(properties.find(raw, _REAL_QID))
@@ -270,7 +271,7 @@ def real_place(raw: bytes) -> Place | None:
 
 @functools.lru_cache(maxsize=4096)
 def _directory_name(raw: bytes) -> str | None:
-    """A stored topic's text; None if it cannot name a directory."""
+    """Return the text of a stored topic; None if it cannot name a directory."""
     topic = properties.text(raw)
     if topic in (".", "..") or "/" in topic or "\0" in topic:
         return None
@@ -282,12 +283,12 @@ def _place_pairs(topic: str, queue_id: int) -> list[tuple[bytes, bytes]]:
 
 
 def _time_pairs(deliver_at_ms: int) -> list[tuple[bytes, bytes]]:
-    # A multiple of the precision goes down by one, too: (n - 1) // p * p does both.
+    # A multiple of the precision is also reduced by one precision: (n - 1) // p * p does both.
     return [(_DELIVER, b"%d" % deliver_at_ms), (_OUT, b"%d" % slot_ms(deliver_at_ms))]
 
 
 def _changed(raw: bytes, removed: Collection[bytes], pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Properties without those named, and with the pairs behind the others."""
+    """Return the properties without the removed ones, followed by the pairs."""
     kept = [
         segment + b"\x02"
         for segment in raw.split(b"\x02")
@@ -297,7 +298,7 @@ def _changed(raw: bytes, removed: Collection[bytes], pairs: Sequence[tuple[bytes
 
 
 def _number(value: bytes | None) -> int | None:
-    """A stored number that is not negative and fits into 63 bits; None for anything else."""
+    """Parse a non-negative number below 2^63; None for anything else."""
     if value is None or not value.isdigit() or len(value) > 19:
         return None
     number = int(value)

@@ -1,8 +1,8 @@
-"""The epoch table's file, epochFileCheckpoint (docs/formats.md, section 1.3). Pure.
+"""The file of the epoch table, epochFileCheckpoint (docs/formats.md, section 1.3). Pure.
 
-Text: the number of entries, a masked CRC-32 over all that follows, then one line
-``epoch-startOffset`` per entry. Which epochs may follow each other is not judged here.
-Kept with a ``.bak`` twin, which is read if this one is unreadable or empty.
+It is text: the number of entries, a masked CRC-32 over all that follows, then one line
+``epoch-startOffset`` per entry. The order of epochs is not checked here. A ``.bak`` copy is read
+instead if this file is unreadable or empty.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 class EpochsUnreadable(ValueError):
-    """The bytes are not an epoch table, or not all of one."""
+    """The bytes are not a complete epoch table."""
 
 
 class EpochStart(NamedTuple):
-    """A reign, and where in the commit log its first record lies."""
+    """An epoch, and where in the commit log its first record is."""
 
     epoch: Epoch
     start: PhysicalOffset
 
 
 def encode(entries: Sequence[EpochStart]) -> bytes:
-    """The file's bytes, lines ended by LF."""
+    """Encode the file; lines end with LF."""
     body = "".join(f"{entry.epoch}-{entry.start}\n" for entry in entries).encode("ascii")
     return f"{len(entries)}\n{_masked_crc(body)}\n".encode("ascii") + body
 
 
 def decode(data: bytes) -> list[EpochStart]:
-    """The entries in file order. Lines may end in CR LF; a CRC of 0 is not compared.
+    """Return the entries in file order. Lines may end in CR LF; a CRC of 0 is not compared.
 
-    Raises EpochsUnreadable, also for an empty file: the twin decides then.
+    Raises EpochsUnreadable, also for an empty file: then the ``.bak`` copy is read.
     """
     count_line, count_found, rest = data.partition(b"\n")
     crc_line, crc_found, body = rest.partition(b"\n")
     count = _number(count_line, "the number of entries")
     if count == 0 and not rest:
-        return []  # the reference stops reading here
+        return []  # the reference implementation stops reading here
     if not count_found or not crc_found:
         raise EpochsUnreadable("the file ends within its first two lines")
     stored_crc = _number(crc_line, "the CRC")

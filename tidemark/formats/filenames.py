@@ -1,8 +1,9 @@
 """Names of the fixed-size files (docs/formats.md, section 1.1). Pure.
 
-A file of the commit log or a queue is named by the offset of its first byte, 20 digits; an index
-file by the local time of its making, 17 digits. Both sort as strings in the order of their content.
-Whether a name fits its neighbours is not judged here (``shared.files.mapped_file_queue`` does).
+A file of the commit log or of a queue is named by the offset of its first byte, in 20 digits. An
+index file is named by the local time of its creation, in 17 digits. Both sort as strings in the
+order of their content. ``shared.files.mapped_file_queue`` checks whether a name fits its
+neighbours.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Final
 OFFSET_DIGITS: Final = 20
 INDEX_DIGITS: Final = 17
 OFFSET_MAX: Final = 2**63 - 1
-"""Offsets are signed 64 bit everywhere; a larger name cannot have been written by anyone."""
+"""Offsets are signed 64 bit everywhere, so no file can have a larger name."""
 
 RUNNING_SIGN: Final = "tidemark-is-running"
-"""A symbolic link in commitlog/ of a store that a process holds (docs/formats.md, section 8)."""
+"""A symbolic link in commitlog/ of a store that a process has open (docs/formats.md, section 8)."""
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -29,7 +30,7 @@ def offset_name(offset: int) -> str:
 
 
 def parse_offset_name(name: str) -> int | None:
-    """The start offset a name stands for; None if it is not 20 digits, or beyond 2^63−1."""
+    """The start offset in a name; None if it is not 20 digits, or beyond 2^63−1."""
     if len(name) != OFFSET_DIGITS or not _is_digits(name):
         return None
     offset = int(name)
@@ -37,12 +38,12 @@ def parse_offset_name(name: str) -> int | None:
 
 
 def index_name(wall_ms: int, utc_offset_s: int = 0, *, after: str | None = None) -> str:
-    """The name of an index file made now: local time as yyyyMMddHHmmssSSS.
+    """The name of an index file created now: local time as yyyyMMddHHmmssSSS.
 
     wall_ms: ms since 1970 UTC. utc_offset_s: local time minus UTC in seconds. after: the name of
-    the newest file there is; the result is always larger. Without that, a clock set back (or the
-    hour that autumn repeats) would sort the new file before its predecessor, and queries, which
-    stop at the first file that is too old, would stop too early.
+    the newest file; the result is always larger. Otherwise a clock that is set back (or the
+    repeated hour in autumn) would sort the new file before its predecessor, and queries, which stop
+    at the first file that is too old, would stop too early.
     """
     local = _EPOCH + datetime.timedelta(milliseconds=wall_ms, seconds=utc_offset_s)
     name = local.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{local.microsecond // 1000:03d}"
@@ -53,7 +54,7 @@ def index_name(wall_ms: int, utc_offset_s: int = 0, *, after: str | None = None)
 
 
 def parse_index_name(name: str) -> int | None:
-    """The number a name spells; None if it is not one: RocketMQ skips such files as well."""
+    """The number in a name; None for other names, which RocketMQ skips as well."""
     if not 1 <= len(name) <= 19 or not _is_digits(name):
         return None
     number = int(name)
@@ -61,5 +62,5 @@ def parse_index_name(name: str) -> int | None:
 
 
 def _is_digits(name: str) -> bool:
-    # isdigit alone also takes Arabic-Indic and superscript digits.
+    # isdigit alone also accepts Arabic-Indic and superscript digits.
     return name.isascii() and name.isdigit()

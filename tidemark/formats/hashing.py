@@ -1,7 +1,7 @@
-"""Hashes that are stored: tags code, index key hash, body CRC (docs/formats.md, 2.5, 3, 5.2). Pure.
+"""Stored hashes: tags code, index key hash, body CRC (docs/formats.md, 2.5, 3, 5.2). Pure.
 
-The string hash is over UTF-16 code units, so a character outside the basic plane counts twice. The
-tags code keeps the hash's sign; only the index takes the absolute value.
+The string hash is computed over UTF-16 code units, so a character outside the basic plane counts
+twice. The tags code keeps the hash's sign; the index stores the absolute value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 
 _MASK: Final = 0xFFFFFFFF
 _BLOCK: Final = 256
-# _POWERS[-n:] are 31^(n-1) … 31^0: one C-speed sum of products instead of a loop per character.
+# _POWERS[-n:] are 31^(n-1) … 31^0, for one sum of products in C instead of a loop in Python.
 _POWERS: Final = tuple(pow(31, _BLOCK - 1 - index, 1 << 32) for index in range(_BLOCK))
 _BLOCK_POWER: Final = pow(31, _BLOCK, 1 << 32)
 
@@ -53,13 +53,13 @@ def string_hash(text: str) -> int:
 
 @functools.lru_cache(maxsize=8192)
 def tags_code(tags: str | None) -> int:
-    """What a queue unit stores of a message's tags: their hash with its sign; 0 without tags."""
+    """The tags code in a queue unit: the signed hash of the tags; 0 without tags."""
     return string_hash(tags) if tags else 0
 
 
 @functools.lru_cache(maxsize=4096)
 def topic_hash(topic: str) -> int:
-    """Unsigned hash of ``topic#``: what the index hashes of all keys of a topic begin with."""
+    """Unsigned hash of ``topic#``, the common prefix of all index hashes of a topic."""
     return _unsigned_hash(topic + "#")
 
 
@@ -81,9 +81,9 @@ def delivery_time_code(
     """Tags code of a record under SCHEDULE_TOPIC: the time at which it is due, in ms.
 
     delay: its DELAY property. delay_levels_ms: [0] is the delay of level 1. A level above the
-    highest counts as the highest. Returns None if there is no level above 0: the tags' hash it is
-    then. A DELAY that is no number counts as none (the reference refuses the whole record). The sum
-    turns over at 64 bits.
+    highest counts as the highest. Returns None if there is no level above 0; the tags code is then
+    the tags' hash. A DELAY that is not a number counts as none (the reference implementation
+    rejects the whole record). The sum wraps at 64 bits.
     """
     if delay is None:
         return None
@@ -94,9 +94,9 @@ def delivery_time_code(
     if level == 0:
         return None
     due = store_timestamp_ms + delay_levels_ms[level - 1]
-    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java's long: a unit has no more bits
+    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # like Java's long, the size in a unit
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
-    """CRC-32 with the top bit cleared: always fits an i32 without a sign; 0 for no bytes."""
+    """CRC-32 with the top bit cleared, so that it fits a positive i32; 0 for no bytes."""
     return zlib.crc32(body) & 0x7FFFFFFF

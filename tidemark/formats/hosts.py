@@ -1,7 +1,7 @@
-"""Host addresses as a record stores them (docs/formats.md, section 2.4). Pure.
+"""Host addresses as stored in a record (docs/formats.md, section 2.4). Pure.
 
-4 or 16 address bytes in network order, then the port as a 4-byte signed integer. Which of the two
-it is stands elsewhere: in two bits of SYSFLAG for a record, in the length for a message id.
+A host is 4 or 16 address bytes in network order, then the port as a 4-byte signed integer. The kind
+of address is stored elsewhere: in two bits of SYSFLAG for a record, in the length for a message id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PORT: Final = struct.Struct(">i")
 
 
 class Host(NamedTuple):
-    """An address and a port, as bytes and number: nothing is looked up."""
+    """An address and a port, as bytes and number; names are not resolved."""
 
     address: bytes
     """4 (IPv4) or 16 (IPv6) bytes in network order."""
@@ -26,7 +26,7 @@ class Host(NamedTuple):
 
     @property
     def is_v6(self) -> bool:
-        """Whether the address takes 16 bytes. A mapped IPv4 address is an IPv6 one."""
+        """Whether the address has 16 bytes. A mapped IPv4 address is an IPv6 one."""
         return len(self.address) == 16
 
     @property
@@ -37,7 +37,7 @@ class Host(NamedTuple):
 
 
 def encode(host: Host) -> bytes:
-    """8 or 20 bytes. Raises ValueError if the address or the port does not fit."""
+    """Encode to 8 or 20 bytes. Raises ValueError if the address or the port does not fit."""
     if len(host.address) not in (4, 16):
         raise ValueError(f"an address has 4 or 16 bytes, not {len(host.address)}")
     try:
@@ -47,7 +47,7 @@ def encode(host: Host) -> bytes:
 
 
 def decode(view: bytes | bytearray | memoryview, *, v6: bool) -> Host:
-    """Read the host at view[0]. Raises ValueError if view is shorter than 8 (v6: 20) bytes."""
+    """Decode the host at view[0]. Raises ValueError if view is shorter than 8 (v6: 20) bytes."""
     size = V6_SIZE if v6 else V4_SIZE
     if len(view) < size:
         raise ValueError(f"a host needs {size} bytes, there are {len(view)}")
@@ -55,7 +55,7 @@ def decode(view: bytes | bytearray | memoryview, *, v6: bool) -> Host:
 
 
 def parse(text: str) -> Host:
-    """Read ``address:port``; IPv6 in brackets. Raises ValueError, no name is looked up."""
+    """Parse ``address:port``; IPv6 in brackets. Raises ValueError; names are not resolved."""
     address_text, colon, port_text = text.rpartition(":")
     if not colon or not (port_text.isascii() and port_text.isdecimal()) or len(port_text) > 5:
         raise ValueError(f"{text!r} is not address:port")

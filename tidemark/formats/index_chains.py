@@ -1,13 +1,13 @@
-"""Index file, the hot part: rows in, offsets out, on plain buffers (docs/formats.md, 5). Pure.
+"""Hot functions of the index file: rows in, offsets out, on buffers (docs/formats.md, 5). Pure.
 
-Works on the whole file as a memoryview, with the numbers of slots and entries that its reader
-knows; ``index_file`` keeps the rest of the file in order. These functions have compiled twins
-(``speedups.index``) of the same contract; whoever is hot takes them from ``twins``. Invariants:
+They work on the whole file as a memoryview, with the numbers of slots and entries that the caller
+knows; ``index_file`` manages the rest of the file. ``speedups.index`` is the native implementation
+with the same contract; ``twins`` chooses. Invariants:
 
-- Stores of ``put_rows``, in this order: entries, slots, the header's ends, its counts. Each slot
-  and header word is one aligned store. A kill between two leaves what ``IndexFile.heal`` undoes.
-- No more than PUT_MANY_MAX rows are stored under one store of the counts.
-- Whatever the bytes hold, a walk ends and touches nothing outside the file.
+- ``put_rows`` stores in this order: entries, slots, the header's ends, its counts. Each slot and
+  header word is one aligned store. ``IndexFile.heal`` undoes what a kill between two stores leaves.
+- At most PUT_MANY_MAX rows are stored per update of the counts.
+- For any content of the file, a lookup ends and reads nothing outside the file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ENTRY_SIZE: Final = 20
 SECONDS_MAX: Final = 0x7FFFFFFF
 HASH_MAX: Final = 0x7FFFFFFF
 PUT_MANY_MAX: Final = 4096
-"""Rows stored under one store of the counts; bounds what ``heal`` must look through."""
+"""Rows stored per update of the counts; bounds what ``heal`` must check."""
 
 ROW: Final = struct.Struct("=qqq")
-"""One key of one record on its way into the index: physical offset, store timestamp ms, key hash
-(0…2^31−1). Rows come in the order of the log."""
+"""One key of one record to be indexed: physical offset, store timestamp ms, key hash (0…2^31−1).
+Rows are in the order of the log."""
 ENTRY: Final = struct.Struct(">iqii")
 """Key hash, physical offset, seconds since the header's begin, previous entry of the chain."""
 
@@ -47,20 +47,21 @@ _TIME_MAX: Final = (1 << 63) - 1
 
 
 class IndexFileTooShort(ValueError):
-    """The view has fewer bytes than the geometry needs: not this file, or not this geometry."""
+    """The view has fewer bytes than the geometry needs: wrong file or wrong geometry."""
 
 
 class NoRow(ValueError):
-    """Rows that are none: another size, a number outside, a key hash outside 0…2^31−1."""
+    """Invalid rows: wrong size, a number out of range, a key hash outside 0…2^31−1."""
 
 
 def put_rows(
     view: memoryview, slots: int, entries: int, rows: bytes | memoryview, first: int
 ) -> int:
-    """Append rows (``ROW`` each, adjacent) from number first on; return how many went in.
+    """Append rows (``ROW`` each, adjacent) from number first on; return how many were stored.
 
-    view: the whole file, writable, 8-byte aligned. Fewer than all: the file is full. Which keys it
-    holds already is for the caller to know. Raises IndexFileTooShort and NoRow with nothing stored.
+    view: the whole file, writable, 8-byte aligned. Fewer than all means that the file is full. The
+    caller knows which keys the file already has. Raises IndexFileTooShort and NoRow with nothing
+    stored.
     """
     _check_file(view, slots, entries)
     if view.readonly:
@@ -81,7 +82,7 @@ def put_rows(
 def _put_step(
     view: memoryview, slot_count: int, entry_count: int, rows: list[tuple[int, ...]]
 ) -> int:
-    """Put up to PUT_MANY_MAX rows under one store of the counts; return how many fit."""
+    """Store up to PUT_MANY_MAX rows with one update of the counts; return how many fit."""
     head = view[:HEADER_SIZE].cast("Q")
     slots = view[HEADER_SIZE : HEADER_SIZE + SLOT_SIZE * slot_count].cast("I")
     slots_used, first_number = counts_of(head[COUNTS])
@@ -135,15 +136,15 @@ def look_up(
 ) -> tuple[list[int], int, int]:
     """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first.
 
-    first: the number of the chain's entry to begin with; 0: its newest. Looks at entries_max
-    entries at most. Returns the offsets, the number to go on with (0 if the chain has ended), and
-    how many entries it looked at. An entry of another chain is gone on with as if it were of this
-    one: the caller knows where it stopped.
+    first: number of the chain's entry to start with; 0: its newest. Reads at most entries_max
+    entries. Returns the offsets, the number to continue with (0 at the end of the chain), and the
+    number of entries read. An entry of another chain is followed as if it belonged to this one, so
+    the caller must pass a number that it got from this function.
 
-    By section 5.6 to the letter: an entry's time is the header's begin plus whole seconds, so an
-    exact begin_ms may miss a record stored in that second; and other keys with the same hash are
-    returned too: the caller compares the records' real keys. Raises IndexFileTooShort; ValueError
-    for a key hash outside 0…2^31−1.
+    Exactly by section 5.6: an entry's time is the header's begin plus whole seconds, so an exact
+    begin_ms may miss a record stored in that second. Other keys with the same hash are returned
+    too, so the caller compares the records' real keys. Raises IndexFileTooShort; ValueError for a
+    key hash outside 0…2^31−1.
     """
     _check_file(view, slots, entries)
     if not 0 <= key_hash <= HASH_MAX:
@@ -151,9 +152,9 @@ def look_up(
     begin_ms = max(_TIME_MIN, min(begin_ms, _TIME_MAX))
     end_ms = max(_TIME_MIN, min(end_ms, _TIME_MAX))
     entries_at = HEADER_SIZE + SLOT_SIZE * slots
-    # The slot before the count. The other way round:
+    # The slot is read before the count. In the other order:
     # 1. we read count 10; 2. the writer puts entries 10 and 11, the slot becomes 11;
-    # 3. we read slot 11, beyond the count we hold: "empty", and the key is not found.
+    # 3. we read slot 11, above our count: the slot counts as empty, and the key is not found.
     (number,) = _BIG_32.unpack_from(view, HEADER_SIZE + SLOT_SIZE * (key_hash % slots))
     head = view[:HEADER_SIZE].cast("Q")
     _, next_entry = counts_of(head[COUNTS])
@@ -177,8 +178,8 @@ def look_up(
         time_ms = file_begin_ms + seconds * 1000
         if stored_hash == key_hash and begin_ms <= time_ms <= end_ms:
             hits.append(offset)
-        # Not only "invalid or itself": entries point to older ones, whatever else is damage,
-        # and following it could go round for ever.
+        # This is stricter than the reference: entries point to older ones only. Anything else is
+        # damage, and following it could loop for ever.
         if not 0 < previous < number or time_ms < begin_ms:
             return hits, 0, seen
         number = previous
@@ -188,11 +189,11 @@ def look_up(
 def held_rows(
     view: memoryview, slots: int, entries: int, rows: bytes | memoryview, first: int, end: int
 ) -> int:
-    """Number of the first row of [first, end) that the file has no entry of; end if it has all.
+    """Number of the first row of [first, end) without an entry in the file; end if all have one.
 
-    Goes along rows and entries, both in the order of the log, and not along chains, which can be as
-    long as the file: whether these hold together ``chains_are_sound`` says. Raises
-    IndexFileTooShort, NoRow.
+    It compares rows and entries, both in the order of the log, and does not follow chains, which
+    can be as long as the file. ``chains_are_sound`` checks the chains. Raises IndexFileTooShort,
+    NoRow.
     """
     _check_file(view, slots, entries)
     if not 0 <= first <= end <= _check_rows(rows, first):
@@ -201,11 +202,11 @@ def held_rows(
     count = _visible_count(view, entries)
 
     def entry(number: int) -> tuple[int, int]:
-        """(key hash, physical offset)."""
+        """Return (key hash, physical offset)."""
         stored_hash, offset, _, _ = ENTRY.unpack_from(view, entries_at + ENTRY_SIZE * number)
         return stored_hash, offset
 
-    group = 0  # where the entries of the row's record begin
+    group = 0  # first entry of the row's record
     group_end = 0
     candidate = 0
     before: int | None = None
@@ -223,7 +224,7 @@ def held_rows(
                 group_end += 1
             candidate = group
             before = offset
-        # A record's keys were put in this order: the next one is nearly always the right one.
+        # A record's keys were put in this order, so the next entry is nearly always the right one.
         for at in (*range(candidate, group_end), *range(group, candidate)):
             if entry(at)[0] == key_hash:
                 candidate = at + 1
@@ -234,7 +235,7 @@ def held_rows(
 
 
 def first_at(view: memoryview, slots: int, entries: int, physical_offset: int) -> int:
-    """Number of the first entry whose record begins at or above physical_offset; the entry count
+    """Number of the first entry whose record starts at or above physical_offset; the entry count
     plus 1 if there is none."""
     entries_at = HEADER_SIZE + SLOT_SIZE * slots
     low, high = 1, _visible_count(view, entries) + 1
@@ -248,11 +249,10 @@ def first_at(view: memoryview, slots: int, entries: int, physical_offset: int) -
 
 
 def chains_are_sound(view: memoryview, slots: int, entries: int, first: int) -> bool:
-    """Whether the chains run through every entry from number first (at least 1) on, each slot
-    beginning with its newest; offsets must rise, hashes and seconds not be negative.
+    """Whether the chains contain every entry from number first (at least 1) on, and each slot
+    points to its newest entry. Offsets must ascend; hashes and seconds must not be negative.
 
-    A slot or an entry that was overwritten hides keys: no count would tell. Raises
-    IndexFileTooShort.
+    An overwritten slot or entry hides keys, which no count would show. Raises IndexFileTooShort.
     """
     _check_file(view, slots, entries)
     entries_at = HEADER_SIZE + SLOT_SIZE * slots
@@ -279,7 +279,7 @@ def chains_are_sound(view: memoryview, slots: int, entries: int, first: int) -> 
     )
 
 
-# -- inside, and for ``index_file`` ------------------------------------------------------------
+# -- helpers, also for ``index_file`` ----------------------------------------------------------
 
 
 def _check_file(view: memoryview, slots: int, entries: int) -> None:
@@ -292,7 +292,7 @@ def _check_file(view: memoryview, slots: int, entries: int) -> None:
 
 
 def _check_rows(rows: bytes | memoryview, first: int) -> int:
-    """How many rows there are; raises NoRow."""
+    """Return the number of rows. Raises NoRow."""
     count, rest = divmod(len(rows), ROW.size)
     if rest or not 0 <= first <= count:
         raise NoRow(f"row {first} of {len(rows)} bytes of rows")
@@ -309,7 +309,8 @@ def _newest_visible(
 ) -> int:
     """Follow a chain from number down to the first entry ≤ newest; 0 if there is none.
 
-    The writer of many rows stores slots before the count that makes them visible.
+    Entries above newest occur because ``put_rows`` stores slots before the count that makes their
+    entries visible.
     """
     if number >= entries:
         return 0
@@ -327,7 +328,7 @@ def _seconds(timestamp_ms: int, begin_ms: int) -> int:
 
 
 def counts_word(slots_used: int, next_entry: int) -> int:
-    """The header's last word: both counts as one store, so that neither is counted twice."""
+    """The header's last word: both counts in one store, so that they change together."""
     return swap_64((slots_used & 0xFFFFFFFF) << 32 | next_entry)
 
 
@@ -341,12 +342,12 @@ def counts_of(word: int) -> tuple[int, int]:
 
 
 def as_signed_64(value: int) -> int:
-    """The i64 of these bits."""
+    """Interpret the bits as i64."""
     return value - (1 << 64) if value & (1 << 63) else value
 
 
 def swap_32(value: int) -> int:
-    """Big-endian value of a native load, and back (its own inverse)."""
+    """Convert between a native load and its big-endian value (its own inverse)."""
     if not _IS_LITTLE:
         return value
     swapped: int = _BIG_32.unpack(_NATIVE_32.pack(value))[0]
@@ -354,7 +355,7 @@ def swap_32(value: int) -> int:
 
 
 def swap_64(value: int) -> int:
-    """The same for 8 bytes; a negative value keeps its bits."""
+    """The same for 8 bytes; the bits of a negative value are kept."""
     value &= 0xFFFFFFFFFFFFFFFF
     if not _IS_LITTLE:
         return value

@@ -1,19 +1,20 @@
 """Index file: hash table from key hash to physical offsets (docs/formats.md, section 5). Pure.
 
-Header (40 bytes), S slots (i32), N entries (20 bytes). A slot holds the number of its newest entry,
-an entry that of the one before it: every chain runs from new to old. Entry 0 is never used.
-One process writes a file (step before: ``formats.scan`` names a record's keys), others read it
-through their own mappings meanwhile (step after: a query reads the records at the offsets found).
+Layout: header (40 bytes), S slots (i32), N entries (20 bytes). A slot holds the number of its
+newest entry, an entry that of the previous one: every chain leads from new to old. Entry 0 is never
+used. One process writes a file (step before: ``formats.scan`` extracts a record's keys). Others
+read it concurrently through their own mappings (step after: a query reads the records at the
+offsets found).
 
-Invariants that hold between any two stores of the writer, so after SIGKILL at any instruction:
+Invariants that hold between any two stores of the writer, and so after SIGKILL at any instruction:
 
-- The header's entry count is stored last: what lies at or above it is not there yet, and ``heal``
-  can undo it.
+- The header's entry count is stored last: entries at or above it do not exist yet, and ``heal`` can
+  undo them.
 - A slot, and the pair (slots in use, entry count), change by one aligned store each: a reader in
-  another process sees the old value or the new one. struct.pack_into would show zeros in between.
-- A chain only ever runs to smaller numbers, so a walk ends in a damaged file as well.
+  another process sees the old or the new value. struct.pack_into would show zeros in between.
+- A chain only leads to smaller numbers, so a lookup ends in a damaged file as well.
 
-Numbers of slots and entries are not recorded in the file: both sides must configure the same.
+The file does not contain the numbers of slots and entries: both sides must be configured alike.
 """
 
 from __future__ import annotations
@@ -65,16 +66,16 @@ _EMPTY_ENTRY: Final = bytes(ENTRY_SIZE)
 
 
 class Geometry(NamedTuple):
-    """What both sides must agree on."""
+    """Number of slots and entries, on which both sides must agree."""
 
     slots: int
     """S: number of hash slots."""
     entries: int
-    """N: room for entries; a file holds at most N − 1."""
+    """N: capacity in entries; a file holds at most N − 1."""
 
     @property
     def size(self) -> int:
-        """Bytes of a file."""
+        """Size of a file in bytes."""
         return HEADER_SIZE + SLOT_SIZE * self.slots + ENTRY_SIZE * self.entries
 
     def slot_offset(self, slot: int) -> int:
@@ -87,10 +88,10 @@ class Geometry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The first 40 bytes. All 0 in a new file that has no predecessor."""
+    """The first 40 bytes. All 0 in a new file without a predecessor."""
 
     begin_timestamp_ms: int = 0
-    """Store time of the first entry; before it, the predecessor's end."""
+    """Store time of the first entry; before it exists, the end of the predecessor."""
     end_timestamp_ms: int = 0
     begin_offset: int = 0
     """Physical offset of the first entry's record."""
@@ -107,16 +108,16 @@ class Entry(NamedTuple):
     key_hash: int
     physical_offset: int
     seconds: int
-    """Whole seconds from the header's begin, as it stood when the entry was put."""
+    """Whole seconds since the header's begin at the time when the entry was put."""
     previous: int
     """Number of the chain's next older entry; 0 = none."""
 
 
 class IndexFile:
-    """One index file in memory. Borrows the view; ``close`` gives it back.
+    """One index file in memory. It borrows the view until ``close``.
 
-    A read-only view does for everything but put_rows, start_after, heal and cut, of which only the
-    one process that writes the file may call any.
+    A read-only view is enough for everything but put_rows, start_after, heal and cut. Only the
+    process that writes the file may call these.
     """
 
     __slots__ = ("_entries_at", "_geometry", "_head", "_slots", "_view")
@@ -135,18 +136,18 @@ class IndexFile:
         self._entries_at = geometry.entry_offset(0)
 
     def close(self) -> None:
-        """Release what was borrowed from the view; the file can then be unmapped."""
+        """Release the parts borrowed from the view, so that the file can be unmapped."""
         self._head.release()
         self._slots.release()
 
     @property
     def geometry(self) -> Geometry:
-        """As given."""
+        """The geometry given to the constructor."""
         return self._geometry
 
     @property
     def header(self) -> Header:
-        """The header now; a next_entry of 0 or less reads as 1 (section 5.1)."""
+        """The current header; a next_entry of 0 or less reads as 1 (section 5.1)."""
         header = Header._make(_HEADER.unpack(_NATIVE_HEADER.pack(*self._head.tolist())))
         return header if header.next_entry > 0 else header._replace(next_entry=1)
 
@@ -161,12 +162,12 @@ class IndexFile:
 
     @property
     def entry_count(self) -> int:
-        """Entries in the file, at most N − 1 whatever the header says."""
+        """Number of entries, at most N − 1 for any header."""
         return self._next_entry() - 1
 
     @property
     def is_full(self) -> bool:
-        """No room for another entry."""
+        """Whether there is no space for another entry."""
         return self._next_entry() >= self._geometry.entries
 
     def entry(self, number: int) -> Entry:
@@ -178,8 +179,10 @@ class IndexFile:
     # -- reading ---------------------------------------------------------------------------------
 
     def lookup(self, key_hash: int, *, begin_ms: int, end_ms: int, hits_max: int) -> list[int]:
-        """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first:
-        see ``index_chains.look_up``."""
+        """Physical offsets of the key hash's entries with begin_ms ≤ time ≤ end_ms, newest first.
+
+        See ``index_chains.look_up``.
+        """
         slots, entries = self._geometry
         hits, _, _ = look_up(
             self._view, slots, entries, key_hash, begin_ms, end_ms, hits_max, 0, entries
@@ -196,10 +199,10 @@ class IndexFile:
         first: int,
         entries_max: int,
     ) -> tuple[list[int], int, int]:
-        """Some of what ``lookup`` finds: see ``index_chains.look_up``.
+        """Like ``lookup`` for a part of the chain; see ``index_chains.look_up``.
 
-        first: as an earlier call returned it, or 0; if the file was made again since and this is no
-        entry of the key's slot any more, it begins with the newest.
+        first: returned by an earlier call, or 0. If the file was rebuilt since and this is no
+        longer an entry of the key's slot, the search starts with the newest entry.
         """
         slots, entries = self._geometry
         if first and (
@@ -221,29 +224,29 @@ class IndexFile:
 
     @property
     def begin_offset(self) -> int:
-        """Physical offset of the first record that has an entry, by the header."""
+        """Physical offset of the first indexed record, from the header."""
         return as_signed_64(swap_64(self._head[BEGIN_OFFSET]))
 
     def held_rows(self, rows: bytes | memoryview, first: int, end: int) -> int:
-        """Number of the first row of [first, end) that the file has no entry of; end if it has
-        all. Raises NoRow."""
+        """Number of the first row of [first, end) without an entry in the file; end if all have
+        one. Raises NoRow."""
         slots, entries = self._geometry
         return held_rows(self._view, slots, entries, rows, first, end)
 
     def first_at(self, physical_offset: int) -> int:
-        """Number of the first entry whose record begins at or above physical_offset; the entry
+        """Number of the first entry whose record starts at or above physical_offset; the entry
         count plus 1 if there is none."""
         slots, entries = self._geometry
         return first_at(self._view, slots, entries, physical_offset)
 
     def is_sound(self, first: int = 1) -> bool:
-        """Whether every chain runs through its slot's entries from number first on, and every slot
-        of theirs begins with its newest."""
+        """Whether every chain contains all entries of its slot from number first on, and the slot
+        points to the newest."""
         slots, entries = self._geometry
         return chains_are_sound(self._view, slots, entries, first)
 
     def problem(self) -> str | None:
-        """What in the header cannot be true; None if nothing. Looks at no entry but the ends."""
+        """Describe an impossible header; None if it is plausible. Checks only the end entries."""
         header = Header._make(_HEADER.unpack(_NATIVE_HEADER.pack(*self._head.tolist())))
         if not 0 <= header.next_entry <= self._geometry.entries:
             return f"next entry {header.next_entry} is not in 0…{self._geometry.entries}"
@@ -264,10 +267,10 @@ class IndexFile:
     # -- writing ---------------------------------------------------------------------------------
 
     def start_after(self, predecessor: Header | None) -> None:
-        """Preset the header of a file without entries from the file before it (section 5.5).
+        """Initialize the header of an empty file from the file before it (section 5.5).
 
         Begin and end become the predecessor's end, so the first entry's seconds count from there.
-        None: the first of all files starts from zeros.
+        None: the first of all files starts with zeros.
         """
         header = Header()
         if predecessor is not None:
@@ -277,20 +280,20 @@ class IndexFile:
         self._store_header(header)
 
     def put_rows(self, rows: bytes | memoryview, first: int = 0) -> int:
-        """Append rows (``ROW`` each, in the order of the log) from number first on (section 5.3);
-        return how many went in. Fewer than all: the file is full. Raises NoRow.
+        """Append rows (``ROW`` each, in the order of the log) from number first on (section 5.3).
 
-        Whether a record was indexed before is for the caller to know.
+        Returns how many were stored; fewer than all means that the file is full. The caller knows
+        whether a record was indexed before. Raises NoRow.
         """
         slots, entries = self._geometry
         return put_rows(self._view, slots, entries, rows, first)
 
     def heal(self, predecessor: Header | None = None) -> int:
-        """Undo what a kill inside a put, a heal or a cut left behind; return the entries undone.
+        """Undo what a kill during a put, a heal or a cut left behind; return the entries undone.
 
-        Bytes beyond the count are gone afterwards and the chains are as before. predecessor: header
-        of the file before this one; needed if this file turns out to have no entries. The header's
-        end time may be that of an undone entry until the next put or ``cut``.
+        Afterwards the bytes beyond the count are zero and the chains are as before. predecessor:
+        header of the file before this one, used if this file has no entries. The header's end time
+        may be that of an undone entry until the next put or ``cut``.
         """
         header = self.header
         count = self.entry_count
@@ -311,8 +314,8 @@ class IndexFile:
     ) -> int:
         """Remove the entries of records at or beyond physical_offset; return how many.
 
-        The header becomes that of a file that never had them. end_timestamp_ms_of: physical offset
-        of the record that is now the last to its store time; None keeps the end time as it is.
+        The header becomes that of a file that never had them. end_timestamp_ms_of: maps the
+        physical offset of the new last record to its store time; None keeps the end time.
         predecessor: as in ``heal``. Call ``heal`` before.
         """
         removed = 0
@@ -324,7 +327,7 @@ class IndexFile:
                 keep -= 1
             if keep == count:
                 break
-            # The count first, in steps that heal can finish: a kill leaves entries beyond it.
+            # The count is stored first, in steps that heal can finish after a kill.
             slots_used = self.header.slots_used - self._chains_begun(keep + 1, count + 1)
             self._head[COUNTS] = counts_word(slots_used, keep + 1)
             self._undo(keep + 1, count + 1)
@@ -340,7 +343,7 @@ class IndexFile:
                 self._head[END_TIMESTAMP] = swap_64(timestamp_ms)
         return removed
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _entry_at(self, number: int) -> int:
         return self._entries_at + ENTRY_SIZE * number
@@ -367,13 +370,13 @@ class IndexFile:
             if swap_32(self._slots[slot]) == number:
                 self._slots[slot] = swap_32(previous if 0 < previous < number else 0)
             elif stored == _EMPTY_ENTRY:
-                # Asked after the slot: an entry of hash 0 for the record at 0 is all zeros too.
-                # Not written to: zeros stored into a hole would take blocks.
+                # Checked after the slot, because an entry with hash 0 at offset 0 is all zeros too.
+                # It is not written, because storing zeros into a hole would allocate blocks.
                 continue
             self._view[at : at + ENTRY_SIZE] = _EMPTY_ENTRY
             undone += 1
         return undone
 
     def _chains_begun(self, start: int, end: int) -> int:
-        """How many of the entries [start, end) were the first of their slot."""
+        """Number of entries in [start, end) that were the first of their slot."""
         return sum(self.entry(number).previous == 0 for number in range(start, end))

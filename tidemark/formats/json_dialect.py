@@ -1,8 +1,8 @@
-"""The JSON that RocketMQ speaks, and typed questions to it (docs/formats.md, section 15.1). Pure.
+"""RocketMQ's JSON dialect, and typed access to its values (docs/formats.md, section 15.1). Pure.
 
-The dialect is fastjson's: pretty-printed with tabs, and maps whose keys are integers have them bare
-({0:12,1:7}), which no JSON parser takes. We write the same and read both forms.
-What the files hold is ``formats.metadata_json``.
+The dialect is fastjson's: pretty-printed with tabs, and maps with integer keys have them unquoted
+({0:12,1:7}), which JSON parsers reject. Tidemark writes the same and reads both forms.
+``formats.metadata_json`` defines the content of the files.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Writable: TypeAlias = (
 I32: Final = (-(2**31), 2**31 - 1)
 I64: Final = (-(2**63), 2**63 - 1)
 DEPTH_MAX: Final = 64
-"""Deeper values are refused on reading, so that writing what was read cannot overflow the stack."""
+"""Deeper values are rejected when read, so that writing them back cannot overflow the stack."""
 
-# Strings come first, so that a number inside one is not taken for a key. Possessive: a damaged
-# file of megabytes must not take minutes.
+# Strings come first, so that a number inside one is not taken for a key. Possessive quantifiers:
+# a damaged file of megabytes must not take minutes.
 _STRING_OR_BARE_KEY: Final = re.compile(
     r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))|([{,]\s*+)(-?[0-9]++)(?=\s*+:)', re.DOTALL
 )
 
 
 class MetadataUnreadable(ValueError):
-    """The text is not what the file should hold; the message names the place."""
+    """The text is not valid for the file; the message names the place."""
 
 
 def loads(text: str) -> Json:
-    """Parse; bare integer keys become strings. Raises MetadataUnreadable."""
+    """Parse a text; unquoted integer keys become strings. Raises MetadataUnreadable."""
     try:
         value: Json = json.loads(
             _STRING_OR_BARE_KEY.sub(_quote_key, text),
@@ -53,9 +53,9 @@ def loads(text: str) -> Json:
 
 
 def dumps(value: Writable) -> str:
-    """Write as fastjson does: tabs, keys sorted, integer keys bare, lists in one line.
+    """Write like fastjson: tabs, sorted keys, unquoted integer keys, lists in one line.
 
-    Every key in a map is a string or every key is an integer.
+    The keys of a map are either all strings or all integers.
     """
     return _dump(value, "")
 
@@ -92,7 +92,7 @@ def _dump(value: Writable, indent: str) -> str:
 
 
 class Fields:
-    """One JSON object, asked for typed members; a missing or null one is the default."""
+    """One JSON object with typed access; a missing or null member gives the default."""
 
     def __init__(self, value: Json, what: str) -> None:
         if value is None:
@@ -110,7 +110,7 @@ class Fields:
         return list(self._members)
 
     def member(self, key: str) -> Json:
-        """A member as it is; None if it is missing."""
+        """A member without conversion; None if it is missing."""
         return self._members.get(key)
 
     def sub(self, key: str) -> Fields:
@@ -125,7 +125,7 @@ class Fields:
         limits: tuple[int, int] = I32,
         minimum: int | None = None,
     ) -> int:
-        """A whole number within limits."""
+        """A member that is a whole number within limits."""
         value = self._members.get(key)
         if value is None:
             return default
@@ -136,7 +136,7 @@ class Fields:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """A member that is true or false."""
         value = self._members.get(key)
         if value is None:
             return default
@@ -145,7 +145,7 @@ class Fields:
         return value
 
     def string(self, key: str, default: str) -> str:
-        """Text."""
+        """A member that is a string."""
         value = self._members.get(key)
         if value is None:
             return default
@@ -158,7 +158,7 @@ class Fields:
 
 
 def is_text(value: str) -> bool:
-    """False for half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Whether the value has no lone surrogates, which JSON can contain and UTF-8 cannot."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""A stored message as a program reads it, and raw records to messages. Pure.
+"""A stored message as a program reads it, and its decoding from raw records. Pure.
 
-``Message`` is what pulls and queries of the client give. A raw pull brings records as they are
-stored (docs/formats.md, section 2); here they become messages, each body compared with its CRC. The
-compiled twin of ``decode_messages`` is ``speedups.decode``; ``twins`` chooses.
+Pulls and queries of the client return ``Message``. A raw pull returns records as stored
+(docs/formats.md, section 2); this module decodes them and compares each body with its CRC.
+``speedups.decode`` is the native implementation of ``decode_messages``; ``twins`` chooses.
 
-In a record's walk: the last step (10), behind the broker's answer.
+This is the last step (10) of the read path, after the broker's answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidemark.formats.record import Record
 from tidemark.formats.record_layout import Buffer
 
 _SHOWN_MAX: Final = 40
-"""Bytes of a body that ``repr`` shows."""
+"""Number of body bytes in ``repr``."""
 
 
 class Source(NamedTuple):
-    """Where a message was read: what is committed for it, and sent back."""
+    """The position at which a message was read; it is used to commit and to nack."""
 
     topic: str
     queue: int
@@ -32,47 +32,47 @@ class Source(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One stored message. Every field is as the broker stored it; the body is a copy of its own."""
+    """One stored message. Every field is as the broker stored it; the body is an own copy."""
 
     topic: str
     queue: int
     """Number of the queue in the topic, from 0."""
     queue_offset: int
-    """Number of the message in its queue, from 0 without gaps."""
+    """Offset of the message in its queue, from 0 without gaps."""
     body: bytes
     message_id: str
-    """Where it was stored: hex of store host and physical offset; ``message_by_id`` takes it."""
+    """Offset message id: hex of store host and physical offset, for ``message_by_id``."""
     unique_id: str | None
-    """What its sender, or the broker for it, called it: the property UNIQ_KEY."""
+    """Unique id from the sender or the broker: the property UNIQ_KEY."""
     physical_offset: int
-    """Where its record begins in the commit log."""
+    """Physical offset of its record in the commit log."""
     size: int
-    """Bytes of its record."""
+    """Size of its record in bytes."""
     tags: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
-    """All of them: tags, keys and unique id as well, and the record's own CRC."""
+    """All properties, including tags, keys, unique id, and the record CRC."""
     born_timestamp_ms: int
-    """When its sender made it, by the clock of whoever stored it for an HTTP client."""
+    """When the sender created it; for an HTTP client, by the clock of the broker."""
     store_timestamp_ms: int
     born_host: str
     """``address:port`` of the sender."""
     store_host: str
     """``address:port`` of the broker."""
     reconsume_times: int
-    """How often it came back from a consumer that failed."""
+    """How often it was nacked."""
     flag: int
-    """Its sender's own number."""
+    """A number set by the sender."""
     sys_flag: int
     """Bits of the store (section 2.3)."""
     body_crc: int
-    """CRC-32 of the body, 31 bits of it."""
+    """The low 31 bits of the body's CRC-32."""
     tags_code: int | None
-    """What its queue unit holds for a filter (section 3); None where that is a time of delivery."""
+    """Tags code in its queue unit (section 3); None if that is a delivery time."""
     prepared_transaction_offset: int
 
     def __repr__(self) -> str:
-        """What tells it from others: place, tags, keys, and how its body begins."""
+        """Show topic, position, tags, keys, id and the start of the body."""
         body = f"{self.body[:_SHOWN_MAX]!r}"
         if len(self.body) > _SHOWN_MAX:
             body += f"… {len(self.body)} bytes"
@@ -84,12 +84,12 @@ class Message(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Where it was read."""
+        """The position at which it was read."""
         return Source(self.topic, self.queue, self.queue_offset)
 
     @classmethod
     def from_record(cls, stored: Record) -> Message:
-        """Take a decoded record. tags_code is None where it is a delivery time (section 3)."""
+        """Convert a decoded record. tags_code is None if it is a delivery time (section 3)."""
         found = stored.property_map
         tags = found.get(properties.TAGS)
         keys = found.get(properties.KEYS)
@@ -120,7 +120,7 @@ class Message(NamedTuple):
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Message:
-        """Take the map of the API (msgpack: the body is bytes). Raises KeyError, TypeError."""
+        """Convert the map of the API (msgpack: the body is bytes). Raises KeyError, TypeError."""
         fields = {name: wire[name] for name in _SAME_ON_THE_WIRE}
         return cls(keys=tuple(wire["keys"]), properties=dict(wire["properties"]), **fields)
 
@@ -132,14 +132,14 @@ _SAME_ON_THE_WIRE: Final = tuple(
 
 @functools.lru_cache(maxsize=4096)
 def host_text(host: Host) -> str:
-    """``Host.text``; one object for equal hosts, of which there are few."""
+    """``Host.text``, cached because there are few different hosts."""
     return host.text
 
 
 def iterate_records(raw: Buffer) -> Iterator[Record]:
-    """Walk the records of a raw pull; bodies borrow from ``raw``.
+    """Yield the records of a raw pull; bodies borrow from ``raw``.
 
-    Raises UndecodableRecord at the first that is not whole or whose body does not fit its CRC.
+    Raises UndecodableRecord at the first that is incomplete or whose body does not match its CRC.
     """
     start = 0
     while start < len(raw):
@@ -153,8 +153,8 @@ def iterate_records(raw: Buffer) -> Iterator[Record]:
 
 
 def decode_messages(raw: Buffer) -> list[Message]:
-    """Decode records that lie one behind the other; each body is checked against its CRC.
+    """Decode adjacent records; each body is checked against its CRC.
 
-    Raises UndecodableRecord if what came is not what the broker stored.
+    Raises UndecodableRecord if the bytes are not what the broker stored.
     """
     return [Message.from_record(stored) for stored in iterate_records(raw)]

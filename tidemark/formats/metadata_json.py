@@ -1,9 +1,9 @@
 """The JSON files in config/: topics, groups, offsets (docs/formats.md, section 15). Pure.
 
-Unknown keys are ignored, missing ones take RocketMQ's defaults. A top-level ``tidemark`` key,
-which RocketMQ ignores, says what part of the log a file covers: the files are caches of state that
-is in the log. Which file is read when (``.bak``) and how it is replaced is
-``shared.state.json_cache``; the dialect is ``formats.json_dialect``.
+Unknown keys are ignored, missing ones have RocketMQ's defaults. The top-level key ``tidemark``,
+which RocketMQ ignores, records what part of the log a file covers, because the files are caches of
+state in the log. ``shared.state.json_cache`` chooses between a file and its ``.bak`` and replaces
+files; the dialect is ``formats.json_dialect``.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
 END_SIZE: Final = 160
-"""Bytes at the end of a file that show whether it is ours."""
-# One tab: at the top level, where nothing that a user names stands. It sorts behind all tables but
-# that of topics.json.
+"""Bytes at the end of a file that show whether Tidemark wrote it."""
+# One tab means the top level, which contains no user-defined names. The key sorts after all tables
+# except that of topics.json.
 _OUR_END: Final = re.compile(
     rb'\n\t"tidemark":\{\n\t\t"epoch":[0-9]{1,19},\n\t\t"physical_offset":[0-9]{1,19}\n\t\}\n\}\Z'
 )
@@ -75,7 +75,7 @@ class DataVersion(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Up to where in the log a file of ours tells the state."""
+    """Position in the log up to which a file of Tidemark contains the state."""
 
     epoch: int
     physical_offset: int
@@ -101,8 +101,7 @@ class TopicsTable(NamedTuple):
     topics: dict[str, TopicEntry]
     covered: Covered | None = None
     deleted: Mapping[str, Mapping[int, int]] = {}
-    """Deleted topic -> queue -> queue offset at the deletion. Under our key: RocketMQ knows none.
-    """
+    """Deleted topic -> queue -> queue offset at the deletion. Stored under the key ``tidemark``."""
 
 
 class GroupEntry(NamedTuple):
@@ -150,10 +149,10 @@ class DelayOffsetsTable(NamedTuple):
 
 
 def ends_as_ours(end: bytes) -> bool:
-    """Whether the last END_SIZE bytes of a file are those of one that we wrote.
+    """Whether the last END_SIZE bytes show that Tidemark wrote the file.
 
-    Told without parsing: offsets of 100,000 groups take a second. False decides nothing: our key
-    may stand elsewhere.
+    The file is not parsed, because offsets of 100,000 groups take a second. False is inconclusive,
+    because the key may be elsewhere in the file.
     """
     return _OUR_END.search(end) is not None
 
@@ -162,7 +161,7 @@ def ends_as_ours(end: bytes) -> bool:
 
 
 def parse_topics(text: str) -> TopicsTable:
-    """topics.json. Raises MetadataUnreadable."""
+    """Parse topics.json. Raises MetadataUnreadable."""
     root = _root(text)
     topics = {}
     for name, stored in _members(root, "topicConfigTable"):
@@ -185,7 +184,7 @@ def parse_topics(text: str) -> TopicsTable:
 
 
 def topics_text(table: TopicsTable) -> str:
-    """The text of topics.json."""
+    """Build the text of topics.json."""
     return _text(
         table.version,
         table.covered,
@@ -207,7 +206,7 @@ def topics_text(table: TopicsTable) -> str:
 
 
 def parse_groups(text: str) -> GroupsTable:
-    """subscriptionGroup.json. Raises MetadataUnreadable."""
+    """Parse subscriptionGroup.json. Raises MetadataUnreadable."""
     root = _root(text)
     groups = {}
     for name, stored in _members(root, "subscriptionGroupTable"):
@@ -236,7 +235,7 @@ def parse_groups(text: str) -> GroupsTable:
 
 
 def groups_text(table: GroupsTable) -> str:
-    """The text of subscriptionGroup.json."""
+    """Build the text of subscriptionGroup.json."""
     return _text(
         table.version,
         table.covered,
@@ -264,18 +263,18 @@ def groups_text(table: GroupsTable) -> str:
 
 
 def parse_consumer_offsets(text: str) -> ConsumerOffsetsTable:
-    """consumerOffset.json; groupTopicMap is derived and not read. Raises MetadataUnreadable."""
+    """Parse consumerOffset.json; groupTopicMap is derived, not read. Raises MetadataUnreadable."""
     root = _root(text)
     offsets = {}
     for key, stored in _members(root, "offsetTable"):
         topic, separator, group = key.partition("@")
-        if separator:  # other keys mean nothing to RocketMQ either
+        if separator:  # RocketMQ ignores other keys as well
             offsets[topic, group] = _integer_map(stored, f"offsets of {key!r}")
     return ConsumerOffsetsTable(_version(root), offsets, _covered(root))
 
 
 def consumer_offsets_text(table: ConsumerOffsetsTable) -> str:
-    """The text of consumerOffset.json."""
+    """Build the text of consumerOffset.json."""
     topics_of: dict[str, list[str]] = {}
     for topic, group in sorted(table.offsets):
         topics_of.setdefault(group, []).append(topic)
@@ -290,14 +289,14 @@ def consumer_offsets_text(table: ConsumerOffsetsTable) -> str:
 
 
 def parse_delay_offsets(text: str) -> DelayOffsetsTable:
-    """delayOffset.json. Raises MetadataUnreadable."""
+    """Parse delayOffset.json. Raises MetadataUnreadable."""
     root = _root(text)
     offsets = _integer_map(root.member("offsetTable"), "delay offsets")
     return DelayOffsetsTable(_version(root), offsets, _covered(root))
 
 
 def delay_offsets_text(table: DelayOffsetsTable) -> str:
-    """The text of delayOffset.json."""
+    """Build the text of delayOffset.json."""
     return _text(table.version, table.covered, offsetTable=table.offsets)
 
 
@@ -345,7 +344,7 @@ def _text(
     more: Mapping[str, Writable] | None = None,
     **tables: Writable,
 ) -> str:
-    """more: what our key holds besides; members that are empty are left out."""
+    """Build a file's text. more: further members of the key ``tidemark``, without empty ones."""
     root: dict[str, Writable] = {
         "dataVersion": {
             "counter": version.counter,
@@ -368,7 +367,7 @@ def _strings(fields: Fields) -> dict[str, str]:
 
 
 def _retry_policy(value: Json) -> dict[str, Json]:
-    """Kept as it is, for RocketMQ: its kinds of policies grow with its versions."""
+    """Return the policy unchanged for RocketMQ, whose later versions may add kinds."""
     if isinstance(value, dict) and value and is_text(dumps(value)):
         return value
     return dict(DEFAULT_RETRY_POLICY)

@@ -1,13 +1,13 @@
-"""Where the records of a buffer lie: for readers that take columns (docs/formats.md, 2). Pure.
+"""Locates the records of a buffer, for readers that build columns (docs/formats.md, 2). Pure.
 
-``scan`` makes an object per record; who reads whole files for a few fields of each record wants
-none. Here a walk over the sizes gives one row of numbers per record, and a second pass the values
-of one property; the fixed fields are then gathered by the caller, with array operations. The rules
-of what is a record are those of ``record_check.validate``. The compiled twins are
+``scan`` creates an object per record. Readers of whole files that need few fields of each record
+avoid that: one pass over the sizes returns one row of numbers per record, and a second pass the
+values of one property. The caller then gathers the fixed fields with array operations. The rules of
+a valid record are those of ``record_check.validate``. The native implementation is
 ``speedups.outline``; ``twins`` chooses.
 
-Step before: bytes of one commit log file, or records one behind the other as a pull gave them.
-Step after: columns of a table.
+Step before: bytes of one commit log file, or adjacent records from a pull. Step after: columns of a
+table.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tidemark.formats.record_layout import (
 from tidemark.formats.scan import Stop
 
 ROW: Final = struct.Struct("=qiiiiiiii")
-"""First byte of the record in the view, its size, body at, body size, number of the topic,
-properties at, properties size, CRCs fit (1, 0; -1: not looked at), SYSFLAG. Both *at* count from
-the record's first byte. In the machine's byte order."""
+"""First byte of the record in the view, its size, start and size of the body, number of the topic,
+start and size of the properties, whether the CRCs match (1, 0; -1: not verified), SYSFLAG. Starts
+are relative to the record's first byte. In native byte order."""
 
 NOT_VERIFIED: Final = -1
 
@@ -41,17 +41,17 @@ class Outlines(NamedTuple):
     """The records of a view."""
 
     rows: bytes
-    """One ``ROW`` per record of the topics asked for."""
+    """One ``ROW`` per record of the requested topics."""
     topics: list[str]
-    """By their number."""
+    """Topic names by their number."""
     seen: int
-    """Records walked over, those of other topics included."""
+    """Number of records read, including those of other topics."""
     end: int
-    """Offset in the view behind the last record; before the filler if stop is BLANK."""
+    """Offset in the view after the last record; before the filler if stop is BLANK."""
     stop: Stop
     """LIMIT: ``until`` or ``records_max`` was reached."""
     reason: str
-    """For BAD, and for a record that is not whole: why."""
+    """The reason for BAD and for an incomplete record."""
 
 
 def outline_records(
@@ -63,12 +63,12 @@ def outline_records(
     verify: Checks | None = None,
     topics: frozenset[str] | None = None,
 ) -> Outlines:
-    """Walk the records from view[0] on. Never raises on any bytes.
+    """Locate the records from view[0] on. Never raises for any bytes.
 
-    at: physical offset of view[0], which each record has to repeat; None: they lie anywhere, as a
-    pull gives them. until: records are taken whose first byte is before this offset of the view,
-    wherever they end. verify: CRCs to compare; a record that fails is taken all the same, its row
-    says so. topics: of these rows are made; None: of all.
+    at: physical offset of view[0], which must match that of the records; None: positions are not
+    checked, as for the answer of a pull. until: only records that start before this offset of the
+    view are taken, wherever they end. verify: CRCs to compare; a record that fails is included, and
+    its row shows it. topics: only their rows are created; None: all.
     """
     shape = Checks(body_crc=False, record_crc=False, position=at is not None)
     numbers: dict[bytes, int] = {}
@@ -120,7 +120,7 @@ def outline_records(
 
 
 def stopped(view: Buffer, end: int, at: int | None, until: int, left: int) -> tuple[Stop, str]:
-    """Why the record at view[end] was not taken. left: how many more were asked for."""
+    """Return why the record at view[end] was not taken. left: how many more were requested."""
     if end >= until or left <= 0:
         return Stop.LIMIT, ""
     if end >= len(view):
@@ -139,20 +139,20 @@ def stopped(view: Buffer, end: int, at: int | None, until: int, left: int) -> tu
 
 
 class Values(NamedTuple):
-    """One property of many records, laid out as Arrow has texts."""
+    """One property of many records, in the layout of Arrow strings."""
 
     offsets: bytes
-    """One i32 per record and one more: where its value begins in ``data``. Machine byte order."""
+    """One i32 per record plus one: where its value starts in ``data``. Native byte order."""
     data: bytes
-    """UTF-8; what was stored otherwise is replaced as ``properties.text`` does."""
+    """UTF-8; invalid bytes are replaced like in ``properties.text``."""
     present: bytes
-    """1 per record that has the property, else 0."""
+    """One byte per record: 1 if it has the property, else 0."""
 
 
 def property_values(view: Buffer, rows: bytes, *, wanted: bytes) -> Values:
-    """The property named ``wanted`` of each record that ``outline_records`` found in view.
+    """Return the property named ``wanted`` of each record that ``outline_records`` found in view.
 
-    Raises ValueError if a row does not lie inside the view.
+    Raises ValueError if a row is not inside the view.
     """
     offsets, data, present = array("i", [0]), bytearray(), bytearray()
     view_size = len(view)

@@ -1,12 +1,12 @@
-"""What dispatch makes of a stretch of log: units by queue, rows for the index. Pure.
+"""Converts a range of the log to its dispatch: units per queue, rows for the index. Pure.
 
-Rules of docs/formats.md, sections 4 and 5 (store layout 5.4, 10.3): a record without transaction
-bits or with COMMIT gets a unit; those and PREPARED ones are indexed; ROLLBACK gets neither. An
-inner batch has no unit in an ordinary queue: its numbers count several messages. The compiled twin
-is ``speedups.walk``; ``twins`` chooses.
+The rules are those of docs/formats.md, sections 4 and 5 (store layout 5.4, 10.3). A record without
+transaction bits or with COMMIT gets a unit; these and PREPARED ones are indexed; ROLLBACK gets
+neither. An inner batch has no unit in an ordinary queue, because it counts as several messages. The
+native implementation is ``speedups.walk``; ``twins`` chooses.
 
-In a record's walk this is (8): ``reput`` reads up to the confirm offset, ``scan`` knows what a
-record is, ``queue_writer`` and ``index_writer`` write what is planned here.
+This is step (8) of the write path: ``reput`` reads up to the confirm offset, ``scan`` decodes the
+records, ``queue_writer`` and ``index_writer`` write what is planned here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INNER_BATCH: Final = 0x80
 """SYSFLAG bit: one record, several messages, indexed in batchconsumequeue/ (2.3, 2.12)."""
 
 QueueKey = tuple[str, int]
-"""(topic, queue)."""
+"""A pair of (topic, queue)."""
 
 
 class QueueRun(NamedTuple):
@@ -43,7 +43,7 @@ class QueueRun(NamedTuple):
     units: bytes
     """20 bytes each, in order."""
     at: PhysicalOffset
-    """The first unit's record, for messages."""
+    """Physical offset of the first unit's record, for messages."""
 
     @property
     def unit_count(self) -> int:
@@ -52,10 +52,10 @@ class QueueRun(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What some records mean for queues and index."""
+    """The units and index rows of some records."""
 
     runs: list[QueueRun]
-    """In the order of their first records; those of one queue follow each other in the log."""
+    """In the order of their first records; those of one queue are in the order of the log."""
     rows: bytes
     """One ``index_chains.ROW`` of 24 bytes per key, in the log's order."""
     records: int
@@ -65,14 +65,14 @@ class Plan(NamedTuple):
 
 
 class PlannedRange(NamedTuple):
-    """A plan, and where and why the records that it is made of end, as in ``scan.Walk``."""
+    """A plan, and where and why its records end, as in ``scan.Walk``."""
 
     plan: Plan
     end: int
-    """Offset in the view behind the last valid record; before the filler if stop is BLANK."""
+    """Offset in the view after the last valid record; before the filler if stop is BLANK."""
     stop: Stop
     reason: str
-    """For BAD, and for a record that is not whole: why."""
+    """The reason for BAD and for an incomplete record."""
 
 
 def plan_range(
@@ -85,10 +85,10 @@ def plan_range(
     index: bool,
     no_units_for: frozenset[str] = frozenset(),
 ) -> PlannedRange:
-    """Plan the records from view[0] on: ``scan.walk`` and ``plan`` in one.
+    """Plan the records from view[0] on: ``scan.walk`` and ``plan`` in one step.
 
-    view, at, checks, records_max, delay_levels_ms: as in ``scan.walk``. index: False leaves the
-    rows out. no_units_for: topics that keep their units elsewhere.
+    view, at, checks, records_max, delay_levels_ms: as in ``scan.walk``. index: False omits the
+    rows. no_units_for: topics whose units are stored elsewhere.
     Raises CorruptRecord for a record whose topic or queue cannot name a directory.
     """
     walked = walk(
@@ -138,7 +138,7 @@ def plan(
 
 
 def keys_of(entry: Entry) -> list[str]:
-    """What a record is found by: its unique id, then every part of KEYS (5.4)."""
+    """The keys of a record in the index: its unique id, then every part of KEYS (5.4)."""
     keys = [] if not entry.unique_id else [entry.unique_id]
     if entry.keys:
         keys += [key for key in entry.keys.split(" ") if key]
@@ -165,9 +165,9 @@ def _packed(entries: Sequence[Entry]) -> QueueRun:
 
 
 def check_names(topic: str, queue: int, queue_offset: int, at: PhysicalOffset) -> None:
-    """Refuse a record whose queue would lie outside consumequeue/. Raises CorruptRecord.
+    """Reject a record whose queue would be outside consumequeue/. Raises CorruptRecord.
 
-    Its checksums are right, so whoever wrote it did not keep the rule for names; a path made of it
+    Its checksums are right, so its writer broke the rule for names; a path built from such a name
     could lead anywhere.
     """
     if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue < 0:

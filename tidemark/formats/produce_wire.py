@@ -1,12 +1,12 @@
-"""A produce request of the common form from its bytes to wire entries, and its answer. Pure.
+"""Decodes a common produce request to wire entries, and encodes its answer. Pure.
 
-The short way past maps and objects for what nearly every sender sends: msgpack, one queue or none
-named, nothing to refuse. ``read_plain`` accepts nothing that the broker's careful check would not
-accept with the same result; whatever it does not take is that check's business, which accepts it or
-names what is wrong. The compiled twin is ``speedups.wire``; ``twins`` chooses.
+This is the fast path for what nearly every sender sends: msgpack, at most one queue, valid
+messages. It creates no maps or objects. ``read_plain`` accepts only requests that the broker's full
+check would accept with the same result. All others are left to that check, which accepts them or
+reports the error. The native implementation is ``speedups.wire``; ``twins`` chooses.
 
-In a record's walk: this is (2) for the common request, beside ``messages``; ``append`` numbers the
-entries (3). ``pack_answer`` makes the answer of (7).
+In the write path this is step (2) for common requests, beside ``messages``; ``append`` assigns the
+queue offsets (3). ``pack_answer`` builds the answer of (7).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 
 UNIQUE_ID_SIZE_MAX: Final = 128
-"""Characters of a unique id that a sender brings."""
+"""Maximum length in characters of a sender's unique id."""
 
 PAIRS_MAX: Final = 64
-"""Properties of one message that the short way takes; more are unusual, not wrong."""
+"""Maximum number of properties of one message in the fast path; more are rare, but valid."""
 
 BODY_SIZE_MAX: Final = (1 << 31) - 1 - batch.ENTRY_OVERHEAD - properties.PROPERTIES_SIZE_MAX
 """An entry's size is an i32."""
@@ -38,17 +38,17 @@ _MESSAGE_FIELDS: Final = frozenset(
 
 
 class PlainRequest(NamedTuple):
-    """A checked request whose messages all go to one queue."""
+    """A checked request whose messages all have the same queue, or none."""
 
     entries: bytes
-    """Wire entries (``batch``), properties as they are stored, without the record CRC."""
+    """Wire entries (``batch``); properties as they are stored, without the record CRC."""
     message_count: int
     queue: int | None
-    """Named by every message, or by none."""
+    """The queue of every message; None if no message has one."""
     ack: str | None
     timeout_ms: int | None
     made_ids: int
-    """How many messages brought no unique id and got one."""
+    """Number of messages that had no unique id and got one."""
 
 
 def read_plain(
@@ -62,16 +62,16 @@ def read_plain(
     id_ms: int,
     id_count: int,
 ) -> PlainRequest | None:
-    """Read a msgpack produce request of the common form; None if it is anything else.
+    """Decode a msgpack produce request of the common form; None if it is anything else.
 
-    The common form: ``messages``, and perhaps ``ack``, ``timeout_ms``, ``make_unique_ids``; of each
-    message ``body`` or ``body_text``, and perhaps ``tags``, ``keys``, ``properties``,
-    ``unique_id``, ``flag`` and ``queue``, the same in all. No sharding key, no delay, no floating
-    point number, at most PAIRS_MAX properties. nil is an absent field. Nothing is raised: not for
-    what is wrong, damaged, or not of this form.
+    The common form has ``messages``, and optionally ``ack``, ``timeout_ms``, ``make_unique_ids``.
+    Each message has ``body`` or ``body_text``, and optionally ``tags``, ``keys``, ``properties``,
+    ``unique_id``, ``flag`` and ``queue``, which is the same in all. No sharding key, no delay, no
+    floating point number, at most PAIRS_MAX properties. nil means an absent field. It never raises:
+    an invalid, damaged or other request gives None.
 
     message_size_max: bytes of one body. properties_size_max: bytes of one message's properties.
-    Unique ids are made for messages that bring none: id_head, id_ms (32 bits) and a 16-bit counter
+    Unique ids are generated for messages without one: id_head, id_ms (32 bits) and a 16-bit counter
     from id_count on, in hex (``ids``).
     """
     fields = _decoded(body)
@@ -132,11 +132,11 @@ def pack_answer(
     first_physical_offset: int,
     store_timestamp_ms: int,
 ) -> bytes:
-    """The msgpack answer to a request whose messages became adjacent records of one queue.
+    """Encode the msgpack answer for a request whose messages became adjacent records of one queue.
 
     entries: as they were encoded. sizes: of the records, as ``encode_runs`` returned them. host:
-    the encoded store host. Raises BadBatch, and ValueError if there is not one size for each entry
-    or an offset does not fit into its 63 bits.
+    the encoded store host. Raises BadBatch, and ValueError if there is not one size per entry or an
+    offset does not fit into 63 bits.
     """
     if len(sizes) % 4:
         raise ValueError(f"{len(sizes)} bytes are no sizes of 4 bytes each")
@@ -192,7 +192,7 @@ def _is_message(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def _entry(message: Mapping[str, object], unique_id: str | None) -> WireMessage | None:
-    """The message's entry, sizes not yet judged; None if a field is not as it should be."""
+    """Build the message's entry without checking its size; None if a field is invalid."""
     if ("body" in message) == ("body_text" in message):
         return None
     body = message["body"] if "body" in message else message["body_text"]
@@ -225,7 +225,7 @@ def _entry(message: Mapping[str, object], unique_id: str | None) -> WireMessage 
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Whether it can be a property's name or value and be read back as it is."""
+    """Whether it can be stored as a property's name or value and be read back unchanged."""
     return isinstance(value, str) and value != "" and "\x01" not in value and "\x02" not in value
 
 

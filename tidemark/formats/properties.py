@@ -1,8 +1,8 @@
 """A record's properties: ``name 0x01 value 0x02 …`` (docs/formats.md, sections 2.6 and 2.7). Pure.
 
-The bytes are kept as they came; only who needs a property looks for it. The reading rules are the
-reference's: a missing last 0x02 is accepted, empty names and empty values do not count, the last of
-equal names wins. The record CRC property ``__CRC32#`` is always the last 20 bytes of a record.
+The bytes are kept unchanged, and properties are searched for on demand. The parsing rules are the
+reference implementation's: a missing last 0x02 is accepted, empty names and values are ignored, the
+last of equal names wins. The record CRC property ``__CRC32#`` is the last 20 bytes of a record.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ RESERVED: Final = frozenset(
     TRACE_CONTEXT PROPERTY_FORWARD_QUEUE_ID REDIRECT __CRC32#
     """.split()  # noqa: SIM905 (a literal would be one name per line)
 )
-"""Names that the broker, the store or the client library set; a user's own code may not (2.7)."""
+"""Names set by the broker, the store or the client library; users may not set them (2.7)."""
 
 RESERVED_PREFIXES: Final = ("TIDEMARK_", "__RMQ.TRANSIENT.")
-"""Ours, and the client-only ones that are never stored."""
+"""Prefixes of Tidemark's own names, and of client-only ones that are never stored."""
 
 REFUSED: Final = RESERVED | {"CHECK_IMMUNITY_TIME_IN_SECONDS"}
 REFUSED_PREFIXES: Final = (*RESERVED_PREFIXES, "__", "INNER_", "TIMER_")
-"""What a sender may not set. Beyond 2.7: names that carry meaning inside a store although clients
-may set them there. An INNER_* would make one record count as several, a __… belongs to protocol
-layers."""
+"""Names that a sender may not set. Beyond 2.7 these are names with a meaning inside a store that
+RocketMQ's clients may set: INNER_* would make one record count as several messages, __… belongs to
+protocol layers."""
 
 CRC_SLOT_NAME: Final = b"__CRC32#\x01"
 CRC_SLOT_SIZE: Final = 20
 
-# UTF-16 surrogates written as three UTF-8 bytes each: one replacement character in the reference,
-# three in Python.
+# UTF-16 surrogates encoded as three UTF-8 bytes each: one replacement character in the reference
+# implementation, three in Python.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _REPLACEMENT: Final = b"\xef\xbf\xbd"  # U+FFFD
 
 
 class BadPropertyText(ValueError):
-    """A name or value that would not come back as it was given."""
+    """A name or value that could not be read back unchanged."""
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a user's own code may not set this property."""
+    """Whether users may not set this property."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)
 
 
@@ -88,7 +88,7 @@ def is_refused(name: str) -> bool:
 
 
 def text(raw: bytes) -> str:
-    """Decode stored UTF-8; what is not UTF-8 becomes U+FFFD exactly as the reference has it."""
+    """Decode stored UTF-8; invalid bytes become U+FFFD exactly as in the reference."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -96,11 +96,11 @@ def text(raw: bytes) -> str:
 
 
 def encode(pairs: Mapping[str, str]) -> bytes:
-    """Encode in the mapping's order, each pair ending in 0x02. Not bounded here: see ``record``.
+    """Encode in the mapping's order, each pair ending in 0x02. ``record`` checks the size.
 
-    Raises BadPropertyText for an empty name, a separator where it would end a name or a value
-    early (0x01 inside a value is kept by readers), and text that is not Unicode. An empty value is
-    written, as the reference does, and not seen by readers.
+    Raises BadPropertyText for an empty name, a separator that would end a name or a value early
+    (0x01 inside a value is allowed), and text that is not Unicode. An empty value is written like
+    in the reference implementation, and ignored by readers.
     """
     out = bytearray()
     for name, value in pairs.items():
@@ -116,7 +116,7 @@ def encode(pairs: Mapping[str, str]) -> bytes:
 
 
 def parse(raw: bytes | bytearray | memoryview) -> dict[str, str]:
-    """All properties by name, in the order of their first appearance. Never raises."""
+    """All properties by name, in the order of their first occurrence. Never raises."""
     pairs: dict[str, str] = {}
     for segment in bytes(raw).split(b"\x02"):
         name, _, value = segment.partition(b"\x01")
@@ -126,7 +126,7 @@ def parse(raw: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def find(raw: bytes, name: bytes) -> bytes | None:
-    """Value of one property, still encoded; None if it is missing or empty. Last one wins."""
+    """Value of one property, still encoded; None if it is missing or empty. The last one wins."""
     needle = name + b"\x01"
     end = len(raw)
     while (at := raw.rfind(needle, 0, end)) >= 0:
@@ -136,15 +136,15 @@ def find(raw: bytes, name: bytes) -> bytes | None:
             value = raw[value_at:] if stop < 0 else raw[value_at:stop]
             if value:
                 return value
-        # The tail of another name, inside a value, or an empty value, which does not count.
+        # A match inside another name or value, or an empty value, which is ignored.
         end = at + len(needle) - 1
     return None
 
 
 def changed(raw: bytes, removed: Collection[bytes], pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Properties without those named in removed, and with the pairs behind the others.
+    """Return the properties without those in removed, followed by the pairs.
 
-    The others keep their bytes and their order; the last of them ends in 0x02 now if it did not.
+    The others keep their bytes and order; a missing 0x02 after the last of them is added.
     """
     kept = [
         segment + b"\x02"
@@ -155,7 +155,7 @@ def changed(raw: bytes, removed: Collection[bytes], pairs: Iterable[tuple[bytes,
 
 
 def crc_slot_inset(raw: bytes) -> bytes:
-    """What goes between these properties and the record CRC: 0x02 if they do not end in one."""
+    """Bytes between these properties and the record CRC: 0x02 if they do not end with it."""
     return b"\x02" if raw and raw[-1] != PAIR_END else b""
 
 
@@ -165,18 +165,18 @@ def crc_slot(crc: int) -> bytes:
 
 
 def append_crc_slot(raw: bytes, crc: int = 0) -> bytes:
-    """Properties with the record CRC property behind them; ``raw`` must not hold one yet."""
+    """Append the record CRC property; ``raw`` must not contain one yet."""
     return raw + crc_slot_inset(raw) + crc_slot(crc)
 
 
 def strip_crc(raw: bytes) -> bytes:
-    """Properties without any ``__CRC32#``, wherever it stands; all other bytes as they were."""
+    """Remove every ``__CRC32#``, wherever it is; all other bytes are unchanged."""
     if CRC_SLOT_NAME not in raw:
         return raw
     segments = raw.split(b"\x02")
     kept = [segment for segment in segments if not segment.startswith(CRC_SLOT_NAME)]
     stripped = b"\x02".join(kept)
-    # A stripped last segment without its own 0x02 must not take that of the pair before it along.
+    # If the removed last segment had no 0x02 of its own, the pair before it must keep its 0x02.
     if kept and segments[-1].startswith(CRC_SLOT_NAME):
         stripped += b"\x02"
     return stripped

@@ -1,8 +1,8 @@
 """Consume queue unit: 20 bytes that point to one record (docs/formats.md, section 4). Pure.
 
-A consume queue is an array of units; a unit's number in the queue is the message's queue offset.
-Nothing in a unit says so: the position is the number. An all-zero unit is space not yet written.
-``leading_units`` has a compiled twin, ``speedups.units``; ``twins`` chooses.
+A consume queue is an array of units; the index of a unit is the message's queue offset and is not
+stored in the unit. An all-zero unit is space that is not written yet. ``speedups.units`` is the
+native implementation of ``leading_units``; ``twins`` chooses.
 Step before: ``formats.scan`` finds the record. Step after: a pull reads the unit, then the record.
 """
 
@@ -14,45 +14,45 @@ from typing import Final, NamedTuple
 from tidemark.offsets import UNIT_SIZE
 
 UNIT: Final = struct.Struct(">qiq")
-"""Physical offset of the record, its whole size in bytes, tags code (section 4.1)."""
+"""Physical offset of the record, its size in bytes, tags code (section 4.1)."""
 
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 """The size that marks a unit before a queue's first message (section 4.4)."""
 
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-"""Fills the space before the first unit of a queue that does not start at a file's beginning."""
+"""Fills the space before the first unit of a queue that does not start at a file's start."""
 
 EXTENSION_ADDRESS_MAX: Final = -(1 << 31) - 1
-"""A tags code up to here is no hash but an address in RocketMQ's consumequeue_ext (section 4)."""
+"""A tags code up to this value is an address in RocketMQ's consumequeue_ext (section 4)."""
 
 assert UNIT.size == UNIT_SIZE
 
 
 class Unit(NamedTuple):
-    """Where one message of a queue lies in the commit log."""
+    """Location of one message of a queue in the commit log."""
 
     physical_offset: int
     """First byte of the record."""
     size: int
-    """The whole record in bytes, not its body."""
+    """Size of the whole record in bytes, not of its body."""
     tags_code: int
     """Hash of the tags, or the due time under the delay topic (section 3)."""
 
     @property
     def end(self) -> int:
-        """Physical offset behind the record; meaningless for a pre-blank unit."""
+        """Physical offset after the record; meaningless for a pre-blank unit."""
         return self.physical_offset + self.size
 
 
 def encode(unit: Unit) -> bytes:
-    """The unit's 20 bytes. Raises struct.error for numbers out of range (our own bug)."""
+    """Encode to 20 bytes. Raises struct.error for numbers out of range (a bug)."""
     return UNIT.pack(*unit)
 
 
 def decode(view: memoryview | bytes | bytearray, start: int = 0) -> Unit:
-    """The unit at view[start:start + 20]. Every 20 bytes decode; see ``is_valid``.
+    """Decode the unit at view[start:start + 20]. Any 20 bytes decode; see ``is_valid``.
 
-    Raises ValueError if the view ends before.
+    Raises ValueError if the view is too short.
     """
     if start < 0 or start + UNIT_SIZE > len(view):
         raise ValueError(f"a unit needs {UNIT_SIZE} bytes at {start}, the view has {len(view)}")
@@ -60,19 +60,19 @@ def decode(view: memoryview | bytes | bytearray, start: int = 0) -> Unit:
 
 
 def is_valid(unit: Unit) -> bool:
-    """It was written: offset ≥ 0 and size > 0 (section 4.6). Pre-blank units are valid too."""
+    """Whether it was written: offset ≥ 0 and size > 0 (section 4.6). True for pre-blank units."""
     return unit.physical_offset >= 0 and unit.size > 0
 
 
 def leading_units(
     view: bytes | bytearray | memoryview, *, end: int, end_max: int
 ) -> tuple[int, int]:
-    """How many units at the beginning of view are whole and in order, and where they end.
+    """Count the units at the start of view that are complete and in order.
 
-    view: one file's units, or some of them; a last piece shorter than a unit is not looked at.
-    end: physical end of the record of the unit before, ≥ 0; 0 if there is none. end_max: records
-    must end at or below, 0 … 2**63 − 1. A unit counts if it was written and its record lies at or
-    behind the end of the one before; fillers only in front of all others (section 4.4).
+    view: units of one file; a last part shorter than a unit is ignored. end: physical end of the
+    record of the unit before, ≥ 0; 0 if there is none. end_max: records must end at or below,
+    0 … 2**63 − 1. A unit counts if it was written and its record starts at or after the end of the
+    previous one; fillers count only before all others (section 4.4).
     Returns (units, end of the last one's record; ``end`` if no unit points to a record).
     """
     count = 0
@@ -90,10 +90,10 @@ def leading_units(
 
 
 def is_pre_blank(unit: Unit) -> bool:
-    """A filler before a queue's first message: points to no record."""
+    """Whether it is a filler before a queue's first message, which points to no record."""
     return unit.physical_offset == 0 and unit.size == PRE_BLANK_SIZE and unit.tags_code == 0
 
 
 def pre_blank_run(count: int) -> bytes:
-    """count pre-blank units, one behind the other."""
+    """Encode count adjacent pre-blank units."""
     return PRE_BLANK * count

@@ -1,9 +1,9 @@
 """Commit log record V1/V2 and the BLANK filler: encode and decode (docs/formats.md, 2). Pure.
 
-One record is one message. It never crosses a file's border and at least 8 bytes stay free behind
-it. ``record_layout`` says where its fields stand, ``record_check`` whether bytes are one; their
-names that others need are offered here too. ``runs`` writes many in a row, as an append does, and
-``scan`` reads them.
+One record is one message. It never crosses a file's border, and at least 8 bytes stay free after
+it. ``record_layout`` defines the fields, ``record_check`` validates bytes; names of both that other
+modules need are exported here too. ``runs`` encodes many records for an append; ``scan`` reads
+many.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RecordError(ValueError):
 
 
 class PropertiesTooLarge(RecordError):
-    """More than 32,767 bytes of properties, the record CRC included."""
+    """More than 32,767 bytes of properties, including the record CRC."""
 
 
 class TopicTooLong(RecordError):
@@ -93,19 +93,19 @@ class TopicTooLong(RecordError):
 
 
 class FieldOutOfRange(RecordError):
-    """A number that its field cannot hold, or a host that is none."""
+    """A number that does not fit its field, or an invalid host."""
 
 
 class BufferTooSmall(RecordError):
-    """The records do not fit where they should go."""
+    """The records do not fit into the buffer."""
 
 
 class UndecodableRecord(ValueError):
-    """The bytes are not one whole record."""
+    """The bytes are not one complete record."""
 
 
 class Message(NamedTuple):
-    """What a record is made of, apart from what only the append knows."""
+    """The contents of a record, without the fields that the append assigns."""
 
     topic: str
     queue_id: int
@@ -113,10 +113,10 @@ class Message(NamedTuple):
     born_host: Host
     store_host: Host
     properties: bytes = b""
-    """Encoded pairs. A ``__CRC32#`` among them is left out when the record is made."""
+    """Encoded pairs. A ``__CRC32#`` among them is dropped when the record is encoded."""
     flag: int = 0
     sys_flag: int = 0
-    """The V6 bits are set and cleared to fit the hosts."""
+    """The V6 bits are set according to the hosts."""
     born_timestamp_ms: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
@@ -124,7 +124,7 @@ class Message(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _topic_field(topic: str) -> tuple[bytes, int]:
-    """(length and bytes, magic): the length of the topic decides the version."""
+    """Return (length and bytes, magic): the length of the topic determines the version."""
     raw = topic.encode(errors="replace")
     if len(raw) > TOPIC_SIZE_MAX:
         raise TopicTooLong(f"a topic of {len(raw)} bytes; at most {TOPIC_SIZE_MAX} are possible")
@@ -150,7 +150,7 @@ def _properties_size(raw: bytes, record_crc: bool) -> int:
 
 
 def encoded_size(message: Message, *, record_crc: bool) -> int:
-    """Bytes that the message's record takes. Raises TopicTooLong, PropertiesTooLarge."""
+    """Size of the message's record in bytes. Raises TopicTooLong, PropertiesTooLarge."""
     return (
         NO_HOSTS_SIZE
         + (hosts.V6_SIZE if message.born_host.is_v6 else hosts.V4_SIZE)
@@ -170,7 +170,7 @@ def encode(
     store_timestamp_ms: int,
     record_crc: bool,
 ) -> bytes:
-    """The message's record, ready to stand at physical_offset. Raises RecordError."""
+    """Encode the message's record for physical_offset. Raises RecordError."""
     (
         topic,
         queue_id,
@@ -220,12 +220,12 @@ def encode(
 
 
 def encode_blank(room: int) -> bytes:
-    """The 8 bytes at the end of a file's records; room: from there to the end of the file."""
+    """Encode the 8 bytes after a file's last record. room: from there to the end of the file."""
     return HEAD.pack(room, MAGIC_BLANK)
 
 
 class Record(NamedTuple):
-    """A decoded record. ``body`` borrows from the view it was read from."""
+    """A decoded record. ``body`` borrows from the view that was decoded."""
 
     size: int
     magic: int
@@ -244,16 +244,16 @@ class Record(NamedTuple):
     body: memoryview
     topic: str
     properties: bytes
-    """As stored, a record CRC property included."""
+    """As stored, including a record CRC property."""
 
     @property
     def message_id(self) -> str:
-        """The offset id (2.8)."""
+        """The offset message id (2.8)."""
         return ids.offset_id(self.store_host, self.physical_offset)
 
     @property
     def property_map(self) -> dict[str, str]:
-        """All properties as readers see them (2.6), ``__CRC32#`` included."""
+        """All properties (2.6), including ``__CRC32#``."""
         return properties.parse(self.properties)
 
     @property
@@ -287,14 +287,14 @@ def _host_of(raw: bytes) -> Host:
 
 @functools.lru_cache(maxsize=4096)
 def topic_text(raw: bytes) -> str:
-    """A stored topic's text; one object for equal topics."""
+    """Decode a stored topic, cached so that equal topics share one object."""
     return properties.text(raw)
 
 
 def decode(view: Buffer, start: int = 0) -> Record:
-    """Decode the record at view[start]. No CRC is verified: see ``validate``.
+    """Decode the record at view[start] without verifying CRCs: see ``validate``.
 
-    Raises UndecodableRecord if the bytes are not one whole record.
+    Raises UndecodableRecord if the bytes are not one complete record.
     """
     outcome = validate(view, start, at=None, checks=SHAPE_ONLY)
     if outcome.kind is not Kind.VALID:
@@ -320,7 +320,7 @@ def decode(view: Buffer, start: int = 0) -> Record:
     ) = prefix.unpack_from(view, start)
     body_at = start + prefix.size
     length_at = body_at + body_size
-    # One copy of what stands behind the body; the body itself is borrowed.
+    # One copy of everything after the body; the body itself is borrowed.
     tail = bytes(view[length_at : start + size])
     topic_at = 1 if magic == MAGIC_V1 else 2
     topic_end = topic_at + int.from_bytes(tail[:topic_at], "big")
@@ -346,7 +346,7 @@ def decode(view: Buffer, start: int = 0) -> Record:
 
 
 def peek_size(view: Buffer, start: int) -> int:
-    """TOTALSIZE as stored at view[start], unverified; 0 if the view ends before it does."""
+    """TOTALSIZE as stored at view[start], unverified; 0 if the view is too short."""
     if not 0 <= start <= len(view) - 4:
         return 0
     size: int = INT.unpack_from(view, start)[0]
@@ -356,7 +356,7 @@ def peek_size(view: Buffer, start: int) -> int:
 def peek_store_timestamp(view: Buffer, start: int) -> int | None:
     """STORETIMESTAMP of the record at view[start], unverified.
 
-    None if there is no message magic or the view ends before the field does.
+    None if there is no message magic or the view is too short.
     """
     if not 0 <= start <= len(view) - SYS_FLAG_AT - 4:
         return None

@@ -1,8 +1,8 @@
-"""Is this a record? Judge the bytes at one place of the log (docs/formats.md, 2.14). Pure.
+"""Validates the bytes at one place of the log as a record (docs/formats.md, 2.14). Pure.
 
-Lengths against each other, the position, the body's CRC, the record CRC property where there is
-one. Whatever the bytes are, the result is a named outcome. ``scan`` has the same rules for many
-records in a row; ``record`` has encoding and decoding, and offers these names too.
+It checks the lengths against each other, the position, the body's CRC, and the record CRC property
+if there is one. Any bytes give a named outcome. ``scan`` has the same rules for many records in a
+row; ``record`` has encoding and decoding, and exports these names too.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SLOT_DATA_AT: Final = len(properties.CRC_SLOT_NAME)
 
 
 class Kind(Enum):
-    """What stands at a place of the log."""
+    """What was found at a place of the log."""
 
     VALID = auto()
     BLANK = auto()
-    """The end of this file's records: go on in the next file, trust nothing behind."""
+    """The end of this file's records: continue in the next file; bytes after it are undefined."""
     BAD = auto()
-    """No record, or a damaged one."""
+    """Not a record, or a damaged one."""
     INCONSISTENT = auto()
-    """A record's head whose lengths contradict its size."""
+    """The head of a record whose lengths contradict its size."""
     INCOMPLETE = auto()
-    """So far a record, but it goes on past the view: wait for more, or a torn write."""
+    """A valid start of a record that continues past the view: wait for more, or a torn write."""
 
 
 class Outcome(NamedTuple):
@@ -52,31 +52,31 @@ class Outcome(NamedTuple):
 
     kind: Kind
     size: int
-    """The record's size, or the filler's; 0 if it is not known."""
+    """Size of the record or filler; 0 if unknown."""
     reason: str = ""
-    """For people: why it is not VALID."""
+    """Why it is not VALID, as text."""
 
 
 class Checks(NamedTuple):
-    """What ``validate`` and ``walk`` verify beyond the record's shape."""
+    """What ``validate`` and ``walk`` verify besides the lengths."""
 
     body_crc: bool = True
     record_crc: bool = True
-    """Verify the record CRC property where there is one."""
+    """Verify the record CRC property if there is one."""
     position: bool = True
-    """The stored physical offset is the record's place."""
+    """Verify that the stored physical offset is the record's position."""
     require_record_crc: bool = False
-    """A record without a record CRC property is BAD. For what we wrote with it on."""
+    """A record without a record CRC property is BAD. For records that Tidemark wrote with it."""
 
 
 SHAPE_ONLY: Final = Checks(body_crc=False, record_crc=False, position=False)
 
 
 def validate(view: Buffer, start: int, *, at: int | None, checks: Checks) -> Outcome:
-    """Judge the bytes at view[start]; never raises, whatever they are.
+    """Validate the bytes at view[start]; never raises, for any bytes.
 
     view: from some record's start to the end of what may be read. at: physical offset of
-    view[start]; None if it is not known, the position is then not compared.
+    view[start]; None if unknown, the position is then not compared.
     """
     room = len(view) - start
     if start < 0 or room < BLANK_SIZE:
@@ -109,9 +109,9 @@ def validate(view: Buffer, start: int, *, at: int | None, checks: Checks) -> Out
 def _judge_shape(
     view: Buffer, start: int, size: int, magic: int, at: int | None
 ) -> tuple[Outcome, int]:
-    """Check the lengths against the size, as far as the view shows them, and the position.
+    """Check the position, and the lengths against the size as far as they are in the view.
 
-    Returns the size of the properties with it, 0 unless VALID.
+    Also returns the size of the properties, 0 unless VALID.
     """
     room = len(view) - start
     cut = Outcome(Kind.INCOMPLETE, size, f"of {size} bytes only {room} are there"), 0
@@ -154,7 +154,7 @@ def _body_fault(view: Buffer, start: int) -> str:
     body_at = start + PREFIXES[sys_flag >> 4 & 3].size
     (body_size,) = INT.unpack_from(view, body_at - 4)
     if body_size == 0:
-        return ""  # as the reference: an empty body's CRC is not looked at
+        return ""  # like the reference: the CRC of an empty body is not checked
     (stored,) = INT.unpack_from(view, start + BODY_CRC_AT)
     with memoryview(view) as whole, whole[body_at : body_at + body_size] as body:
         crc = zlib.crc32(body) & 0x7FFFFFFF
@@ -164,15 +164,15 @@ def _body_fault(view: Buffer, start: int) -> str:
 def record_crc_fault(
     view: Buffer, start: int, size: int, properties_size: int, *, required: bool
 ) -> str:
-    """Why the record CRC of the well-shaped record at view[start] is wrong; "" if it is not.
+    """Return why the record CRC of the well-formed record at view[start] is wrong; "" if it is not.
 
-    The property is a record's last 20 bytes. One that is damaged itself must not pass for a record
-    without: with a pair end before it that has one wrong bit, or with one or two wrong bytes in
-    its name, it is a damaged one.
+    The property is a record's last 20 bytes. A damaged property must not pass as a missing one: if
+    the pair end before it has one wrong bit, or its name has one or two wrong bytes, it is
+    considered damaged.
     """
     end = start + size
-    # Asked for first: else a body that ends in the property's name, followed by a short topic
-    # and no properties, would be read as a damaged record.
+    # Checked first: otherwise a body that ends with the property's name, followed by a short topic
+    # and no properties, would count as a damaged record.
     if properties_size < CRC_PROPERTY_SIZE:
         return "record crc: there is none" if required else ""
     slot = bytes(view[end - CRC_PROPERTY_SIZE : end])
@@ -185,7 +185,7 @@ def record_crc_fault(
         before = properties.PAIR_END
         if properties_size > CRC_PROPERTY_SIZE:
             before = view[end - CRC_PROPERTY_SIZE - 1]
-        # Else it is the end of a longer value, which may hold 0x01 and the name: no CRC at all.
+        # Otherwise it is the end of a longer value that contains 0x01 and the name: not a CRC.
         if (before ^ properties.PAIR_END).bit_count() <= 1:
             return f"record crc {crc}, stored {digits[::-1]!r}"
     elif digits.isdigit() and slot[-1] == properties.PAIR_END:

@@ -1,8 +1,8 @@
-"""Where a commit log record's fields stand (docs/formats.md, sections 2.1 to 2.3). Pure.
+"""Layout of a commit log record (docs/formats.md, sections 2.1 to 2.3). Pure.
 
-Constants and structs that encoding, decoding, checking and scanning share; no rules. Hosts have 8
-or 20 bytes, told by two bits of SYSFLAG, and the topic's length 1 or 2, told by the magic: behind
-the born host nothing has a fixed place.
+Constants and structs shared by encoding, decoding, checking and scanning; no rules. Hosts have 8 or
+20 bytes, according to two bits of SYSFLAG, and the topic's length 1 or 2, according to the magic.
+Therefore no field after the born host has a fixed position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAGIC_BLANK: Final = -875286124
 BLANK_SIZE: Final = 8
 CRC_PROPERTY_SIZE: Final = properties.CRC_SLOT_SIZE
 RECORD_SIZE_MIN: Final = 91
-"""V1, IPv4 hosts, nothing variable."""
+"""V1 with IPv4 hosts and without body, topic and properties."""
 TOPIC_SIZE_V1_MAX: Final = 127
 """V1 stores a topic's length in a signed byte."""
 TOPIC_SIZE_MAX: Final = 255
@@ -44,4 +44,4 @@ SHAPES: Final = ((8, 8), (20, 8), (8, 20), (20, 20))
 PREFIXES: Final = tuple(struct.Struct(f">iiiiiqqiq{born}sq{store}siqi") for born, store in SHAPES)
 """Everything before the body, indexed as SHAPES."""
 NO_HOSTS_SIZE: Final = 56 + 16
-"""A prefix without its two hosts."""
+"""Size of a prefix without its two hosts."""

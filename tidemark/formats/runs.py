@@ -1,11 +1,11 @@
 """Runs: messages of one request for one queue, encoded into adjacent records. Pure.
 
-What an append is made of (docs/formats.md, sections 2.1 to 2.12). A run carries its messages as the
-wire entries of ``batch``, so that nothing is made per message between the request and the log; what
-they have in common stands beside them. The compiled twin is ``speedups.encode``; ``twins`` chooses.
+An append consists of runs (docs/formats.md, sections 2.1 to 2.12). A run has its messages as wire
+entries of ``batch``, so that no object is created per message between the request and the log; the
+common fields are stored once. The native implementation is ``speedups.encode``; ``twins`` chooses.
 
-In a record's walk: (3) ``append`` numbered the runs; this is (4); (5) ``commit_log_appender`` puts
-the bytes.
+In the write path, ``append`` has assigned queue offsets (3); this is step (4); in (5)
+``commit_log_appender`` writes the bytes.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Run(NamedTuple):
     queue_id: int
     entries: bytes
     """Wire entries (``batch``): flag, body and encoded properties of each message. A ``__CRC32#``
-    among the properties is left out when the record is made."""
+    among the properties is dropped when the record is encoded."""
     message_count: int
     """Number of entries."""
     born_host: Host
     store_host: Host
     born_timestamp_ms: int = 0
     sys_flag: int = 0
-    """The V6 bits are set and cleared to fit the hosts."""
+    """The V6 bits are set according to the hosts."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
 
 
 def runs_size(runs: Sequence[Run], *, record_crc: bool) -> int:
-    """Bytes that the runs' records take.
+    """Size of the runs' records in bytes.
 
-    Raises BadBatch, TopicTooLong, PropertiesTooLarge; ValueError if a message count is not that of
-    the entries.
+    Raises BadBatch, TopicTooLong, PropertiesTooLarge; ValueError if a message count differs from
+    the number of entries.
     """
     return sum(
         encoded_size(message, record_crc=record_crc) for run in runs for message in _messages(run)
@@ -59,12 +59,12 @@ def encode_runs(
     store_timestamp_ms: int,
     record_crc: bool,
 ) -> bytes:
-    """Write the runs' records from buffer[0] on, adjacent, in order; return their sizes.
+    """Encode the runs' records from buffer[0] on, adjacent, in order; return their sizes.
 
-    firsts: queue offset of each run's first message. physical_offset: of the first record; one
-    store time for all. The sizes [bytes] are native unsigned 32-bit numbers, one behind the other:
-    ``memoryview(sizes).cast("I")``. All or none: raises what ``runs_size`` raises, BufferTooSmall
-    and FieldOutOfRange, and ValueError if there is not one first for each run.
+    firsts: queue offset of each run's first message. physical_offset: of the first record. All get
+    the same store time. The sizes [bytes] are adjacent native unsigned 32-bit numbers:
+    ``memoryview(sizes).cast("I")``. All or none are written: raises what ``runs_size`` raises,
+    BufferTooSmall and FieldOutOfRange, and ValueError if there is not one first per run.
     """
     records: list[bytes] = []
     at = physical_offset
@@ -87,10 +87,10 @@ def encode_runs(
 
 
 def body_size_counts(entries: bytes, bounds: Sequence[int]) -> list[int]:
-    """How many bodies of the wire entries are of which size: what a histogram counts.
+    """Count the bodies of the wire entries by size, for a histogram.
 
     bounds: ascending sizes [bytes]. Number i of the result counts the bodies of at most bounds[i]
-    bytes that are larger than bounds[i - 1]; one more number counts those above all bounds, and the
+    bytes that are larger than bounds[i - 1]. One more number counts those above all bounds, and the
     last is the sum of all sizes. Raises BadBatch.
     """
     counts = [0] * (len(bounds) + 1)

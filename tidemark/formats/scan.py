@@ -1,12 +1,12 @@
-"""Walk the records of a buffer: what dispatch and recovery read (docs/formats.md, 2.14, 3). Pure.
+"""Scans the records of a buffer, for dispatch and recovery (docs/formats.md, 2.14, 3). Pure.
 
-The rules are those of ``record.validate``, written out for speed: a record that passes costs one
-unpack and a few searches; one that does not is handed to ``validate``, which says why. Nothing is
-skipped: the walk ends at the first byte that is not a whole, valid record. The compiled twin is
+The rules are those of ``record.validate``, written out for speed: a valid record costs one unpack
+and a few searches; for an invalid one ``validate`` is called for the reason. Nothing is skipped:
+the scan ends at the first byte that is not a complete, valid record. The native implementation is
 ``speedups.walk``; ``twins`` chooses.
 
-In a record's walk this is (8): ``reput`` reads up to the confirm offset, this finds the records,
-``plan`` says what they mean for queues and index.
+This is part of step (8) of the write path: ``reput`` reads up to the confirm offset, this module
+finds the records, ``plan`` derives the units and index rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tidemark.formats.record_check import Checks, Kind, record_crc_fault, valida
 from tidemark.formats.record_layout import MAGIC_V1, MAGIC_V2, SHAPES
 from tidemark.offsets import PhysicalOffset
 
-# Bytes copied out of the view at a time: slices and searches of bytes are several times faster
-# than those of a memoryview, and a copy cannot change under us.
+# Bytes copied out of the view at a time: slices and searches of bytes are several times faster than
+# those of a memoryview, and a copy cannot be changed by another process.
 _CHUNK_SIZE: Final = 256 * 1024
 
 # size, magic, body crc, queue id, queue offset, physical offset, sys flag, store time, body size
@@ -35,7 +35,7 @@ _CRC_SLOT_NAME: Final = properties.CRC_SLOT_NAME
 
 
 class Entry(NamedTuple):
-    """What dispatch needs of a record."""
+    """The fields of a record that dispatch needs."""
 
     physical_offset: PhysicalOffset
     size: int
@@ -48,31 +48,31 @@ class Entry(NamedTuple):
     sys_flag: int
     unique_id: str | None
     keys: str
-    """The KEYS property as stored, not split; "" without."""
+    """The KEYS property as stored, not split; "" if it is missing."""
 
 
 class Stop(Enum):
-    """Why a walk ended."""
+    """Why a scan ended."""
 
     VIEW_END = auto()
-    """The view is used up, or the next record is not whole in it."""
+    """The view is used up, or the next record is not complete in it."""
     BLANK = auto()
-    """The file's records end here: go on at the next file's start."""
+    """The file's records end here: continue at the next file's start."""
     BAD = auto()
-    """What stands here is not a valid record."""
+    """The next bytes are not a valid record."""
     LIMIT = auto()
-    """As many records as were asked for."""
+    """The requested number of records was read."""
 
 
 class Walk(NamedTuple):
-    """The records found, and where and why it ended."""
+    """The records found, and where and why the scan ended."""
 
     entries: list[Entry]
     end: int
-    """Offset in the view behind the last valid record; before the filler if stop is BLANK."""
+    """Offset in the view after the last valid record; before the filler if stop is BLANK."""
     stop: Stop
     reason: str
-    """For BAD, and for a record that is not whole: why."""
+    """The reason for BAD and for an incomplete record."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -91,15 +91,15 @@ def walk(
     records_max: int,
     delay_levels_ms: Sequence[int],
 ) -> Walk:
-    """Read records from view[0] on, whose physical offset is ``at``. Never raises on any bytes.
+    """Read records from view[0] on, whose physical offset is ``at``. Never raises for any bytes.
 
-    view: from a record's start to the end of what may be read, within one file. records_max: at
-    most so many. delay_levels_ms: [0] is the delay of level 1. Entries are in physical order and
-    own their texts.
+    view: from a record's start to the end of what may be read, within one file. records_max:
+    maximum number of records. delay_levels_ms: [0] is the delay of level 1. Entries are in physical
+    order and do not borrow from the view.
     """
     check_body, check_record, check_position, require_record = checks
     check_record = check_record or require_record
-    # Bound once: global and attribute look-ups are a tenth of the loop.
+    # Local names, because global and attribute lookups are a tenth of the loop.
     v4_size, unpack, crc32, topic_text = _V4.size, _V4.unpack_from, zlib.crc32, record.topic_text
     tags_code_of, entry = _tags_code, _entry
     entries: list[Entry] = []
@@ -108,10 +108,10 @@ def walk(
     base = 0  # offset in the view of data[0]
     data = bytes(view[:_CHUNK_SIZE])
     data_size = len(data)
-    start = 0  # offset in data of the record at hand
+    start = 0  # offset in data of the current record
     left = records_max
     while left > 0:
-        # The largest fixed part has 112 bytes; near the end of a chunk, take the next one first.
+        # The largest fixed part has 112 bytes; near the end of a chunk, load the next one first.
         if data_size - start < 112 and base + data_size < view_size:
             base += start
             data = bytes(view[base : base + _CHUNK_SIZE])
@@ -189,7 +189,7 @@ def walk(
         unique_id: str | None = None
         keys = ""
         if properties_at != end:
-            # properties.find, without its calls: the common case is one hit or none.
+            # properties.find, inlined: the common case is one hit or none.
             found = data.rfind(b"TAGS\x01", properties_at, end)
             if found >= 0:
                 value_end = data.find(b"\x02", found, end)
@@ -266,7 +266,7 @@ def stopped(
     checks: Checks,
     entries: list[Entry],
 ) -> Walk:
-    """Ask validate why the record at view[end] was not taken."""
+    """Return the scan's result, with the reason from ``validate`` for the bytes at view[end]."""
     if end == len(view):
         return Walk(entries, end, Stop.VIEW_END, "")
     outcome = validate(view, end, at=at + end, checks=checks)
@@ -278,6 +278,6 @@ def stopped(
         case Kind.BAD | Kind.INCONSISTENT:
             return Walk(entries, end, Stop.BAD, outcome.reason)
         case Kind.VALID:
-            # The bytes changed between the two looks (a reader ahead of its published end). Not
-            # taken this time; the caller comes back.
+            # The bytes changed between the two reads (a reader ahead of its published end). The
+            # record is not taken this time; the caller will read again.
             return Walk(entries, end, Stop.VIEW_END, "changed while it was read")

@@ -1,12 +1,13 @@
-"""Which records a pull gets: walk queue units against a window of the log. Pure.
+"""Selects the records of a pull: compares queue units with a window of the log. Pure.
 
-The rules of docs/formats.md, section 11, as far as they look at one unit after another: when an
-answer is full, which tags are wanted, and that a unit's record says that it is this queue's message
-of this number. What is taken is told as stretches of the window, records that lie one behind
-another in one piece: a batch of 256 messages is one stretch. No CRC is looked at here. The
-compiled twin is ``speedups.select``; ``twins`` chooses.
+It implements the rules of docs/formats.md, section 11, that apply to one unit after another: when
+an answer is full, which tags are wanted, and that a unit's record belongs to this queue and offset.
+The result is a list of ranges of the window, in which adjacent records are merged: a batch of 256
+messages is one range. CRCs are not checked here. The native implementation is ``speedups.select``;
+``twins`` chooses.
 
-In a record's walk: between (8) reput appended the unit and (9) the broker answers a pull.
+In the read path this is between (8), in which reput appended the unit, and (9), in which the broker
+answers a pull.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ _TAGS: Final = properties.TAGS.encode()
 
 
 class Halt(Enum):
-    """Why ``select`` looked at no further unit."""
+    """Why ``select`` stopped."""
 
-    END = "all units were looked at"
+    END = "all units were processed"
     FULL = "the limits are reached"
-    OUTSIDE = "the next unit's record does not lie in the window"
-    STRANGER = "the next unit's record is not the one that the unit stands for"
+    OUTSIDE = "the next unit's record is not in the window"
+    STRANGER = "the next unit's record belongs to another queue or offset"
 
 
 class Limits(NamedTuple):
-    """How much one answer holds (11.2). The first message always fits."""
+    """Limits of one answer (11.2). The first message always fits."""
 
     count_max: int
     bytes_max: int
@@ -51,7 +52,7 @@ class Limits(NamedTuple):
     bytes_at_once: int
 
     def are_reached(self, count: int, bytes_total: int, size: int) -> bool:
-        """Whether a record of ``size`` bytes is too much behind ``count`` of ``bytes_total``."""
+        """Whether a record of ``size`` bytes exceeds the limits after ``count`` messages."""
         if bytes_total >= self.bytes_max:
             return True
         if not bytes_total or not count:
@@ -70,25 +71,25 @@ class Wanted(NamedTuple):
     hashes: frozenset[int]
     """Signed 32-bit hashes, compared with the units' tags codes (11.4)."""
     tags: frozenset[str] | None = None
-    """The tags themselves, compared with the records' own: other tags may have the same hash.
-    None: equal hashes are enough, as the reference has it."""
+    """The tags, compared with the records' own, because other tags may have the same hash. None:
+    equal hashes are enough, as in the reference implementation."""
 
 
 class Selected(NamedTuple):
-    """What ``select`` found."""
+    """The result of ``select``."""
 
     looked: int
-    """Units looked at, from the first on; the one that Halt speaks of is not among them."""
+    """Number of units processed, not counting the one at which it stopped."""
     stretches: list[tuple[int, int]]
-    """[start, end) in the window, in the units' order; each is one or more whole records."""
+    """Ranges [start, end) in the window, in the units' order; each is one or more whole records."""
     message_count: int
-    """Messages taken, those of before included."""
+    """Number of messages selected, including the given ``count``."""
     bytes_total: int
-    """Their records' bytes."""
+    """Size of their records in bytes."""
     filtered: int
-    """Units that the subscription did not take."""
+    """Number of units that did not match the subscription."""
     last_physical_offset: int
-    """Of the last unit looked at; 0 if none was."""
+    """Of the last unit processed; 0 if there is none."""
     halt: Halt
 
 
@@ -106,13 +107,13 @@ def select(
     bytes_total: int = 0,
     skip_until: int = -1,
 ) -> Selected:
-    """Walk the units until the answer is full or one's record cannot be taken from the window.
+    """Select units until the answer is full or a record cannot be taken from the window.
 
-    units: bytes of queue units, the first with queue offset ``first``; what is behind the last
-    whole one is not looked at. window: the log's bytes from physical offset ``window_at`` on,
-    nothing in them beyond what may be seen. count, bytes_total: messages that the answer holds
-    already. skip_until: units that point below, though not below 0, are passed without a look at
-    their records, until one is taken. Numbers are i64. Never raises for what the bytes say.
+    units: bytes of queue units, the first with queue offset ``first``; an incomplete last unit is
+    ignored. window: the log's bytes from physical offset ``window_at`` on, only as far as they are
+    visible. count, bytes_total: what the answer already contains. skip_until: units that point
+    below it, but not below 0, are skipped without reading their records, until one is selected.
+    Numbers are i64. Never raises for any bytes.
     """
     stretches: list[tuple[int, int]] = []
     start = end = -1
@@ -158,9 +159,10 @@ def select(
 
 
 def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: Unit) -> bool:
-    """Whether the record in view says it is what the unit was made for.
+    """Whether the record in view belongs to the unit's queue and offset.
 
-    view: exactly the bytes the unit points to. Not a validation: no CRC is looked at.
+    view: exactly the bytes to which the unit points. This is not a validation: CRCs are not
+    checked.
     """
     if len(view) < RECORD_SIZE_MIN:
         return False
@@ -181,7 +183,7 @@ def names(view: memoryview, topic: bytes, queue: int, queue_offset: int, unit: U
 
 
 def _topic_at(view: memoryview, sys_flag: int) -> int | None:
-    """Where the topic's length begins, going by the body's size; None if that is not in view."""
+    """Position of the topic's length, computed from the body's size; None if not in view."""
     body_at = 88 + (12 if sys_flag & BORN_HOST_V6 else 0)
     body_at += 12 if sys_flag & STORE_HOST_V6 else 0
     if body_at > len(view):
@@ -190,7 +192,7 @@ def _topic_at(view: memoryview, sys_flag: int) -> int | None:
 
 
 def _tags_in(view: memoryview, tags: frozenset[str]) -> bool | None:
-    """Whether the named record's TAGS is one of tags; None if its properties do not end it."""
+    """Whether the record's TAGS is one of tags; None if its properties do not end the record."""
     _, magic, _, _, _, sys_flag = _HEAD.unpack_from(view)
     topic_at = _topic_at(view, sys_flag)
     assert topic_at is not None, "the record was named"
@@ -205,6 +207,6 @@ def _tags_in(view: memoryview, tags: frozenset[str]) -> bool | None:
 
 
 def _low_32(tags_code: int) -> int:
-    """The low 32 bits, signed."""
+    """The low 32 bits as a signed number."""
     low = tags_code & 0xFFFFFFFF
     return low - (1 << 32) if low >> 31 else low

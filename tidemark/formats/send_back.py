@@ -1,14 +1,14 @@
-"""A message that a group could not handle: sent back, dead, sent again. Pure.
+"""Properties of nacked messages, dead letters and redriven messages. Pure.
 
-Sent back (store layout 13.2), a message waits under the schedule topic for its group's retry topic,
-one level longer each time; after the group's last retry it is a *dead letter*. Where it first came
-from stands in ``RETRY_TOPIC`` and ``ORIGIN_MESSAGE_ID``, how often it came back in the record's
-RECONSUMETIMES. *Redriven*, a dead letter starts anew, and its copy carries the place of the letter
-as ``TIDEMARK_REDRIVE_ORIGIN=group@queue_offset``: the copy itself is what says that the letter was
-redriven, so there is no moment at which one is in the log without the other.
+A nacked message (store layout 13.2) waits under the schedule topic for its group's retry topic, one
+level longer each time; after the group's last retry it becomes a *dead letter*. Its original topic
+is stored in ``RETRY_TOPIC`` and ``ORIGIN_MESSAGE_ID``, the number of retries in the record's
+RECONSUMETIMES. A *redriven* dead letter starts anew, and its copy has the letter's position as
+``TIDEMARK_REDRIVE_ORIGIN=group@queue_offset``. The copy itself records that the letter was
+redriven, so there is no moment at which the log contains one without the other.
 
-Properties are bytes throughout: what is not ours stays as it came.
-Before: a member sent a message back. After: ``delay`` lets it wait, then an append.
+Properties are handled as bytes: those of others are kept unchanged.
+Before: a member nacked a message. After: ``delay`` lets it wait, then an append.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 DEAD_QUEUE: Final = 0
 FIRST_LEVEL: Final = 3
-"""Delay level of the first retry; each further one waits a level longer."""
+"""Delay level of the first retry; each further retry waits one level longer."""
 DEAD_AT_ONCE: Final = -1
-"""The delay level that asks for no more retries."""
+"""The delay level that requests no more retries."""
 REDRIVE_ORIGIN: Final = "TIDEMARK_REDRIVE_ORIGIN"
 NACK_ID: Final = "TIDEMARK_NACK_ID"
-"""In what a nack stores: the id that its caller gave the call, who may repeat it."""
+"""In the record that a nack stores: the caller's id of the nack, which may be repeated."""
 NACK_ID_SIZE_MAX: Final = 64
 
 PROPERTIES_ROOM: Final = 1024
-"""Bytes of properties that every message that is sent leaves free: what delays, retries, a dead
-letter and a redrive add on its way, with the longest names of topics and groups."""
+"""Bytes of properties that every sent message must leave free for those added by delays, retries, a
+dead letter and a redrive, with the longest names of topics and groups."""
 RECORD_ROOM: Final = PROPERTIES_ROOM + TOPIC_SIZE_MAX + 1
-"""Bytes by which the record of a message may grow on that way: its topic may be a longer one."""
+"""Bytes by which a message's record may grow in these steps, including a longer topic."""
 DROPPED_PROPERTIES: Final = "TIDEMARK_DROPPED_PROPERTIES"
-"""Names of the properties that a dead letter had no room for, with commas between them."""
+"""Names of the properties that did not fit into a dead letter, separated by commas."""
 _NAMES_SIZE_MAX: Final = 255
 
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
@@ -53,7 +53,7 @@ _DROPPED: Final = DROPPED_PROPERTIES.encode()
 _KEPT: Final = frozenset(
     {_RETRY_TOPIC, _ORIGIN_ID, _UNIQUE_ID, _NACK_ID, _WAIT, _DELAY, _REDRIVE_ORIGIN}
 )
-"""What redrive and trace find a dead letter by: dropped last."""
+"""Properties by which redrive and trace find a dead letter: dropped last."""
 _SPENT: Final = frozenset(
     name.encode()
     for name in (
@@ -79,27 +79,27 @@ _SPENT: Final = frozenset(
         "MAX_OFFSET",
     )
 )
-"""What a message has gathered on its way to the dead-letter topic, and starts anew without."""
+"""Properties added on the way to the dead-letter topic, which a redriven copy does not have."""
 
 
 class Verdict(NamedTuple):
-    """What becomes of a message that is sent back."""
+    """What happens to a nacked message."""
 
     dead: bool
     delay_level: int
-    """How long it waits; 0 for a dead letter, which nobody delays."""
+    """Delay level; 0 for a dead letter, which is not delayed."""
 
 
 class RedriveOrigin(NamedTuple):
-    """The dead letter that a message was redriven from."""
+    """The dead letter from which a message was redriven."""
 
     group: str
     queue_offset: int
-    """In the group's dead-letter topic, which has one queue."""
+    """Queue offset in the group's dead-letter topic, which has one queue."""
 
 
 def retry_topic(group: str) -> str:
-    """The topic from which a group's members receive what was sent back."""
+    """The topic from which a group's members receive nacked messages."""
     return RETRY_PREFIX + group
 
 
@@ -109,10 +109,10 @@ def dead_topic(group: str) -> str:
 
 
 def judge(reconsume_times: int, delay_level: int, *, retry_max: int, level_count: int) -> Verdict:
-    """Say what becomes of a message that has come back reconsume_times times before.
+    """Decide about a nacked message that was nacked reconsume_times times before.
 
-    delay_level: as asked for; 0 leaves it to the rule, below 0 is dead at once. A level above
-    level_count counts as that one.
+    delay_level: as requested; 0 uses the rule, below 0 makes it dead at once. A level above
+    level_count counts as level_count.
     """
     if delay_level < 0 or reconsume_times >= retry_max:
         return Verdict(dead=True, delay_level=0)
@@ -124,11 +124,11 @@ def _rule(reconsume_times: int) -> int:
 
 
 def sent_back(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
-    """Properties of the record that a message sent back becomes (13.2, steps 2, 4 and 5).
+    """Properties of the record that a nacked message becomes (13.2, steps 2, 4 and 5).
 
-    Of a message that is not dead, ``delay.by_level`` makes the delayed one of them. Where the
-    message waited before goes: a record whose origin was delivered long ago would say so again.
-    nack_id: of the call that sends it back; that of an earlier one goes.
+    For a message that is not dead, pass them to ``delay.by_level``. The earlier delay origin is
+    removed, because the record would otherwise mark that origin as delivered again. nack_id: of
+    this nack; that of an earlier one is removed.
     """
     raw = stored.properties
     pairs = [(_WAIT, b"false")]
@@ -146,10 +146,10 @@ def sent_back(stored: Record, *, dead: bool, nack_id: str | None = None) -> byte
 
 
 def shortened(raw: bytes, size_max: int) -> tuple[bytes, list[str]]:
-    """Properties of a dead letter in at most size_max bytes, and the names of those dropped.
+    """Reduce the properties of a dead letter to size_max bytes; also returns the dropped names.
 
-    The largest are dropped first, those that say where the letter is from last. What is dropped is
-    named in ``TIDEMARK_DROPPED_PROPERTIES``, as far as there is room for that.
+    The largest are dropped first, those with the letter's origin last. The dropped names are stored
+    in ``TIDEMARK_DROPPED_PROPERTIES`` as far as they fit.
     """
     if len(raw) <= size_max:
         return raw, []
@@ -173,9 +173,9 @@ def shortened(raw: bytes, size_max: int) -> tuple[bytes, list[str]]:
 def redriven(letter: Record, group: str, *, to_group: bool) -> bytes:
     """Properties of a dead letter's copy that starts anew.
 
-    to_group: the copy goes to the group's retry topic, where members look for its own topic in
-    ``RETRY_TOPIC``; else to that topic itself, a message like any other. A letter without unique id
-    gets its own message id as one: copies are looked up by unique id.
+    to_group: the copy goes to the group's retry topic, where members find its topic in
+    ``RETRY_TOPIC``; otherwise to that topic itself like any other message. A letter without unique
+    id gets its own message id as one, because copies are searched by unique id.
     """
     raw = letter.properties
     origin = f"{group}@{letter.queue_offset}"
@@ -196,9 +196,9 @@ def copy_unique_id(letter: Record) -> str:
 
 
 def redrive_origin(raw: bytes) -> RedriveOrigin | None:
-    """The dead letter that a record descends from; None if from none.
+    """The dead letter from which a record descends; None if from none.
 
-    The copy's own retries, and the letter it may become again, go on carrying it.
+    Retries of the copy, and a dead letter that it becomes, keep the property.
     """
     value = properties.find(raw, _REDRIVE_ORIGIN)
     if value is None:
@@ -210,18 +210,18 @@ def redrive_origin(raw: bytes) -> RedriveOrigin | None:
 
 
 def nack_id(raw: bytes) -> str | None:
-    """The id of the nack that stored a record, or whose copy it is; None if it had none."""
+    """The id of the nack that stored a record or its original; None if there is none."""
     value = properties.find(raw, _NACK_ID)
     return None if value is None else properties.text(value)
 
 
 def original_topic(stored: Record) -> str:
-    """The topic that a message was first sent to; that of the record if it never came back."""
+    """The topic to which a message was first sent; the record's own if it was never nacked."""
     value = properties.find(stored.properties, _RETRY_TOPIC)
     return stored.topic if value is None else properties.text(value)
 
 
 def original_message_id(stored: Record) -> str | None:
-    """Message id of the first delivery in a chain of retries; None outside of one."""
+    """Message id of the first delivery in a chain of retries; None if there is no chain."""
     value = properties.find(stored.properties, _ORIGIN_ID)
     return None if value is None else properties.text(value)

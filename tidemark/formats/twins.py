@@ -1,9 +1,9 @@
-"""The hot functions of the formats, each from the twin that runs here: chosen once, at import.
+"""Exports the hot functions of the formats in the implementation chosen at import.
 
-The compiled twins (``speedups``) run if all of them were built; otherwise, or with
-``TIDEMARK_PURE=1`` in the environment, their pure Python originals do. Both have the same contract,
-written at the original, and the same tests. Whoever is hot imports from here; nobody else needs to
-know that there are two.
+The native implementation (``speedups``) is used if all its modules were built. Otherwise, or with
+``TIDEMARK_PURE=1`` in the environment, the pure Python implementation is used. Both have the same
+contract, documented in the pure one, and the same tests. Performance-critical code imports the
+functions from here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MODULES: Final = (
     "walk",
     "wire",
 )
-"""The compiled modules: all of them, or none is used."""
+"""The native modules: either all are used, or none."""
 
 
 def _why_pure() -> str:
-    """Why the originals run; "" if the compiled twins do."""
+    """Return why the pure implementation is used; "" if the native one is."""
     if os.environ.get("TIDEMARK_PURE", "") not in ("", "0"):
         return "TIDEMARK_PURE is set"
     for name in MODULES:
         try:
             importlib.import_module(f"tidemark.formats.speedups.{name}")
         except ImportError as error:
-            # -B: without it make finds everything up to date when a compiler has come since.
+            # -B: without it make considers everything up to date after a compiler was installed.
             return f"compiled twins are not built ({error}); a C compiler and `make -B setup` do"
     return ""
 

@@ -1,6 +1,6 @@
-"""Compiled twins of the hot functions of ``tidemark.formats``; see ``twins`` for who uses them.
+"""Native implementation of the hot functions of ``tidemark.formats``; ``twins`` chooses it.
 
-Each has the name, the contract and the tests of its pure Python original, and is not described a
-second time here. Bounds are checked before any byte is touched, with values loaded once: what is
-read may lie in a mapping that another process writes to.
+Each function has the name, the contract and the tests of its pure Python version and is documented
+there. Bounds are checked before any byte is accessed, with values loaded once, because the bytes
+may be in a mapping to which another process writes.
 """
