@@ -1,1 +1,1 @@
-"""Benchmarks: one module per figure, `python -m bench` runs them all; see bench/README.md."""
+"""Benchmarks: one module per figure; `python -m bench` runs all of them; see bench/README.md."""

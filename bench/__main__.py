@@ -1,7 +1,7 @@
 """Run benchmarks one after another: ``python -m bench [NAME…] [--quick]``.
 
-Each runs in a process of its own, so that none inherits another's memory, pinning or event loop.
-Exit status 1 if a goal is missed or a benchmark fails.
+Each benchmark runs in its own process, so that it does not inherit memory, CPU pinning or an event
+loop. The exit status is 1 if a goal is missed or a benchmark fails.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from bench.harness import NAMES, PROJECT
 
 
 def main() -> int:
-    """Run those named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in NAMES]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+        parser.error(f"no benchmark {', '.join(unknown)}; choose from: {', '.join(NAMES)}")
     failed: list[str] = []
     for name in given.names or NAMES:
         print(f"== {name}", flush=True)
@@ -32,7 +32,7 @@ def main() -> int:
             failed.append(name)
         print(f"== {name}: {time.monotonic() - began:.0f} s\n", flush=True)
     if failed:
-        print(f"missed a goal, or failed: {', '.join(failed)}")
+        print(f"missed a goal or failed: {', '.join(failed)}")
     return 1 if failed else 0
 
 

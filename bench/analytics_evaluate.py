@@ -1,4 +1,4 @@
-"""What judging lag costs: positions through every rule of the kernel, in one process, no Spark."""
+"""Cost of lag evaluation: positions through all rules of the kernel, in one process, no Spark."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bench.harness import Figure, interleave, options, report
 from bench.servers import SERVER_CORE, pin_to
 
 GOAL: Final = 0.25e6
-"""Rows/s of one process; two cores then do half a million."""
+"""Rows/s of one process, so that two cores reach half a million."""
 PAIRS_COUNT, QUEUES, TICKS = 320, 16, 240
 PAIRS_QUICK: Final = 64
 LAGGING: Final = 0.4
-"""Of all queues: half of them are late or stuck, half catch up or keep their distance."""
+"""Share of queues with lag: half of them are late or stuck, half catch up or keep their lag."""
 SEED: Final = 1
 START: Final = 1_790_000_010_000_000
-"""A tick, microseconds."""
+"""Start time in microseconds; a multiple of the period."""
 SECOND: Final = 1_000_000
 BASELINE: Final = "pyarrow group_by of series and 5 min, 11 aggregates"
 AGGREGATES: Final = [
@@ -41,18 +41,18 @@ AGGREGATES: Final = [
 
 
 class Load(NamedTuple):
-    """Rows as collected, and a state that was left before the ticks that are judged."""
+    """Rows as collected, and the state before the evaluated ticks."""
 
     window: Window
     state: pa.Table
     after: datetime
     until: datetime
     rows: int
-    """Of positions within (after, until]."""
+    """Number of position rows within (after, until]."""
 
 
 def made(pairs: int, share: float, ticks: int = TICKS) -> Load:
-    """A bucket of pairs of 16 queues over an hour and the quarter before it."""
+    """Generate pairs of 16 queues over an hour and the quarter of an hour before it."""
     rules, rng = Rules(), np.random.default_rng(SEED)
     history = rules.ticks(rules.history_s)
     series, total = pairs * QUEUES, history + ticks
@@ -104,19 +104,19 @@ def made(pairs: int, share: float, ticks: int = TICKS) -> Load:
         "first_seen": column(np.full(series, START)).cast(TIME),
         "last_seen": column(np.full(series, START)).cast(TIME),
     }
-    looks = pairs * total
+    sample_count = pairs * total
     facts = {
         "ts": column(np.tile(at + 200_000, pairs)).cast(TIME),
         "tick": column(np.tile(at, pairs)).cast(TIME),
         "pair_id": column(np.repeat(pair_id, total)),
-        "cluster": word("c1", looks),
-        "broker": word("g0", looks),
-        "replica": word("n1", looks),
+        "cluster": word("c1", sample_count),
+        "broker": word("g0", sample_count),
+        "replica": word("n1", sample_count),
         "group": pa.array(np.repeat(names, total)),
-        "topic": word("orders", looks),
-        "subscribed": pa.array(np.ones(looks, np.bool_)),
-        "members": column(np.full(looks, 3)),
-        "objective_seconds": pa.array(np.full(looks, 60.0)),
+        "topic": word("orders", sample_count),
+        "subscribed": pa.array(np.ones(sample_count, np.bool_)),
+        "members": column(np.full(sample_count, 3)),
+        "objective_seconds": pa.array(np.full(sample_count, 60.0)),
     }
     logs = {
         **{name: facts[name].slice(0, total) for name in ("ts", "tick")},
@@ -142,7 +142,7 @@ def _instant(micros: int) -> datetime:
 
 
 def judge(load: Load) -> float:
-    """Rows/s of CPU time of one evaluation; every row must come out again."""
+    """Return rows/s of CPU time of one evaluation, and check that it returns every row."""
     began = time.process_time()
     done = evaluate(load.window, Rules(), load.state, load.after, load.until)
     spent = time.process_time() - began
@@ -152,7 +152,7 @@ def judge(load: Load) -> float:
 
 
 def aggregate(load: Load) -> float:
-    """Rows/s of CPU time of plain aggregation of the same rows."""
+    """Return rows/s of CPU time of plain aggregation of the same rows."""
     rows = load.window.positions
     rows = rows.filter(pc.greater(rows["tick"], pa.scalar(load.after, TIME)))
     began = time.process_time()
@@ -163,7 +163,7 @@ def aggregate(load: Load) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     given = options(__doc__, arguments)
     pin_to(SERVER_CORE)
     pa.set_cpu_count(1)

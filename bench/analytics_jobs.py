@@ -1,6 +1,6 @@
-"""Jobs of lag analytics through Spark: evaluate on two cores beside one, bytes per row, backfill.
+"""Jobs of lag analytics through Spark: evaluate on one and two cores, bytes per row, backfill.
 
-Each run of evaluate is a process of its own with `local[1]` or `local[2]`, turn by turn; the first
+Each run of evaluate is a separate process with `local[1]` or `local[2]`, alternately. The first
 evaluation in it warms up the JVM and its Python workers and is not counted.
 """
 
@@ -27,7 +27,7 @@ BEGIN: Final = datetime.fromtimestamp(BEGIN_S, UTC)
 
 
 def main() -> int:
-    """Measure, or do one run of evaluate or backfill in this process."""
+    """Measure, or execute one run of evaluate or backfill in this process."""
     if len(sys.argv) > 1 and sys.argv[1] in ("evaluate", "backfill"):
         job = one_evaluate if sys.argv[1] == "evaluate" else one_backfill
         print(json.dumps(job(sys.argv[2:])))
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def fill(path: Path, pairs: int) -> float:
-    """Make the tables of an hour; bytes per row of positions."""
+    """Create the tables of an hour; return the bytes per row of positions."""
     root = TableRoot.create(path, buckets=8)
     for table, rows in hour(pairs, QUEUES, TICKS, seed=1).items():
         root.commit(table, batch="made", files=root.write(table, rows, batch="made"))
@@ -92,7 +92,7 @@ def fill(path: Path, pairs: int) -> float:
 
 
 def run(job: str, *arguments: str) -> dict[str, float]:
-    """One run in a process of its own."""
+    """Execute one run in a separate process."""
     command = [sys.executable, "-m", "bench.analytics_jobs", job, *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -101,7 +101,7 @@ def run(job: str, *arguments: str) -> dict[str, float]:
 
 
 def one_evaluate(arguments: list[str]) -> dict[str, float]:
-    """Seconds and processor time of one evaluation of the hour, after one that warms up."""
+    """Return seconds and CPU time of one evaluation of the hour after a warm-up."""
     from analytics.jobs import evaluate
     from analytics.jobs.evaluate import EvaluateOptions
     from analytics.kernel.rules import Rules
@@ -121,7 +121,7 @@ def one_evaluate(arguments: list[str]) -> dict[str, float]:
 
 
 def one_backfill(arguments: list[str]) -> dict[str, float]:
-    """Seconds of a backfill of so many hours, and what it took of the processors."""
+    """Return seconds, samples and CPU time of a backfill of so many hours."""
     from analytics.jobs import backfill
     from analytics.jobs.backfill import BackfillOptions
     from analytics.session import session
@@ -150,7 +150,7 @@ def one_backfill(arguments: list[str]) -> dict[str, float]:
 
 
 def processor_seconds() -> float:
-    """Of this process and all it started that still lives or was waited for."""
+    """CPU time of this process and its descendants that are alive or were waited for."""
     tick, family = os.sysconf("SC_CLK_TCK"), {os.getpid()}
     stats = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -1,4 +1,4 @@
-"""A made-up hour of a large cluster for benchmarks of analytics: tables, and answers of a server.
+"""Generates an hour of a large cluster for benchmarks of analytics: tables and server answers.
 
 Queues are busy at different rates and 60 % of them idle at any time, as in docs/analytics.md.
 """
@@ -21,11 +21,11 @@ BEGIN_S: Final = 1_767_600_000  # a whole hour
 PERIOD_S: Final = 15
 IDLE: Final = 0.6
 SLICE_S: Final = 3000
-"""Of an answer: 200 ticks; a whole number of thousands, so that one template makes them all."""
+"""Length of an answer: 200 ticks; a multiple of 1,000 s, so that one template fits all answers."""
 
 
 def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
-    """Positions, series, pairs and logs of this many pairs, each with its queues."""
+    """Generate positions, series, pairs and logs of so many pairs with so many queues each."""
     chance = np.random.default_rng(seed)
     count = pairs * queues
     ids = np.array([pair_id("c", "g0", f"group{p}", f"topic{p}") for p in range(pairs)])
@@ -42,14 +42,14 @@ def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
     produced = chance.poisson(rate[:, None] * PERIOD_S, (count, ticks)).cumsum(axis=1) + 1_000_000
     behind = chance.poisson(rate[:, None] * 3, (count, ticks))
     commit = np.maximum.accumulate(produced - behind, axis=1)
-    look = tick[None, :] + 200_000 + chance.integers(0, 20_000, (1, ticks))
-    looks = np.broadcast_to(look, (count, ticks))
+    sampled_at = tick[None, :] + 200_000 + chance.integers(0, 20_000, (1, ticks))
+    sample_times = np.broadcast_to(sampled_at, (count, ticks))
     lag = produced - commit
-    head = np.where(lag > 0, looks // 1000 * 1000 - lag * 250_000, 0)
+    head = np.where(lag > 0, sample_times // 1000 * 1000 - lag * 250_000, 0)
     rows = count * ticks
     positions = pa.table(
         {
-            "ts": _times(looks),
+            "ts": _times(sample_times),
             "tick": _times(np.broadcast_to(tick, (count, ticks))),
             "series_id": np.repeat(names, ticks),
             "pair_id": np.repeat(of_series, ticks),
@@ -81,7 +81,7 @@ def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
     per_pair = pairs * ticks
     every = pa.table(
         {
-            "ts": _times(np.tile(look[0], pairs)),
+            "ts": _times(np.tile(sampled_at[0], pairs)),
             "tick": _times(np.tile(tick, pairs)),
             "pair_id": np.repeat(ids, ticks),
             "cluster": ["c"] * per_pair,
@@ -97,7 +97,7 @@ def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
     end = np.arange(ticks) * 1_000_000
     logs = pa.table(
         {
-            "ts": _times(look[0]),
+            "ts": _times(sampled_at[0]),
             "tick": _times(tick),
             "cluster": ["c"] * ticks,
             "broker": ["g0"] * ticks,
@@ -107,9 +107,9 @@ def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
             "max_physical_offset": end,
             "confirm_physical_offset": end,
             "dispatched_physical_offset": end,
-            "t_max": _times(look[0]),
-            "t_confirm": _times(look[0]),
-            "t_dispatched": _times(look[0]),
+            "t_max": _times(sampled_at[0]),
+            "t_confirm": _times(sampled_at[0]),
+            "t_dispatched": _times(sampled_at[0]),
         }
     )
     return {
@@ -133,8 +133,8 @@ _RANGE: Final = re.compile(r"\[([0-9]+)ms\]")
 class CannedServer(ThreadingHTTPServer):
     """Answers each range of SLICE_S with the samples of so many queues of one group.
 
-    The body is made once; a slice's own is it with the times moved, so that the server costs
-    next to nothing beside the one that reads. Four series for each queue.
+    The body is built once. For each range only its times are replaced, so that the server costs
+    almost nothing compared with the reader. There are four series per queue.
     """
 
     daemon_threads = True
@@ -179,7 +179,7 @@ class _Canned(BaseHTTPRequestHandler):
 
 
 def _template(queues: int) -> bytes:
-    """One slice of four series for each queue; times begin with a mark for each 1,000 s."""
+    """Build one slice of four series per queue; times start with a mark per 1,000 s."""
     chance = np.random.default_rng(7)
     ticks = np.arange(0, SLICE_S, PERIOD_S)
     marks = ["@#~"[at // 1000] + f"{at % 1000:03d}.3" for at in ticks.tolist()]

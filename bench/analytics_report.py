@@ -1,4 +1,4 @@
-"""A report of ten thousand pairs against reading the same tables."""
+"""Compares a report of ten thousand pairs with reading the same tables."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from analytics.tables import TableRoot
 from bench.harness import interleave, of_ratios, options, report
 
 GOAL: Final = 0.2
-"""Of the speed of reading: five times as long at most."""
+"""Share of the reading speed: the report may take five times as long."""
 PAIRS: Final = 10_000
 HOURS: Final = 3
 TICKS: Final = 240
-"""Of an hour, at 15 s."""
+"""Number of ticks in an hour, at 15 s."""
 START: Final = datetime(2026, 3, 4, 9, tzinfo=UTC)
 END: Final = START + timedelta(hours=HOURS)
 READ: Final = ("pair_lag", "stages")
 
 
 def fill(root: TableRoot, pairs: int) -> None:
-    """An hour after the other: one pair of two hundred is behind."""
+    """Write the tables hour by hour; one pair of two hundred lags."""
     rng = np.random.default_rng(1)
     ids = rng.integers(-(2**62), 2**62, pairs)
     count = pairs * TICKS
@@ -70,27 +70,27 @@ def fill(root: TableRoot, pairs: int) -> None:
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """Rows per second."""
+    """Return the rows per second of some work."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
 
 
 def read(root: TableRoot) -> int:
-    """All rows and columns of what a report reads most of."""
+    """Read all rows and columns of the tables of which a report reads most."""
     return sum(
         batch.num_rows for name in READ for batch in root.scan(name, since=START, before=END)
     )
 
 
 def make(root: TableRoot) -> int:
-    """The whole report; its size."""
+    """Build the whole report; return its size."""
     facts = gather(RootTables(root), start=START, end=END, made_at=END)
     return len(page(facts)) + len(to_json(facts))
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and store the results."""
     given = options(__doc__)
     pairs = PAIRS // 20 if given.quick else PAIRS
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""Sources of analytics: batches against tuples through Spark, the parser, raw samples, shaping."""
+"""Sources of analytics: batches versus tuples in Spark, the parser, raw samples, shaping."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ JSON_GOAL: Final = 0.4
 LINES: Final = 100_000
 SERIES: Final = 2_000
 SAMPLES_EACH: Final = 480
-"""Two hours at 15 s."""
+"""Number of samples in two hours at 15 s."""
 PARTS: Final = 4
 ROWS: Final = 500_000
-"""Of each part: a task costs some 60 ms before its first row."""
+"""Rows per part; a task costs some 60 ms before its first row."""
 BEGIN_S: Final = 1_772_366_400
 PERIOD_S: Final = 15
 TARGET: Final = {
@@ -48,7 +48,7 @@ OFFSET: Final = "tidemark_group_queue_offset_messages"
 
 
 class RowsReader(DataSourceReader):
-    """The same samples as batches or as tuples, made once per part and sent again and again."""
+    """Yields the same samples as batches or tuples; they are built once per part and repeated."""
 
     def __init__(self, form: str, rows: int) -> None:
         self._form, self._rows = form, rows
@@ -84,7 +84,7 @@ class RowsSource(DataSource):
 
 
 def labels(number: int) -> dict[str, str]:
-    """Of one series."""
+    """Return the labels of one series."""
     return {
         "group": f"group-{number % 50}",
         "topic": f"topic-{number // 50 % 20}",
@@ -93,7 +93,7 @@ def labels(number: int) -> dict[str, str]:
 
 
 def made_batches(part: int) -> Iterator[pa.RecordBatch]:
-    """50,000 samples of 1,000 series."""
+    """Generate 50,000 samples of 1,000 series."""
     of = [series({"__name__": OFFSET, **TARGET, **labels(number)}) for number in range(1000)]
     at = np.repeat(np.arange(1000, dtype=np.int64), 50)
     ticks = np.tile(np.arange(50, dtype=np.int64), 1000) + part * 50
@@ -102,7 +102,7 @@ def made_batches(part: int) -> Iterator[pa.RecordBatch]:
 
 
 def answer() -> bytes:
-    """A matrix as Prometheus writes it."""
+    """Build a matrix in the format of Prometheus."""
     result: list[dict[str, object]] = [
         {
             "metric": {"__name__": OFFSET, "job": "tidemark-broker", **TARGET, **labels(number)},
@@ -118,7 +118,7 @@ def answer() -> bytes:
 
 
 class Canned(ThreadingHTTPServer):
-    """Gives the same answer to every query."""
+    """Returns the same answer to every query."""
 
     daemon_threads = True
 
@@ -140,24 +140,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Do not log."""
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """count per second."""
+    """Return how often per second ``count`` units are done."""
     began = time.perf_counter()
     work()
     return count / (time.perf_counter() - began)
 
 
 def sent(spark: SparkSession, form: str, rows: int) -> Callable[[], float]:
-    """Rows/s through Spark, to nowhere."""
+    """Return a job that measures rows/s through Spark into no sink."""
     frame = spark.read.format("bench_rows").options(form=form, rows=str(rows)).load()
     return lambda: rate(PARTS * rows, lambda: frame.write.format("noop").mode("overwrite").save())
 
 
 def prometheus_options(url: str) -> Mapping[str, str]:
-    """Four slices of two hours, each of which the canned answer fills one."""
+    """Options for four slices of two hours; the canned answer fills one of them."""
     span = SAMPLES_EACH * PERIOD_S
     return {
         "url": url, "selectors": OFFSET, "slice": f"{span}s",
@@ -166,7 +166,7 @@ def prometheus_options(url: str) -> Mapping[str, str]:
 
 
 def read_once(url: str) -> int:
-    """Rows of one part, without Spark."""
+    """Return the number of rows of one part, read without Spark."""
     of = parse_options(prometheus_options(url))
     reader = Reader(of)
     assert of.start_us is not None
@@ -176,7 +176,7 @@ def read_once(url: str) -> int:
 
 
 def parser_jobs(text: str) -> dict[str, Callable[[], float]]:
-    """Lines/s of our parser, new and in its second scrape, and of the Prometheus client's."""
+    """Lines/s of our parser, with new and known series, and of the Prometheus client's parsers."""
     known = Parser(TARGET)
     whole = f"# TYPE {OFFSET} gauge\n{text}"
 
@@ -194,7 +194,7 @@ def parser_jobs(text: str) -> dict[str, Callable[[], float]]:
 
 
 def main() -> int:
-    """Measure, print, keep."""
+    """Measure, print and store the results."""
     given = options(__doc__)
     rows = ROWS // 10 if given.quick else ROWS
     text = "".join(
@@ -222,7 +222,7 @@ def main() -> int:
         through = interleave(
             {
                 "batches": sent(spark, "batches", rows),
-                # Fewer, for it takes as many seconds: both are dozens of batches.
+                # Fewer rows, because they take as many seconds; both are dozens of batches.
                 "tuples": sent(spark, "tuples", rows // 4),
                 "prometheus": lambda: rate(
                     4 * count, lambda: frame.write.format("noop").mode("overwrite").save()

@@ -1,7 +1,7 @@
-"""A store's files through ``tidemark_store``: records a second with Spark on two cores, and alone.
+"""Reads a store through ``tidemark_store``: records per second with Spark on two cores, and alone.
 
-The store is written by the broker's and reput's own code. The baseline is one process that reads
-the same bytes once: from the page cache, and from disk.
+The store is written by the code of broker and reput. The baseline is one process that reads the
+same bytes once, from the page cache and from disk.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RATIO_GOAL: Final = 0.3
 FILE_SIZE: Final = 1 << 30
 BYTES: Final = 4 * FILE_SIZE
 BYTES_QUICK: Final = 1 * FILE_SIZE
-"""Of log; the last file is not quite full."""
+"""Size of the log; the last file is not completely full."""
 SHAPE: Final = Shape(body_size=860, queues=384, keys=True)
-"""With its topic, tag, key and unique id a record of about a kilobyte."""
+"""Including topic, tag, key and unique id, a record has about one kilobyte."""
 MARGIN: Final = 32 << 20
 READ_SIZE: Final = 2 << 20
 FEW: Final = ("topic", "queue", "queue_offset", "store_ts", "body_size", "gap")
@@ -44,7 +44,7 @@ READ: Final = "one sequential read of the same bytes"
 
 
 def sequential(root: Path, size: int) -> float:
-    """Seconds to read the log once."""
+    """Return the seconds to read the log once."""
     began = time.perf_counter()
     for start in range(0, size, FILE_SIZE):
         descriptor = os.open(root / "commitlog" / offset_name(start), os.O_RDONLY)
@@ -58,7 +58,7 @@ def sequential(root: Path, size: int) -> float:
 
 
 def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
-    """The job after the log has been dropped from the page cache."""
+    """Return the job preceded by dropping the log from the page cache."""
 
     def run() -> float:
         for path in (root / "commitlog").glob("[0-9]*"):
@@ -73,7 +73,7 @@ def from_disk(root: Path, job: Callable[[], float]) -> Callable[[], float]:
 
 
 def alone(root: Path, columns: Sequence[str], expected: int) -> float:
-    """Seconds of the reader in this process, planning included."""
+    """Return the seconds of the reader in this process, including planning."""
     reader = StoreReader(StoreOptions(root=root, columns=tuple(columns)))
     began = time.perf_counter()
     rows = sum(len(found) for part in reader.plan() for found in reader.read(part))
@@ -83,7 +83,7 @@ def alone(root: Path, columns: Sequence[str], expected: int) -> float:
 
 
 def with_spark(spark: SparkSession, root: Path, columns: Sequence[str]) -> float:
-    """Seconds until Spark has had every row of these columns, planning included."""
+    """Return the seconds until Spark has read every row of these columns, including planning."""
     frame = (
         spark.read.format("tidemark_store")
         .options(root=str(root), columns=",".join(columns))

@@ -1,7 +1,7 @@
-"""Clients that do their worst: one attack each, by its name.
+"""Misbehaving clients: attacks on a broker, selected by name.
 
-``python -m bench.bad_clients NAME --api PORT --admin PORT`` attacks until SIGTERM, and prints how
-often it tried. ``attackable`` fills a node with what the attacks need.
+``python -m bench.bad_clients NAME --api PORT --admin PORT`` attacks until SIGTERM and prints the
+number of attempts. ``attackable`` stores the data that the attacks need.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MIB: Final = 1 << 20
 BAD: Final = "bad"
 """The topic that the attacks use."""
 AT_ONCE: Final = 16
-"""Connections of a flood."""
+"""Number of connections of a flood."""
 SETTINGS: Final = {"waiting_bytes_max": 128 * MIB, "connections_max": 300}
-"""Of the broker that is attacked."""
+"""Settings of the attacked broker."""
 GROWTH_MAX: Final = 192 * MIB
-"""Of the broker's own memory: half of waiting_bytes_max, and one request being decoded."""
+"""Limit of the broker's memory growth: half of waiting_bytes_max plus decoding one request."""
 KEYS_MAX: Final = 1023
 ALIKE: Final = ["".join(each) for each in itertools.product(("Aa", "BB"), repeat=9)]
-"""Keys of equal hash."""
+"""Keys with equal hashes."""
 
 
 def attackable(mq: tidemark.SyncClient) -> None:
-    """Store keys of equal hash, 48 MiB of bodies that are long as JSON, and ``last`` as a key."""
+    """Store keys of equal hash, 48 MiB of bodies that are long as JSON, and the key ``last``."""
     mq.create_topic(BAD, queues=1)
     for number in range(64):
         mq.send(BAD, b"%d" % number, keys=ALIKE[1:])
@@ -47,7 +47,7 @@ def attackable(mq: tidemark.SyncClient) -> None:
 
 
 class Attack:
-    """Connections of the bad client, and whether it is to stop."""
+    """Connections of the bad client, and a flag to stop."""
 
     def __init__(self, api: int, admin: int) -> None:
         self._ports = {"api": api, "admin": admin}
@@ -56,25 +56,25 @@ class Attack:
         self._held: list[socket.socket] = []
 
     def connect(self, port: str = "api") -> socket.socket:
-        """One more connection, kept open."""
+        """Open one more connection and keep it open."""
         made = socket.create_connection((HOST, self._ports[port]), timeout=60)
         self._held.append(made)
         return made
 
     def forget(self, count_max: int) -> None:
-        """Close the oldest connections beyond so many."""
+        """Close the oldest connections beyond count_max."""
         while len(self._held) > count_max:
             self._held.pop(0).close()
 
     def close(self) -> None:
-        """Stop, and close what is kept open; once more when the attack has ended, which may have
-        opened another."""
+        """Stop and close the open connections. Call it again after the attack has ended, because
+        the attack may have opened another one."""
         self.stop.set()
         for each in list(self._held):
             each.close()
 
     def ask(self, method: str, path: str, body: bytes = b"", kind: str = "json") -> int:
-        """One request on a connection of its own; its status, 0 if the connection was closed."""
+        """Make one request on a new connection; return its status, 0 if it was closed."""
         connection = http.client.HTTPConnection(HOST, self._ports["api"], timeout=120)
         with contextlib.closing(connection):
             return self._ask(connection, method, path, body, kind)
@@ -99,7 +99,7 @@ class Attack:
         at_once: int = AT_ONCE,
         kind: str = "json",
     ) -> None:
-        """Numbered requests without a pause, so many at once. Raises OSError for other answers."""
+        """Send numbered requests concurrently without pauses. Raises OSError for other statuses."""
         numbers, unexpected = itertools.count(), list[int]()
 
         def run() -> None:
@@ -127,7 +127,7 @@ HEAD: Final = (
 
 
 def silent_bodies(attack: Attack) -> None:
-    """Bodies are announced, and never come."""
+    """Announce bodies and never send them."""
     for _ in range(64):
         attack.connect().sendall(HEAD)
         attack.count += 1
@@ -135,7 +135,7 @@ def silent_bodies(attack: Attack) -> None:
 
 
 def half_bodies(attack: Attack) -> None:
-    """Bodies come by half."""
+    """Send half of each body."""
     while not attack.stop.is_set():
         with contextlib.suppress(OSError):
             attack.connect().sendall(HEAD + bytes(8 * MIB))
@@ -143,14 +143,14 @@ def half_bodies(attack: Attack) -> None:
 
 
 def empty_maps(attack: Attack) -> None:
-    """Sixteen million messages in one body."""
+    """Send sixteen million messages in one body."""
     body = msgpack.packb({"messages": [{}] * (16 * MIB - 100)})
     path = f"/v1/topics/{BAD}/messages"
     attack.flood(lambda _: ("POST", path, body), [413, 503], at_once=2, kind="msgpack")
 
 
 def most_values(attack: Attack) -> None:
-    """As many values in a body as are decoded, in JSON, and refused then."""
+    """Send a JSON body with the maximum number of values, which is then rejected."""
     message = {"body_text": "x", "keys": ["k"] * 50, "no": 1}
     body = json.dumps({"messages": [message] * 4096}).encode()
     path = f"/v1/topics/{BAD}/messages"
@@ -158,13 +158,13 @@ def most_values(attack: Attack) -> None:
 
 
 def equal_hashes(attack: Attack) -> None:
-    """Look-ups of a key that is not there, among many of its hash."""
+    """Look up a missing key with the same hash as many existing ones."""
     path = f"/v1/topics/{BAD}/messages?key={ALIKE[0]}"
     attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
 
 
 def repeats_of_equal_hashes(attack: Attack) -> None:
-    """Repeated sends whose unique id is not there, among many of its hash."""
+    """Repeat sends whose unique id is missing and has the same hash as many existing ones."""
     messages = [{"body_text": "x", "unique_id": ALIKE[0]}]
     body = json.dumps({"messages": messages, "retry": True}).encode()
     path = f"/v1/topics/{BAD}/messages"
@@ -172,13 +172,13 @@ def repeats_of_equal_hashes(attack: Attack) -> None:
 
 
 def large_answers(attack: Attack) -> None:
-    """Look-ups whose answers are long as JSON."""
+    """Look up messages whose answers are long as JSON."""
     path = f"/v1/topics/{BAD}/messages?key=large&max=64"
     attack.flood(lambda _: ("GET", path, b""), [200, 503], at_once=4)
 
 
 def slow_readers(attack: Attack) -> None:
-    """Pulls of long JSON answers that are not read."""
+    """Pull long JSON answers without reading them."""
     path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
     for _ in range(32):
         attack.connect().sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -187,7 +187,7 @@ def slow_readers(attack: Attack) -> None:
 
 
 def slow_raw_readers(attack: Attack) -> None:
-    """Raw pulls of 32 MiB that are not read."""
+    """Pull 32 MiB of raw records without reading them."""
     path = f"/v1/topics/{BAD}/queues/0/messages?offset=64&max=64"
     accept = "application/vnd.tidemark.records"
     for _ in range(64):
@@ -198,7 +198,7 @@ def slow_raw_readers(attack: Attack) -> None:
 
 
 def idle_connections(attack: Attack) -> None:
-    """Connections that ask nothing, more than may be open; then one after the other."""
+    """Open idle connections, first more than the limit, then one after another."""
     while not attack.stop.is_set():
         for port in ("api", "admin"):
             with contextlib.suppress(OSError):
@@ -208,18 +208,18 @@ def idle_connections(attack: Attack) -> None:
 
 
 def joins(attack: Attack) -> None:
-    """Members of ever new groups."""
+    """Join ever new groups."""
     body = json.dumps({"subscriptions": [{"topic": BAD}]}).encode()
     attack.flood(lambda n: ("POST", f"/v1/groups/g{n}/members/m", body), [200, 503])
 
 
 def topics(attack: Attack) -> None:
-    """Ever new topics."""
+    """Create ever new topics."""
     attack.flood(lambda n: ("PUT", f"/v1/topics/flood{n}", b'{"queues": 1}'), [200, 503])
 
 
 def keys(attack: Attack) -> None:
-    """Messages with as many keys as there may be, all of them new."""
+    """Send messages with the maximum number of keys, all new."""
 
     def request(number: int) -> tuple[str, str, bytes]:
         each = [f"{number:x}.{n}" for n in range(KEYS_MAX)]

@@ -1,6 +1,6 @@
-"""A bare aiohttp server on uvloop: reads the body, answers 200 with so many bytes, stores nothing.
+"""A bare aiohttp server on uvloop: reads the body, answers 200 with some bytes, stores nothing.
 
-What the transport alone costs; the broker's HTTP figures are held against it.
+It shows the cost of the transport alone, as the baseline of the broker's HTTP figures.
 ``python -m bench.bare_http PORT ANSWER_SIZE``; run by ``servers.BareHttp``.
 """
 

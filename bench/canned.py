@@ -1,8 +1,8 @@
-"""A server that sends the same bytes for every request it gets, from a mapped file: what loopback
-TCP alone carries.
+"""A server that sends the same bytes of a mapped file for every request, as a baseline of loopback
+TCP.
 
-``python -m bench.canned PORT FILE``: FILE holds a whole HTTP answer. One blocking thread for each
-connection; a request is whatever one ``recv`` brings. Run by ``pull``.
+``python -m bench.canned PORT FILE``: FILE contains a whole HTTP answer. One blocking thread serves
+each connection; the bytes of one ``recv`` count as one request. Run by ``pull``.
 """
 
 from __future__ import annotations

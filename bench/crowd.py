@@ -1,4 +1,4 @@
-"""Very many topics and groups on a running node, each with messages and a commit."""
+"""Creates very many topics and groups on a running node, each with messages and a commit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ AT_ONCE: Final = 64
 TIMEOUT_S: Final = 120.0
 MESSAGES: Final = 2
 COMMITTED: Final = 1
-"""Of each topic by its group: one message is lag."""
+"""Committed offset of each group in its topic, so that one message is lag."""
 
 
 def topic_name(number: int) -> str:
-    """Of one topic."""
+    """Return the name of one topic."""
     return f"crowd-{number:05d}"
 
 
 def make(node: Node, count: int) -> None:
-    """Make so many topics, each with a group that lags by a message. Raises OSError if refused."""
+    """Create so many topics, each with a group that lags by one message. Raises OSError."""
     asyncio.run(_make(node, count))
 
 
@@ -60,7 +60,7 @@ async def _make_each(session: aiohttp.ClientSession, numbers: Iterator[int]) -> 
 async def _ask(
     session: aiohttp.ClientSession, method: str, path: str, body: object, allowed: str = ""
 ) -> bool:
-    """Whether it was done; False if it was refused with the code that is allowed."""
+    """Make a request; return False if it was rejected with the allowed code."""
     async with session.request(method, path, json=body) as answered:
         if answered.status == 200:
             return True

@@ -35,7 +35,7 @@ from tidemark.formats.runs import Run
 UNITS_GOAL: Final = 5e6
 KEYS_GOAL: Final = 1.5e6
 BYTES: Final = 512 << 20
-"""Of log in each measured run, about."""
+"""Approximate size of the log in each measured run."""
 BYTES_QUICK: Final = 64 << 20
 BYTES_PLOT: Final = 128 << 20
 BODY_SIZES: Final = (128, 256, 1024)
@@ -60,16 +60,16 @@ REPUT_SLOTS: Final = (
 
 
 class Shape(NamedTuple):
-    """What a log is made of: records of the queues in turn, one of each."""
+    """Describes a log: one record per queue in turn."""
 
     body_size: int = 128
     queues: int = 48
     keys: bool = False
-    """A unique id and one key: two index rows for each message. Else there is no index."""
+    """Whether each message has a unique id and one key, i.e. two index rows; else no index."""
 
 
 class Log:
-    """A log on disk and in the page cache, to be dispatched as often as wanted."""
+    """A log on disk and in the page cache that can be dispatched repeatedly."""
 
     def __init__(self, root: Path, shape: Shape, size: int) -> None:
         self.shape = shape
@@ -93,13 +93,13 @@ class Log:
 
     @property
     def root(self) -> Path:
-        """Of the store."""
+        """Directory of the store."""
         return self._store.root
 
     def dispatch(self, step_size: int, *, unmeasured: int = 0) -> float:
-        """Dispatch it from its beginning to its end and sync; records/s.
+        """Dispatch the log from start to end and sync; return records/s.
 
-        unmeasured: bytes at the beginning that do not count, nor what making their queues costs.
+        unmeasured: bytes at the start that are not measured, including the creation of queues.
         """
         for directory in (self._store.consume_queues_dir, self._store.index_dir):
             shutil.rmtree(directory)
@@ -128,14 +128,14 @@ class Log:
         return (self.records - first) / seconds
 
     def _sync(self, dispatcher: Dispatcher) -> None:
-        """As the follower does it: several files at a time."""
+        """Sync several files at a time, like the follower."""
         job = dispatcher.begin_sync()
         assert job is not None
         job.run(self._sync_helpers.map)
         dispatcher.finish_sync(job)
 
     def read(self) -> float:
-        """Copy its bytes out of the mapping and compute their CRC-32; records/s."""
+        """Copy the log's bytes out of the mapping and compute their CRC-32; return records/s."""
         settle()
         crc = 0
         with closing(CommitLogReader(self._store, self._positions)) as log:
@@ -149,14 +149,14 @@ class Log:
         return self.records / seconds
 
     def close(self) -> None:
-        """Unmap and remove it."""
+        """Unmap and remove the log."""
         self._sync_helpers.shutdown()
         self._positions.close()
         shutil.rmtree(self._store.root)
 
 
 def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
-    """The next messages, a run each, and their queue offsets."""
+    """Return the next messages, one run each, and their queue offsets."""
     body = bytes(range(256)) * (shape.body_size // 256 + 1)
     runs, firsts = [], []
     for number in range(done, done + MESSAGES_AT_ONCE):
@@ -174,13 +174,13 @@ def _batch(shape: Shape, done: int) -> tuple[list[Run], list[int]]:
 
 @contextmanager
 def log_of(shape: Shape, size: int) -> Iterator[Log]:
-    """A log in a directory of its own, removed afterwards."""
+    """Create a log in a new directory and remove it at the end."""
     with closing(Log(work_dir("dispatch-"), shape, size)) as log:
         yield log
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     size = BYTES_QUICK if given.quick else BYTES
     pin_to(SERVER_CORE)
@@ -211,11 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
     ]
     series = [] if given.quick else _series(step_size)
-    twin = "compiled" if twins.COMPILED else "pure"
+    implementation = "native" if twins.COMPILED else "pure"
     return report(
         "dispatch",
         figures,
-        f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time, {twin} twins)
+        f"""services.reput.dispatcher.Dispatcher.step ({step_size:,} bytes at a time,
+        {implementation} implementation)
         from the first byte of a log of {size >> 20} MiB in the page cache to its end, then its sync
         of all files; one process on one core, time on the clock, sync included. Neighbouring
         records belong to different queues; record CRC on, both CRCs of every record verified.""",
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _series(step_size: int) -> list[Series]:
-    """How the rates move with body size and with the number of queues."""
+    """Measure how the rates depend on body size and on the number of queues."""
     plain: dict[str, list[tuple[float, float]]] = {"units": [], "units and two keys": []}
     by_queues = {name: list(points) for name, points in plain.items()}
     for name, keys in zip(plain, (False, True), strict=True):
@@ -242,7 +243,7 @@ def _series(step_size: int) -> list[Series]:
 
 
 def _once(shape: Shape, step_size: int) -> float:
-    """Median of three runs behind a warm-up, of all but the log's first eighth."""
+    """Median of three runs after a warm-up, without the log's first eighth."""
     with log_of(shape, BYTES_PLOT) as log:
         job = functools.partial(log.dispatch, step_size, unmeasured=log.size // 8)
         return statistics.median(interleave({"": job}, runs=3)[""])

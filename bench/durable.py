@@ -47,13 +47,13 @@ SECONDS_QUICK: Final = 0.5
 LONG_SECONDS: Final = 60.0
 LONG_SECONDS_QUICK: Final = 3.0
 WINDOWS: Final = 6
-"""Of the long run: the medians of its first and of its last half of them are compared."""
+"""Number of parts of the long run: the medians of its first and last half are compared."""
 WAITERS: Final = (1, 16, 64)
 GOALS: Final = {1: 5_000.0, 16: 30_000.0, 64: 80_000.0}
 THREAD_GOAL: Final = 7_000.0
 PER_FLUSH_GOAL: Final = 16.0
 STEADY_GOAL: Final = 0.95
-"""Last half over first; what a disk of a virtual machine varies by itself is allowed."""
+"""Last half over first half; allows for the variation of a virtual machine's disk."""
 BODY_SIZE: Final = 128
 TIMEOUT_S: Final = 60.0
 WARM_UP_TIMEOUT_S: Final = 120.0
@@ -63,17 +63,17 @@ TOPIC: Final = "orders"
 
 
 def entry(body_size: int) -> bytes:
-    """One message with tags, a key and a unique id, as a produce request brings it."""
+    """Encode one message with tags, a key and a unique id, as in a produce request."""
     named = {"TAGS": "new", "KEYS": "order-1", "UNIQ_KEY": "7F" * 16}
     return batch.encode([WireMessage(bytes(body_size), properties.encode(named))])
 
 
 class Rate(NamedTuple):
-    """What one run on the loop did."""
+    """Result of one run on the loop."""
 
     per_second: float
     per_flush: float
-    """Messages released by one fdatasync."""
+    """Number of messages acknowledged by one fdatasync."""
     windows: list[float]
     """The rate in each of WINDOWS equal parts of the run."""
 
@@ -124,10 +124,10 @@ class _NoSnapshots:
 
 
 class Log:
-    """An empty store on the disk that is measured, appended to as the broker does."""
+    """An empty store on the measured disk, appended to like in the broker."""
 
     def __init__(self, root: Path, *, warm_up: bool) -> None:
-        """warm_up: as ``warm_up_files``, a setting of the broker; the files are ready on return."""
+        """warm_up: the broker's setting ``warm_up_files``; the files are ready on return."""
         self._config = BrokerConfig(store_dir=root / "store", warm_up_files=warm_up)
         self._config.store_dir.parent.mkdir(parents=True, exist_ok=True)
         store = StoreDir(OsDisk(), self._config.store_dir, self._config.store)
@@ -139,16 +139,16 @@ class Log:
         self._clock = SystemClock()
 
     def close(self) -> None:
-        """Give files and mappings back."""
+        """Close files and mappings."""
         self.appender.close(clean=True)
         self._positions.close()
 
     def run_of(self, raw: bytes) -> Run:
-        """One message's run."""
+        """Build the run of one message."""
         return Run(TOPIC, 0, raw, 1, HOST, HOST, self._clock.wall_ms())
 
     def from_thread(self, raw: bytes, seconds: float) -> float:
-        """Append and flush in turn, no loop; durable appends per second."""
+        """Append and flush alternately without a loop; return durable appends per second."""
         appender, clock = self.appender, self._clock
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
@@ -160,7 +160,7 @@ class Log:
         return rate
 
     def on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        """So many tasks append and wait for the disk, each one message at a time."""
+        """Let so many tasks append and wait for the disk, each one message at a time."""
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
@@ -192,7 +192,7 @@ class Log:
 
 
 class Bare:
-    """A file of the log's size, blocks reserved as the log's are: pwrite and fdatasync, no more."""
+    """A preallocated file of the log's size for plain pwrite and fdatasync."""
 
     def __init__(self, path: Path) -> None:
         self._size = BrokerConfig().store.commit_log_file_size
@@ -205,7 +205,7 @@ class Bare:
         os.close(self._descriptor)
 
     def rate(self, data: bytes, messages: int, seconds: float) -> float:
-        """Messages per second if each step writes data, which are so many, and syncs."""
+        """Messages per second if each step writes and syncs data, which has so many messages."""
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
             if self._at + len(data) > self._size:
@@ -219,7 +219,7 @@ class Bare:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """An empty directory on the disk that is measured, removed at the end."""
+    """Create an empty directory on the measured disk and remove it at the end."""
     root = work_dir("durable")
     try:
         yield root
@@ -228,7 +228,7 @@ def directory() -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     pin_to(SERVER_CORE)

@@ -1,4 +1,4 @@
-"""Send back whatever arrives on one connection after another: what a loopback round trip takes.
+"""Sends back all received bytes, one connection at a time: measures a loopback round trip.
 
 ``python -m bench.echo PORT``; run by ``servers.Echo``.
 """

@@ -22,12 +22,12 @@ CRC_OFF_GOAL: Final = 0.6
 CRC_ON_GOAL: Final = 0.45
 RECORDS_GOAL: Final = 4e6
 BYTES: Final = 256 << 20
-"""Of records in each measured run, about."""
+"""Approximate size of the records in each measured run."""
 BYTES_QUICK: Final = 32 << 20
 MAPPING_SIZE: Final = 32 << 20
-"""Filled from its beginning again and again; larger than the caches of one core."""
+"""Filled repeatedly from its start; larger than the caches of one core."""
 BATCHES: Final = 64
-"""Different ones, in turn: the next batch's bytes are not in the nearest cache either."""
+"""Number of different batches, used in turn so that the next one is not in the nearest cache."""
 BODY_SIZES: Final = (128, 256, 1024, 4096)
 BATCH_SIZES: Final = (1, 16, 256)
 BASELINE: Final = "memcpy + zlib CRC-32 of the same bytes"
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class Encoding:
-    """Batches of messages of one shape, and a mapping to put their records into."""
+    """Batches of messages of one shape, and a mapping for their records."""
 
     def __init__(self, body_size: int, batch_size: int, *, named: bool, record_crc: bool) -> None:
-        """named: with tags, one key and a unique id; else without any property."""
+        """named: with tags, one key and a unique id; else without properties."""
         self._record_crc = record_crc
         self._batch_size = batch_size
         self._runs = [
@@ -50,7 +50,7 @@ class Encoding:
         ]
         self._sizes = [twins.runs_size(runs, record_crc=record_crc) for runs in self._runs]
         self._mapping = mmap.mmap(-1, max(MAPPING_SIZE, 2 * max(self._sizes)))
-        # Touched once before: what a page fault costs is no matter of encoding.
+        # Touched before, because the cost of page faults is not part of encoding.
         self._mapping.write(bytes(len(self._mapping)))
         self._made = []
         for runs, size in zip(self._runs, self._sizes, strict=True):
@@ -60,15 +60,15 @@ class Encoding:
 
     @property
     def record_size(self) -> float:
-        """Bytes of a record, on average."""
+        """Average size of a record in bytes."""
         return sum(self._sizes) / (BATCHES * self._batch_size)
 
     def encode(self, size: int) -> float:
-        """Encode about so many bytes; records/s."""
+        """Encode about so many bytes; return records/s."""
         return self._fill(size, self._runs, self._encode)
 
     def copy(self, size: int) -> float:
-        """Copy the same bytes and compute their CRC-32; records/s."""
+        """Copy the same bytes and compute their CRC-32; return records/s."""
         return self._fill(size, self._made, _copy)
 
     def _fill(
@@ -119,7 +119,7 @@ def _run(body_size: int, count: int, first: int, *, named: bool) -> Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     size = BYTES_QUICK if given.quick else BYTES
     pin_to(SERVER_CORE)
@@ -159,12 +159,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for setting in ("off", "on")
     ]
-    twin = "compiled" if twins.COMPILED else "pure"
+    implementation = "native" if twins.COMPILED else "pure"
     return report(
         "encode",
         figures,
-        f"""twins.encode_runs ({twin}) of one run of 256 messages at a time into a mapping of
-        {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
+        f"""twins.encode_runs ({implementation}) of one run of 256 messages at a time into a mapping
+        of {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
         records per run; {BATCHES} different batches in turn; one core. Each body's CRC is computed,
         and with record CRC on that of the whole record too. The baseline copies the same records'
         bytes into the same mapping, a batch at a time, and computes their zlib CRC-32 once.""",
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _series(size: int) -> list[Series]:
-    """How the rates move with body size and batch size, record CRC on, tags, key and unique id."""
+    """Measure how the rates depend on body and batch size, with record CRC and properties."""
     by_batch: dict[str, list[tuple[float, float]]] = {}
     by_size: dict[str, list[tuple[float, float]]] = {}
     for body_size in BODY_SIZES:

@@ -1,8 +1,8 @@
 """Figure 13: from a producer through the broker to a consumer group that commits, client to client.
 
-Four processes share two cores as the kernel places them: broker, reput, a producer and a consumer,
-the last two with the client as its users have it. The clock runs from the producer's first call
-until everything is consumed and committed.
+Four processes share two cores without pinning: broker, reput, a producer and a consumer. The last
+two use the client like its users do. The time runs from the producer's first call until everything
+is consumed and committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bench.servers import (
 COUNT: Final = 1_500_000
 COUNT_QUICK: Final = 300_000
 REDIS_SHARE: Final = 5
-"""Redis gets so many times fewer messages: it needs as long for them."""
+"""Redis gets this many times fewer messages, because it takes as long for them."""
 QUEUES: Final = 4
 TIMEOUT_S: Final = 300.0
 GOAL: Final = 150_000
@@ -45,7 +45,7 @@ BASELINE: Final = "Redis Streams always, a consumer group, redis.asyncio"
 
 
 class Flows:
-    """Servers, and runs against them."""
+    """The servers, and runs against them."""
 
     def __init__(self, running: ExitStack, count: int) -> None:
         self._count = count
@@ -57,10 +57,10 @@ class Flows:
             _on_two_cores(pid)
         self._runs = 0
         self.shares: dict[str, str] = {}
-        """How busy everybody was in the last run of each kind."""
+        """CPU usage of all processes in the last run of each kind."""
 
     def tidemark(self, consumer: str) -> float:
-        """One run through the broker; messages per second. Raises LoadFailed."""
+        """Execute one run through the broker; return messages per second. Raises LoadFailed."""
         self._runs += 1
         topic, group, count = f"flow-{self._runs}", f"group-{self._runs}", self._count
         self._node.make_topic(topic, QUEUES)
@@ -74,7 +74,7 @@ class Flows:
         return rate
 
     def redis(self) -> float:
-        """One run through Redis; messages per second. Raises LoadFailed."""
+        """Execute one run through Redis; return messages per second. Raises LoadFailed."""
         count = self._count // REDIS_SHARE
         settle()
         rate = self._run("redis", str(self._redis.port), "stream", "group", count, "consume")
@@ -106,7 +106,7 @@ class Flows:
         return count / seconds
 
     def _end(self, ends: ExitStack, name: str, arguments: Sequence[str]) -> tuple[Process, Path]:
-        """Start one end of the flow; it is killed when the run is over, however it ends."""
+        """Start one end of the flow; it is killed when the run ends for any reason."""
         log = self._logs / f"{self._runs}-{name}-{arguments[0]}.log"
         log.unlink(missing_ok=True)
         process = Process([sys.executable, "-m", "bench.flow", name, *arguments], log)
@@ -116,7 +116,7 @@ class Flows:
 
 
 def _on_two_cores(pid: int) -> None:
-    """Let a running server have both cores, all its threads."""
+    """Let all threads of a running server use both cores."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), range(min(2, os.cpu_count() or 1)))
 
@@ -139,7 +139,7 @@ def _sent(end: tuple[Process, Path]) -> Sent:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     count = COUNT_QUICK if given.quick else COUNT
     with ExitStack() as running:

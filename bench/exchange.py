@@ -1,8 +1,8 @@
-"""A closed loop of requests over N connections: each sends its next one when it has its answer.
+"""A closed loop of requests over N connections: each sends the next after its answer.
 
-What the load generators of all compared servers share: they differ in nothing but the bytes. A
-connection keeps one request in flight (of as many messages as the shape says); nothing is made
-per message. Run in the calling process, on an event loop of its own.
+The load generators of all compared servers share it, so that they differ only in the bytes. A
+connection has one request in flight, with as many messages as the shape says; nothing is built per
+message. It runs in the calling process on its own event loop.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Final, NamedTuple, cast
 import uvloop
 
 STALLED_S: Final = 60.0
-"""A run in which nothing is answered for so long has failed."""
+"""A run without an answer for this long has failed."""
 
 
 class LoadFailed(RuntimeError):
-    """A server refused a request, answered something unexpected, or closed the connection."""
+    """A server rejected a request, answered something unexpected, or closed the connection."""
 
 
 class Outcome(NamedTuple):
-    """What one run did."""
+    """Result of one run."""
 
     messages: int
-    """Acknowledged, and nothing else was sent."""
+    """Number of acknowledged messages; no others were sent."""
     requests: int
     seconds: float
-    """From the first request to the last answer."""
+    """Time from the first request to the last answer."""
     cpu_s: float
-    """CPU time of this process meanwhile."""
+    """CPU time of this process during that time."""
 
     @property
     def rate(self) -> float:
@@ -41,20 +41,20 @@ class Outcome(NamedTuple):
 
     @property
     def cpu_share(self) -> float:
-        """How busy the load was: at 1 it was the load that was measured."""
+        """CPU utilization of the load generator; at 1 the generator was the bottleneck."""
         return self.cpu_s / self.seconds
 
 
 class Exchange:
-    """When to go on, what was answered, when it is over. One per run."""
+    """State of one run: requests sent, answers received, and when it ends."""
 
     def __init__(self, connections: int, seconds: float | None, requests: int | None) -> None:
-        """seconds: no request is begun after so long. requests: no more than so many; or both."""
+        """seconds: time after which no request is sent. requests: maximum number; or both."""
         self._open = connections
         self._seconds = seconds
         self._requests_max = requests
         self.begun = 0
-        """Requests sent so far."""
+        """Number of requests sent so far."""
         self._began = 0.0
         self._deadline = float("inf")
         self.messages = 0
@@ -62,37 +62,37 @@ class Exchange:
         self.finished: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        """All connections stand: the clock starts."""
+        """Start the clock, after all connections are made."""
         self._began = time.perf_counter()
         if self._seconds is not None:
             self._deadline = self._began + self._seconds
 
     def may_send(self) -> bool:
-        """Whether one more request is to be sent; the caller sends it."""
+        """Whether the caller shall send one more request."""
         if time.perf_counter() >= self._deadline or self.begun == self._requests_max:
             return False
         self.begun += 1
         return True
 
     def answered(self, messages: int) -> None:
-        """One request was answered."""
+        """Record that one request was answered."""
         self.messages += messages
         self.requests += 1
 
     def done(self) -> None:
-        """One connection has its last answer."""
+        """Record that one connection has its last answer."""
         self._open -= 1
         if self._open == 0 and not self.finished.done():
             self.finished.set_result(time.perf_counter() - self._began)
 
     def fail(self, reason: str) -> None:
-        """End the run: a figure with errors in it is none."""
+        """End the run: a figure with errors is invalid."""
         if not self.finished.done():
             self.finished.set_exception(LoadFailed(reason))
 
 
 class Connection(asyncio.BaseProtocol):
-    """One connection of an exchange; a subclass knows requests and answers."""
+    """One connection of an exchange; subclasses define requests and answers."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -100,26 +100,26 @@ class Connection(asyncio.BaseProtocol):
 
     @abstractmethod
     def request(self, number: int) -> bytes | bytearray:
-        """Bytes of the request that is the number-th of the run; unchanged until its answer."""
+        """Return the bytes of the number-th request of the run; unchanged until its answer."""
 
     async def prepare(self) -> None:
-        """Shake hands, before the clock starts."""
+        """Do the handshake, before the clock starts."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        """Store the transport."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Be sure that the run does not wait for answers of a connection that is gone."""
+        """Fail the run, which would otherwise wait for answers of a closed connection."""
         self.exchange.fail(f"the server closed a connection: {error}")
 
     def close(self) -> None:
-        """Close at once; nothing is in flight, or nobody wants it any more."""
+        """Close at once, without waiting for answers."""
         if self.transport is not None:
             self.transport.abort()
 
     def send_next(self) -> None:
-        """Send the next request, or say that this was the last."""
+        """Send the next request, or record that this connection is done."""
         assert self.transport is not None, "connected before"
         if self.transport.is_closing():
             self.exchange.fail("the server closed a connection")
@@ -137,7 +137,7 @@ def drive(
     seconds: float | None = None,
     requests: int | None = None,
 ) -> Outcome:
-    """Connect, exchange, close. Raises LoadFailed; OSError if nobody listens."""
+    """Connect, exchange, close. Raises LoadFailed; OSError if the connection is refused."""
 
     async def run() -> Outcome:
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ def drive(
         finally:
             for connection in made:
                 connection.close()
-            await asyncio.sleep(0)  # their ends are told in the next turn of the loop
+            await asyncio.sleep(0)  # connection_lost is called in the next loop iteration
         return Outcome(exchange.messages, exchange.requests, took, cpu)
 
     return uvloop.run(run())

@@ -1,11 +1,11 @@
-"""One end of a flow of messages, as a process of its own: a producer or a consumer that commits.
+"""One end of a flow of messages in its own process: a producer or a consumer that commits.
 
     python -m bench.flow produce|consume tidemark URL TOPIC GROUP COUNT
     python -m bench.flow produce|consume redis PORT KEY GROUP COUNT
 
-A consumer prints ``ready`` once it has joined. Each prints one line of JSON at its end: when it
-began and ended by the machine's monotonic clock, how many messages, its CPU time. The consumer has
-committed by then.
+A consumer prints ``ready`` once it has joined. Each prints one line of JSON at its end with its
+start and end on the machine's monotonic clock, its number of messages and its CPU time. The
+consumer has committed by then.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tidemark.client.messages import Message
 
 BODY_SIZE: Final = 256
 BATCH: Final = 1000
-"""Messages of one ``send_many``: what the client puts into one request by itself; of one pipeline
-of Redis."""
+"""Messages of one ``send_many``, which is what the client puts into one request, and of one
+pipeline of Redis."""
 SENDERS: Final = 4
-"""Batches in flight: while one is synced, the next is made."""
+"""Batches in flight: while one is synced, the next is built."""
 READ_MAX: Final = 1024
-"""Messages of one batch of the client by default; of one XREADGROUP."""
+"""Messages in one batch of the client by default, and in one XREADGROUP."""
 
 
 class Sent(NamedTuple):
-    """What an end of the flow did."""
+    """Result of one end of the flow."""
 
     began_s: float
     ended_s: float
@@ -46,7 +46,7 @@ class Sent(NamedTuple):
 
 
 async def in_turns(count: int, send: Callable[[], Awaitable[object]]) -> None:
-    """Send count messages in batches, SENDERS of them at a time."""
+    """Send count messages in batches, SENDERS of them concurrently."""
     left = count // BATCH
 
     async def work() -> None:
@@ -59,7 +59,7 @@ async def in_turns(count: int, send: Callable[[], Awaitable[object]]) -> None:
 
 
 async def produce_tidemark(url: str, topic: str, group: str, count: int) -> int:
-    """The client, its defaults: ack ``disk``, ids made by the broker, queues in turn."""
+    """Send with the client's defaults: ack ``disk``, ids from the broker, queues in turn."""
     bodies = [os.urandom(BODY_SIZE)] * BATCH
     async with tidemark.connect(url) as mq:
         await in_turns(count, lambda: mq.send_many(topic, bodies))
@@ -67,7 +67,7 @@ async def produce_tidemark(url: str, topic: str, group: str, count: int) -> int:
 
 
 async def consume_tidemark(url: str, topic: str, group: str, count: int) -> int:
-    """The client's subscription in batches, its defaults; every message exactly once, in order."""
+    """Consume batches with the client's defaults; check that offsets have no gap or repetition."""
     seen: Counter[int] = Counter()
 
     def take(messages: Sequence[Message]) -> None:
@@ -98,7 +98,7 @@ async def consume_tidemark_each(url: str, topic: str, group: str, count: int) ->
 
 
 async def produce_redis(port: str, key: str, group: str, count: int) -> int:
-    """redis.asyncio, pipelines of XADD over as many connections as there are senders."""
+    """Send with redis.asyncio: pipelines of XADD over one connection per sender."""
     body = os.urandom(BODY_SIZE)
 
     async def send() -> None:
@@ -113,7 +113,7 @@ async def produce_redis(port: str, key: str, group: str, count: int) -> int:
 
 
 async def consume_redis(port: str, key: str, group: str, count: int) -> int:
-    """redis.asyncio, XREADGROUP and one XACK for what it brought."""
+    """Consume with redis.asyncio: XREADGROUP and one XACK for its messages."""
     seen = 0
     async with redis.asyncio.Redis(host=HOST, port=int(port)) as client:
         await client.xgroup_create(key, group, id="0", mkstream=True)
@@ -137,7 +137,7 @@ ENDS: Final = {
 
 
 def main() -> None:
-    """Run one end and say what it did."""
+    """Run one end and print its result."""
     parser = argparse.ArgumentParser()
     for name in ("end", "server", "address", "topic", "group"):
         parser.add_argument(name)

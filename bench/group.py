@@ -1,9 +1,9 @@
-"""A master and a slave under measurement: two nodes of one group, lease in a directory.
+"""A master and a slave for measurements: two nodes of one group, with the lease in a directory.
 
     with Group() as group:
         ... group.master.url ...
 
-Neither is pinned: what two nodes cost on two cores is what is measured.
+Neither is pinned, because the measurement is the cost of two nodes on two cores.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bench.servers import HOST, START_TIMEOUT_S, Node, free_port, wait_until, wo
 NAMES: Final = ("n0", "n1")
 PORTS: Final = ("api", "broker", "reput", "ha", "replication")
 SHOWN_SIZE: Final = 2000
-"""Of the end of each log, when something fails."""
+"""Number of characters shown from the end of each log on a failure."""
 
 
 class Group:
-    """Two nodes; the master has been found, and with_slave the slave is in sync, when the ``with``
-    block begins."""
+    """Two nodes. When the ``with`` block starts, the master is known, and with_slave the slave is
+    in sync."""
 
     def __init__(self, *, with_slave: bool = True, times: str = "default") -> None:
-        """with_slave: False ends the slave once the group is founded, and leaves a set of one.
-        times: ``default``, ``long`` or ``local``: lease, heartbeats, limits.
+        """with_slave: False stops the slave after the group is founded, which leaves a set of one.
+        times: profile of lease, heartbeats and limits: ``default``, ``long`` or ``local``.
         """
         self.directory = work_dir("group")
         secret = self.directory / "secret"
@@ -62,17 +62,17 @@ class Group:
 
     @property
     def master(self) -> Node:
-        """The node that was the master when it was last asked for; at first the first one."""
+        """The master as of the last query; at first the first node."""
         return self._nodes[self._leader]
 
     @property
     def slave(self) -> Node:
-        """The other."""
+        """The other node."""
         return self._nodes[1 - self._leader]
 
     @property
     def nodes(self) -> tuple[Node, Node]:
-        """Both, in the order of their names, whoever is master."""
+        """Both nodes in the order of their names."""
         first, second = self._nodes
         return first, second
 
@@ -83,7 +83,7 @@ class Group:
                 starting.callback(node.close)
             starting.push(self._show_logs)
             for node in self._nodes:
-                node.start()  # a group is founded when all have said that they know of none
+                node.start()  # founding needs all nodes to report that they know no group
             self.wait_in_sync()
             if not self._with_slave:
                 self.end_slave()
@@ -99,27 +99,27 @@ class Group:
         self._running.__exit__(kind, error, trace)
 
     def end_slave(self) -> None:
-        """Stop the slave and wait until the set has no other member than the master."""
+        """Stop the slave and wait until the master is the only in-sync member."""
         self.slave.stop()
         self._wait(lambda: self.in_sync() == {NAMES[self._leader]}, "a set of one")
 
     def empty_slave(self) -> None:
-        """Take the stopped slave's volume away: it comes back as another member, with nothing."""
+        """Remove the stopped slave's data, so that it comes back as an empty, new member."""
         shutil.rmtree(self.slave.store_dir)
 
     def in_sync(self) -> set[str]:
-        """Names of the in-sync set, while a master says so; else empty."""
+        """Names of the in-sync set as the master reports it; empty without a master."""
         view = self._view()
         return (
             set() if view is None else {node["node"] for node in view["nodes"] if node["in_sync"]}
         )
 
     def wait_in_sync(self) -> None:
-        """Wait until there is a master and both are in the set; ``master`` is right then."""
+        """Wait until there is a master and both are in sync; ``master`` is then up to date."""
         self._wait(lambda: self.in_sync() == set(NAMES), "both in sync")
 
     def _view(self) -> dict[str, Any] | None:
-        """The group as its master sees it, who is ``master`` from now on; None: nobody is."""
+        """Return the master's view of the group and update ``master``; None without a master."""
         for leader in (self._leader, 1 - self._leader):
             try:
                 view = self._nodes[leader].call("GET", "/v1/cluster")
@@ -131,8 +131,8 @@ class Group:
         return None
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        """``wait_until``, ended at once by a service that ends. A broker that finds its store about
-        to be emptied is such a one, and its keeper would start it again: none is emptied here."""
+        """Like ``wait_until``, but fails at once if a service ends. A broker whose store is about
+        to be emptied would end and be restarted by its supervisor, but no store is emptied here."""
 
         def holds() -> bool:
             for node in self._nodes:
@@ -148,7 +148,7 @@ class Group:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Print how the logs end, before they are removed, if something failed."""
+        """Print the end of the logs, before they are removed, if the block failed."""
         if error is None:
             return
         for name, node in zip(NAMES, self._nodes, strict=True):

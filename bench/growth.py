@@ -1,7 +1,7 @@
-"""Figure 12: what a message costs as the log grows to 20 GB, and as queues grow to 10,000.
+"""Figure 12: cost of a message as the log grows to 20 GB, and as queues grow to 10,000.
 
-Cost is CPU time of broker and reput per message, from the first request of a stretch until all of
-it is dispatched and synced: unlike a rate it does not depend on what else the disk is doing.
+The cost is the CPU time of broker and reput per message, from the first request of a measurement
+until its messages are dispatched and synced. Unlike a rate it does not depend on other disk load.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ MB: Final = 1_000_000
 LOG_SIZES: Final = (10 * MB, 100 * MB, 1_000 * MB, 5_000 * MB, 20_000 * MB)
 QUEUE_COUNTS: Final = (10, 100, 1_000, 10_000)
 FRESH_UP_TO: Final = 100 * MB
-"""Smaller logs are grown anew for each stretch, larger ones go on growing by it."""
+"""Smaller logs are rebuilt for each measurement, larger ones keep growing."""
 QUICK: Final = (3, 3)
-"""How many of the sizes and counts --quick takes."""
+"""Number of sizes and counts that --quick measures."""
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
 LOG_BODY_SIZE: Final = 1024
 QUEUE_BODY_SIZE: Final = 256
 LOG_REQUESTS: Final = 160
-"""Of one stretch: about 50 MB of log, so that all begin near enough to the size they are for."""
+"""Requests of one measurement: about 50 MB of log, so that sizes stay close to their target."""
 QUEUE_REQUESTS: Final = 2560
 TOPICS: Final = 10
 ROUNDS: Final = 9
 WARM_UP: Final = 1
-"""Rounds thrown away (``interleave``)."""
+"""Number of discarded rounds (``interleave``)."""
 FREE_SPACE_MIN: Final = 40_000 * MB
 GOAL: Final = 1.3
 
 
 class Cost(NamedTuple):
-    """Of one run; microseconds of CPU time per message, and messages per second."""
+    """Result of one run: microseconds of CPU time per message, and messages per second."""
 
     broker_us: float
     reput_us: float
     rate: float
-    """Until all was dispatched."""
+    """Messages per second until all were dispatched."""
 
     @property
     def total_us(self) -> float:
-        """Of both processes."""
+        """CPU time of both processes."""
         return self.broker_us + self.reput_us
 
 
 def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Cost:
-    """Send so many requests, wait until they are dispatched and synced, divide."""
-    # Reput syncs once a second: a stretch that ends before would go without, another pay for two.
+    """Send so many requests, wait until they are dispatched and synced; return the cost."""
+    # Reput syncs once a second. Without this wait, one measurement might have no sync, another two.
     node.wait_synced()
     broker, reput = node.processes["broker"], node.processes["reput"]
     broker_s, reput_s = broker.cpu_s(), reput.cpu_s()
@@ -80,7 +80,7 @@ def grow(node: Node, places: Sequence[Place], shape: Shape, size: int) -> None:
 
 
 def by_log_size(sizes: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
-    """Costs of a stretch at each size of the log, the sizes in turn."""
+    """Measure the costs at each size of the log, the sizes in turn."""
     shape = Shape(MESSAGES, LOG_BODY_SIZE, "memory", "given")
     places: list[Place] = [("log", None)]
     found: dict[int, list[Cost]] = {size: [] for size in sizes}
@@ -114,7 +114,7 @@ def by_log_size(sizes: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
 
 
 class QueueNode:
-    """A node with so many queues, each of which has had a message."""
+    """A node with so many queues, each with at least one message."""
 
     def __init__(self, node: Node, count: int) -> None:
         self._node = node
@@ -130,7 +130,7 @@ class QueueNode:
         node.wait_dispatched()
 
     def stretch(self) -> Cost:
-        """Of one stretch, which goes on with the queue behind the last one."""
+        """Return the cost of one measurement, which starts with the queue after the last one."""
         shape = Shape(MESSAGES, QUEUE_BODY_SIZE, "memory", "given")
         start = self._requests % len(self._places)
         turned = self._places[start:] + self._places[:start]
@@ -139,14 +139,14 @@ class QueueNode:
         return cost(self._node, turned, shape, QUEUE_REQUESTS)
 
     def check_stored(self) -> None:
-        """LoadFailed unless the queues hold what was acknowledged."""
+        """Raise LoadFailed unless the queues contain the acknowledged messages."""
         stored = sum(self._node.message_count(f"queues{topic}") for topic in range(TOPICS))
         if stored != self._sent:
             raise LoadFailed(f"{self._sent} messages acknowledged, {stored} in the queues")
 
 
 def by_queue_count(counts: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
-    """Costs of a stretch with so many queues, each request for the next one; counts in turn."""
+    """Measure the costs for each number of queues; each request uses the next queue."""
     found: dict[int, list[Cost]] = {count: [] for count in counts}
 
     def taken(queues: QueueNode, count: int) -> float:
@@ -166,7 +166,10 @@ def by_queue_count(counts: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
 
 
 def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[Figure]:
-    """The spread over all points, and every point against the first. what: with {} for the x."""
+    """Build the figures: every point compared with the first, and the spread over all points.
+
+    what: text with {} for the x value.
+    """
     medians = {x: statistics.median(each.total_us for each in runs) for x, runs in costs.items()}
     points = list(costs)
     first = what.format(f"{points[0]:,}")
@@ -203,7 +206,7 @@ def figures(costs: Mapping[int, Sequence[Cost]], what: str, span: str) -> list[F
 
 
 def series(costs: Mapping[int, Sequence[Cost]], name: str, title: str, x: str) -> Series:
-    """CPU per message by process."""
+    """CPU time per message by process."""
 
     def line(field: str) -> list[tuple[float, float]]:
         return [
@@ -216,7 +219,7 @@ def series(costs: Mapping[int, Sequence[Cost]], name: str, title: str, x: str) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     sizes = LOG_SIZES[: QUICK[0]] if given.quick else LOG_SIZES
     counts = QUEUE_COUNTS[: QUICK[1]] if given.quick else QUEUE_COUNTS

@@ -1,8 +1,8 @@
-"""Measure a figure beside its baseline, interleaved in one run; print and keep what came out.
+"""Measures a figure and its baseline, interleaved in one run; prints and stores the results.
 
-A module of this package builds its jobs, hands them to ``interleave``, makes a ``Figure`` of each
-goal and ends with ``report``. A rate or a time is judged by its median, and compared with its
-baseline by the median of the ratios run by run: a machine that drifts hits both sides alike.
+A module of this package builds its jobs, passes them to ``interleave``, creates a ``Figure`` per
+goal and ends with ``report``. A rate or a time is judged by its median. It is compared with its
+baseline by the median of the ratios of single runs, because a drift of the machine affects both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, NoReturn
 PROJECT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = PROJECT / "bench" / "results"
 WORK_DIR: Final = Path(os.environ.get("TIDEMARK_BENCH_DIR") or PROJECT / "build" / "bench")
-"""Where stores and the data of other servers go: it must be on a real disk."""
+"""Directory for stores and the data of other servers; it must be on a real disk."""
 NAMES: Final = (
     "encode",
     "dispatch",
@@ -50,35 +50,35 @@ NAMES: Final = (
     "analytics_jobs",
     "analytics_report",
 )
-"""All benchmarks, in the order of the figures, the longest last."""
+"""All benchmarks in the order of the figures, the longest last."""
 RUNS: Final = 5
-"""Measured runs of each job, besides the warm-up."""
+"""Measured runs of each job, not counting the warm-up."""
 QUICK_RUNS: Final = 2
 
 
 class Figure(NamedTuple):
-    """One measured thing, its goal, and what it is held against."""
+    """One measurement, its goal and its baseline."""
 
     what: str
     unit: str
     values: Sequence[float]
     """One per run."""
     goal: float | None = None
-    """In ``unit``: the least, or with more_is_better=False the most, that the median may be."""
+    """In ``unit``: the minimum of the median, or its maximum with more_is_better=False."""
     baseline: str = ""
-    """What it is compared with; "" if nothing is."""
+    """Description of the baseline; "" if there is none."""
     baseline_values: Sequence[float] = ()
-    """One per run, in the same unit, measured next to ``values`` of the same place."""
+    """One per run, in the same unit, measured next to the value with the same index."""
     more_is_better: bool = True
 
     @property
     def median(self) -> float:
-        """Of the values."""
+        """Median of the values."""
         return statistics.median(self.values)
 
     @property
     def ratio(self) -> float | None:
-        """Median of value / baseline value, run by run; None without a baseline."""
+        """Median of value / baseline value per run; None without a baseline."""
         if not self.baseline_values:
             return None
         pairs = zip(self.values, self.baseline_values, strict=True)
@@ -86,13 +86,13 @@ class Figure(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the median reaches the goal; True without one."""
+        """Whether the median reaches the goal; True without a goal."""
         if self.goal is None:
             return True
         return self.median >= self.goal if self.more_is_better else self.median <= self.goal
 
     def as_dict(self) -> dict[str, object]:
-        """As it stands in a result file."""
+        """The form in a result file."""
         ratio = self.ratio
         baseline = self.baseline
         if self.baseline_values:
@@ -109,7 +109,7 @@ class Figure(NamedTuple):
         }
 
     def line(self) -> str:
-        """As it is printed."""
+        """The line to print."""
         text = (
             f"{self.what}: {shown(self.median)} {self.unit} "
             f"({shown(min(self.values))} to {shown(max(self.values))})"
@@ -128,7 +128,7 @@ class Figure(NamedTuple):
 def of_ratios(
     what: str, values: Sequence[float], baseline_values: Sequence[float], goal: float, baseline: str
 ) -> Figure:
-    """A figure whose goal is a ratio: its values are those of the runs, in × of the baseline."""
+    """Build a figure whose goal is a ratio: its values are multiples of the baseline, per run."""
     ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]
     return Figure(what, f"× {baseline}", ratios, goal)
 
@@ -136,10 +136,10 @@ def of_ratios(
 def interleave(
     jobs: Mapping[str, Callable[[], float]], runs: int = RUNS, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Run every job once per round, ``runs`` rounds after ``warm_up`` that are thrown away.
+    """Run every job once per round: ``runs`` rounds after ``warm_up`` discarded ones.
 
-    Each job measures itself and returns its rate or its time. Every other round goes through the
-    jobs backwards, so that none always runs in the wake of the same one.
+    Each job measures itself and returns its rate or time. Every other round runs the jobs in
+    reverse order, so that no job always runs after the same other one.
     """
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for number in range(-warm_up, runs):
@@ -153,24 +153,24 @@ def interleave(
 
 
 class Series(NamedTuple):
-    """Lines of one plot: how a figure moves with message size, batch size or the like."""
+    """Lines of one plot: how a figure depends on message size, batch size or the like."""
 
     name: str
     """``bench.plots`` draws it as bench/plots/NAME.svg."""
     title: str
     x: str
-    """What stands at the x axis, with its unit; the axis is logarithmic."""
+    """Label of the x axis with its unit; the axis is logarithmic."""
     y: str
-    """What stands at the y axis, with its unit; it begins at 0."""
+    """Label of the y axis with its unit; the axis starts at 0."""
     lines: Mapping[str, Sequence[tuple[float, float]]]
-    """Points of each line, by its name."""
+    """Points of each line by its name."""
 
 
 class Options(NamedTuple):
-    """What a module is told on its command line."""
+    """Command line options of a module."""
 
     quick: bool
-    """Shorter and fewer runs, for trying out; nothing is written."""
+    """Shorter and fewer runs for trying out; nothing is written."""
 
     @property
     def runs(self) -> int:
@@ -179,7 +179,7 @@ class Options(NamedTuple):
 
 
 def options(description: str | None, arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line of a module; SIGTERM then ends it in order, servers included."""
+    """Parse a module's command line. SIGTERM then ends it cleanly, including its servers."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
     given = parser.parse_args(arguments)
@@ -204,8 +204,8 @@ def report(
     """Print everything and, unless quick, write bench/results/NAME.json and bench/README.md.
 
     Returns the exit status of the benchmark: 1 if a goal is missed.
-    versions: of servers compared with, by name. series: one plot each.
-    notes: sentences about what was seen, for example which side was saturated.
+    versions: of the compared servers, by name. series: one plot each.
+    notes: observations, for example which side was saturated.
     """
     where = machine(versions or {})
     method = " ".join(method.split())
@@ -237,13 +237,13 @@ def report(
 
 
 def make_pages() -> None:
-    """Make tables and plots of bench/README.md again from all results, so that they agree."""
+    """Rebuild tables and plots of bench/README.md from all results, so that they agree."""
     for module in ("bench.table", "bench.plots"):
         subprocess.run([sys.executable, "-m", module], cwd=PROJECT, check=True)
 
 
 def machine(versions: Mapping[str, str]) -> str:
-    """Where this ran: processor, cores, kernel, Python, file system, servers compared with."""
+    """Describe the environment: processor, cores, kernel, Python, file system, other servers."""
     parts = [
         _cpu_model(),
         f"{os.cpu_count()} cores",
@@ -262,7 +262,7 @@ def _cpu_model() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that holds path: of the longest mount point above it."""
+    """Type of the file system at path, from the longest mount point above it."""
     path.mkdir(parents=True, exist_ok=True)
     best, kind = -1, "unknown file system"
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
@@ -274,7 +274,7 @@ def _file_system(path: Path) -> str:
 
 
 def shown(value: float) -> str:
-    """A number as people read it: three digits that count, thousands grouped."""
+    """Format a number with three significant digits and grouped thousands."""
     size = abs(value)
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
@@ -282,5 +282,5 @@ def shown(value: float) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Without digits that no measurement has; a whole number stays one."""
+    """Round to meaningful digits; whole numbers are kept."""
     return float(f"{value:.4g}") if abs(value) < 10_000 else round(value)

@@ -1,8 +1,8 @@
 """Figure 5: 256 messages per HTTP request, 8 connections, beside Redis Streams and NATS JetStream.
 
-Every server is driven twice: over raw connections that send requests built once, which shows what
-the server can do, and through the Python asyncio client that a program would use, which shows what
-that program gets. Like is compared with like; who was saturated stands in the notes.
+Every server is measured twice: over raw connections that send prebuilt requests, which shows the
+capacity of the server, and through the Python asyncio client, which shows what a program gets. Only
+like is compared with like; the notes say which side was saturated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OURS: Final = {
     "memory, unique ids": (Shape(MESSAGES, BODY_SIZE, "memory", "given"), 450_000, "NATS"),
     "disk, unique ids": (Shape(MESSAGES, BODY_SIZE, "disk", "given"), 300_000, "Redis always"),
 }
-"""Shape, goal [msg/s], and who answers at the same level of safety over raw connections."""
+"""Shape, goal [msg/s], and the server with the same guarantees over raw connections."""
 
 
 class Compare:
@@ -61,31 +61,31 @@ class Compare:
         self.nats = running.enter_context(NatsServer())
         self.node.make_topic(TOPIC, 4)
         self.shares: dict[str, str] = {}
-        """How busy server and load were in the last run of each kind."""
+        """CPU usage of server and load in the last run of each kind."""
         self.dispatched: dict[str, list[float]] = {name: [] for name in OURS}
-        """Messages per second until everything was dispatched, of every run."""
+        """Messages per second until everything was dispatched, for every run."""
 
     def ours(self, name: str) -> float:
-        """Raw connections to the broker."""
+        """Send over raw connections to the broker."""
         produced = self.produce(OURS[name][0])
         self.shares[name] = produced.shares
         self.dispatched[name].append(produced.outcome.messages / produced.dispatched_s)
         return produced.outcome.rate
 
     def produce(self, shape: Shape) -> Produced:
-        """One run of a shape, checked in the store."""
+        """Execute one run of a shape and count its messages in the store."""
         settle()
         return produce(self.node, TOPIC, shape, connections=CONNECTIONS, seconds=self.seconds)
 
     def our_client(self) -> float:
-        """The asyncio client, at ``disk``; one of it per connection."""
+        """Send with the asyncio client at ``disk``; one client per connection."""
         settle()
         produced = measured(self.node, TOPIC, lambda: client_load(self.node.url, self.seconds))
         self.shares["disk, tidemark.Client"] = produced.shares
         return produced.outcome.rate
 
     def redis_run(self, mode: str, client: str, shape: redis_streams.Shape | None = None) -> float:
-        """One of the clients of ``redis_streams``."""
+        """Send with one of the clients of ``redis_streams``."""
         server, asked = self.redis[mode], shape or redis_streams.Shape()
 
         def run() -> Outcome:
@@ -100,7 +100,7 @@ class Compare:
         return self._compared(f"Redis {mode}, {client}", server.process, run)
 
     def nats_run(self, client: str, shape: redis_streams.Shape | None = None) -> float:
-        """One of the clients of ``nats_jetstream``."""
+        """Send with one of the clients of ``nats_jetstream``."""
         asked = shape or redis_streams.Shape()
         kind = nats_jetstream.raw_connections if client == "raw" else nats_jetstream.python_client
         return self._compared(
@@ -122,7 +122,7 @@ class Compare:
 
 
 def client_load(url: str, seconds: float) -> Outcome:
-    """Send through the client as its users do: a list of bodies at a time."""
+    """Send lists of bodies through the client like its users do."""
     bodies = [os.urandom(BODY_SIZE)] * MESSAGES
 
     async def work(mq: tidemark.Client, deadline: float) -> int:
@@ -147,7 +147,7 @@ def client_load(url: str, seconds: float) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     pin_to_load_core()
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -> list[Figure]:
-    """All of them: ours with goals, like against like, and everybody's own rate."""
+    """Build all figures: ours with goals, comparisons, and the rate of every server."""
     shape = f"HTTP, {MESSAGES} messages per request, {CONNECTIONS} connections, {BODY_SIZE} B"
     found = [
         Figure(
@@ -221,7 +221,7 @@ def figures(rates: dict[str, list[float]], dispatched: dict[str, list[float]]) -
 
 
 def method(seconds: float, runs: int) -> str:
-    """How it was measured, and what each acknowledgement is worth."""
+    """Describe the measurement, and the guarantee of each acknowledgement."""
     return f"""Each server on core 0 (broker and reput together, default profile), load on core 1;
         {seconds} s per run, {runs} runs of each kind in turn after a warm-up; {CONNECTIONS}
         connections, each sends {MESSAGES} messages of {BODY_SIZE} B and waits for all their
@@ -236,7 +236,7 @@ def method(seconds: float, runs: int) -> str:
 
 
 def all_series(compare: Compare) -> list[Series]:
-    """By body size and by messages per request; one short run each, over raw connections."""
+    """Measure by body size and by messages per request; one short run each, raw connections."""
     compare.seconds = SERIES_SECONDS
 
     def lines(shapes: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float]]]:

@@ -22,7 +22,7 @@ TOPIC: Final = "single"
 
 
 def answer_size() -> int:
-    """Bytes of the broker's answer to one message."""
+    """Size of the broker's answer to one message in bytes."""
     result = {
         "message_id": "0" * 32,
         "unique_id": "0" * 32,
@@ -36,7 +36,7 @@ def answer_size() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     pin_to_load_core()

@@ -1,4 +1,4 @@
-"""Figure 11: what a node costs that nobody uses: CPU and anonymous memory of each process."""
+"""Figure 11: cost of an idle node: CPU and anonymous memory of each process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.servers import ROLES, Node, pin_to_load_core
 CPU_GOAL_PERCENT: Final = 1.0
 MEMORY_GOAL_MIB: Final = 90.0
 SETTLE_S: Final = 3.0
-"""After the last message: longer than any sync, pause or doorbell of it."""
+"""Wait after the last message: longer than any sync, pause or doorbell that follows it."""
 WINDOW_S: Final = 10.0
 WINDOW_QUICK_S: Final = 2.0
 SHAPE: Final = Shape(messages=64, body_size=256, ack="memory", ids="given")
@@ -25,7 +25,7 @@ MIB: Final = 1 << 20
 
 
 def wake_ups(pid: int) -> int:
-    """How often the threads of a process have slept and been woken so far."""
+    """Number of voluntary context switches of all threads of a process so far."""
     count = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         for line in (task / "status").read_text(encoding="utf-8").splitlines():
@@ -35,7 +35,7 @@ def wake_ups(pid: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     pin_to_load_core()
     window_s = WINDOW_QUICK_S if given.quick else WINDOW_S
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         node.make_topic("idle", 4)
         send(node.address, [("idle", None)], SHAPE, connections=4, requests=REQUESTS)
         node.wait_dispatched()
-        time.sleep(SETTLE_S)  # nothing says that a process has become idle: it does nothing
+        time.sleep(SETTLE_S)  # there is no event for a process that has become idle
         for _ in range(given.runs):
             before = {
                 role: (node.processes[role].cpu_s(), wake_ups(node.pid(role))) for role in ROLES

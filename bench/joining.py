@@ -1,4 +1,4 @@
-"""How fast an empty slave copies a master's log, and what light senders feel of it meanwhile."""
+"""Speed at which an empty slave copies a master's log, and its effect on light senders."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FIRST_BYTE_S: Final = 0.002
 
 
 class Joined(NamedTuple):
-    """One empty slave that joined."""
+    """Result of one empty slave that joined."""
 
     began: float
-    """When its first byte was on its disk; clock of ``time.perf_counter``."""
+    """When its first byte was on its disk, on the clock of ``time.perf_counter``."""
     ended: float
-    """When it had what the master's log was when it began."""
+    """When it had the log that the master had at the start."""
     size: int
-    """Bytes of that."""
+    """Size of that log in bytes."""
     cpu_s: float
-    """CPU time of ha on both nodes meanwhile."""
+    """CPU time of ha on both nodes during the copy."""
 
     @property
     def rate(self) -> float:
@@ -41,24 +41,24 @@ class Joined(NamedTuple):
 
     @property
     def cpu_ms_per_mb(self) -> float:
-        """CPU time of both ha [ms / MB]."""
+        """CPU time of both ha processes [ms / MB]."""
         return self.cpu_s * 1e9 / self.size
 
 
 class Felt(NamedTuple):
-    """What light senders felt; milliseconds."""
+    """Latency of light senders in milliseconds."""
 
     before: float
-    """99th percentile with no slave there."""
+    """99th percentile without a slave."""
     during: float
-    """99th percentile while one copied."""
+    """99th percentile while a slave copied."""
     sends: int
-    """How many fell into the latter."""
+    """Number of sends during the copy."""
     joined: Joined
 
     @property
     def ratio(self) -> float:
-        """How many times as long."""
+        """Latency during the copy relative to before."""
         return self.during / self.before
 
 
@@ -72,7 +72,7 @@ def fill(node: Node, topic: str, size: int) -> None:
 
 
 def join(group: Group) -> Joined:
-    """Start the slave, which has stopped, with nothing; return once it is in the set."""
+    """Start the stopped slave without data; return once it is in sync."""
     group.empty_slave()
     settle()
     size = group.master.position(Slot.WRITTEN)
@@ -88,7 +88,7 @@ def join(group: Group) -> Joined:
 
 
 def felt(group: Group, topic: str, seconds: float) -> Felt:
-    """Send lightly, first for so long with no slave, then while one joins; end the slave."""
+    """Send lightly without a slave, then while one joins; stop the slave at the end."""
     settle()
     shape = Shape(1, BODY_SIZE, "disk", "given")
     with Steady(
@@ -105,7 +105,7 @@ def felt(group: Group, topic: str, seconds: float) -> Felt:
 
 
 def _copied(node: Node) -> int:
-    """Bytes that a node has on disk; 0 before it has a store."""
+    """Number of bytes that a node has on disk; 0 before it has a store."""
     try:
         return node.position(Slot.FLUSHED)
     except FileNotFoundError:

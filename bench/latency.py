@@ -1,8 +1,8 @@
-"""Figure 7: from sending a message until a held pull has it, 1,000 a second, safe on disk.
+"""Figure 7: from sending a message until a held pull returns it, 1,000 per second, safe on disk.
 
 The load is an open loop: a message is sent when it is due, whether or not earlier ones are
-answered, so a stall of the server is felt by all that fall into it. Plain sockets and ``select``:
-an event loop's timers have whole milliseconds.
+answered, so a stall of the server delays all messages that are due during it. It uses plain sockets
+and ``select``, because an event loop's timers have a resolution of milliseconds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bench.harness import Figure, Series, interleave, options, report
 from bench.servers import Echo, Node, pin_to_load_core, settle, work_dir
 
 RATE: Final = 1000
-"""Messages per second, evenly."""
+"""Messages per second at even intervals."""
 SECONDS: Final = 20.0
 SECONDS_QUICK: Final = 3.0
 SETTLE_MESSAGES: Final = 1000
-"""Sent first, and not counted: the run's connections, files and caches are new."""
+"""Messages sent first and not counted, because connections, files and caches are new."""
 BODY_SIZE: Final = 256
 BODY_SIZES: Final = (64, 256, 1024, 4096, 16384, 65536)
 SERIES_SECONDS: Final = 3.0
 CONNECTIONS: Final = 16
-"""Producers: while one waits for its answer, the next message goes over another."""
+"""Producer connections: while one waits for its answer, the next message uses another."""
 WAIT_MS: Final = 20_000
 PULL_MAX: Final = 1024
 STALLED_S: Final = 30.0
@@ -47,7 +47,7 @@ _NEXT: Final = re.compile(rb"\r\ntidemark-next-offset: *(\d+)\r\n", re.IGNORECAS
 
 
 class Percentiles(NamedTuple):
-    """Of one run; milliseconds."""
+    """Percentiles of one run in milliseconds."""
 
     p50: float
     p99: float
@@ -55,7 +55,7 @@ class Percentiles(NamedTuple):
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """Of times in seconds, at least one."""
+    """Compute percentiles of times in seconds, at least one."""
     ordered = sorted(seconds)
 
     def at(share: float) -> float:
@@ -65,7 +65,7 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
 
 
 class HttpSocket:
-    """One connection with at most one request in flight; answers are collected as they come."""
+    """One connection with at most one request in flight; it collects answers as they arrive."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address)
@@ -74,17 +74,17 @@ class HttpSocket:
         self._received = b""
 
     def fileno(self) -> int:
-        """For ``select``."""
+        """Return the descriptor for ``select``."""
         return self.socket.fileno()
 
     def send(self, request: bytes) -> None:
-        """Write a whole request; it is small enough for the socket's buffer."""
+        """Write a whole request; it must fit into the socket's buffer."""
         self.socket.sendall(request)
 
     def receive(self) -> tuple[bytes, bytes] | None:
-        """Take what has come; head and body once the answer is whole, else None.
+        """Read the available bytes; return head and body once the answer is complete, else None.
 
-        Raises LoadFailed if it is not 200, or the connection ends.
+        Raises LoadFailed if the status is not 200 or the connection ends.
         """
         data = self._read()
         if not data:
@@ -128,7 +128,7 @@ class OpenLoop:
             each.socket.close()
 
     def run(self) -> list[float]:
-        """Seconds from send to sight of each message, in the order sent; without the first ones."""
+        """Seconds from send to arrival of each message, in sending order, without the first."""
         idle, busy = list(self._producers), set[HttpSocket]()
         self._pull()
         began = time.perf_counter() + 0.01
@@ -139,8 +139,8 @@ class OpenLoop:
             if len(self._sent_at) < self.total and now >= due and idle:
                 producer = idle.pop(0)
                 request = self._request(producer, len(self._sent_at))
-                # All connections were busy, or this process was kept from its core: the message
-                # has waited since it was due.
+                # All connections were busy, or this process had no core: the message has waited
+                # since it was due.
                 late = now - due > 1 / RATE
                 self.late_count += late
                 self._sent_at.append(due if late else time.perf_counter())
@@ -150,7 +150,7 @@ class OpenLoop:
             more = len(self._sent_at) < self.total and idle
             wait = max(0.0, due - now) if more else 1.0
             readable, _, _ = select.select([self._puller, *busy], [], [], wait)
-            # The puller first: its time is what is measured.
+            # The puller is read first, because its time is measured.
             if self._puller in readable:
                 readable.remove(self._puller)
                 self._take_pulled()
@@ -208,7 +208,7 @@ class OpenLoop:
 
 
 def bare_syncs() -> Percentiles:
-    """fdatasync of 4 KiB written into a file that is there already, one after another."""
+    """Measure fdatasync of 4 KiB written into an existing file, one after another."""
     directory = work_dir("sync")
     path = directory / "file"
     try:
@@ -229,7 +229,7 @@ def bare_syncs() -> Percentiles:
 
 
 def round_trips(echo: Echo) -> Percentiles:
-    """A body's bytes there and back, one after another."""
+    """Measure round trips of a body's bytes, one after another."""
     data, taken = os.urandom(BODY_SIZE), []
     with socket.create_connection(echo.address) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -244,7 +244,7 @@ def round_trips(echo: Echo) -> Percentiles:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     pin_to_load_core()

@@ -1,9 +1,9 @@
-"""Load for the HTTP API: produce requests built once and patched in place, answers barely read.
+"""Load for the HTTP API: prebuilt produce requests that are patched in place; minimal parsing.
 
-A request's bytes stand ready before the clock starts; only the digits of unique ids, and topic and
-queue where they change, are written into them between two sends. Of an answer the status line and
-the length are read; the first of each connection is decoded and checked whole. What was
-acknowledged is counted here, and ``produce`` counts it again in the store.
+The bytes of a request are built before the clock starts. Between two sends only the digits of
+unique ids, and topic and queue where they change, are written into them. Of an answer only the
+status line and the length are parsed; the first answer of each connection is decoded and checked
+completely. Acknowledged messages are counted here, and ``produce`` counts them in the store.
 """
 
 from __future__ import annotations
@@ -24,40 +24,43 @@ ANSWER_SIZE_MAX: Final = 1 << 20
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _HEAD_END: Final = b"\r\n\r\n"
 _ID_HEAD: Final = os.urandom(10).hex().upper()
-"""The first 20 of the 32 digits of this process's unique ids; then 8 of the request, 4 of the
+"""The first 20 of the 32 digits of this process's unique ids; then 8 for the request and 4 for the
 message in it."""
 _NUMBER_DIGITS: Final = 8
 _QUEUE_PLACE: Final = 0x7FFF
-"""Takes three bytes in msgpack, two of which are patched: any queue number may stand there."""
+"""Takes three bytes in msgpack, of which two are patched with any queue number."""
 _request_numbers: Final = itertools.count()
 
 Place = tuple[str, int | None]
-"""Topic, and queue; None: the broker picks."""
+"""Topic and queue; None: the broker chooses."""
 
 
 class Shape(NamedTuple):
-    """What the requests of one run look like."""
+    """Describes the requests of one run."""
 
     messages: int = 256
-    """Per request."""
+    """Messages per request."""
     body_size: int = 256
-    """Bytes."""
+    """Size in bytes."""
     ack: str = "memory"
     ids: Literal["none", "made", "given"] = "made"
-    """Unique ids: none at all, made by the broker, or given by the sender, all different."""
+    """Unique ids: none, made by the broker, or given by the sender and all different."""
 
 
 class Patch(NamedTuple):
-    """Bytes that stand at the same place of every message of a request."""
+    """A field at the same position in every message of a request."""
 
     start: int
-    """Of the first message's."""
+    """Position of the first message's field."""
     stride: int
-    """Bytes from one message to the next."""
+    """Number of bytes from one message to the next."""
     messages: int
 
     def write(self, buffer: bytearray, value: bytes, old: bytes) -> None:
-        """Put value at every place; where old, which is there now, says the same, do nothing."""
+        """Write value into every message; bytes that equal those of the current value are skipped.
+
+        old: the current value.
+        """
         for number, byte in enumerate(value):
             if old[number] != byte:
                 at = self.start + number
@@ -66,11 +69,11 @@ class Patch(NamedTuple):
 
 
 class Template:
-    """Requests of one shape. Each connection has its own: bytes in flight are not patched."""
+    """Requests of one shape. Each connection has its own, since bytes in flight must not change."""
 
     def __init__(self, shape: Shape, host: str, places: Sequence[Place]) -> None:
-        """host: of the Host header. places: of the requests, in turn, over all connections; their
-        topics' names have one length, and a queue is named by all of them or by none.
+        """host: of the Host header. places: of the requests in turn, over all connections. Their
+        topics' names have the same length, and either all or none have a queue.
         """
         self.shape = shape
         self._places = [
@@ -111,13 +114,13 @@ class Template:
                 self.buffer[at : at + 4] = b"%04X" % index
 
     def _recurring(self, mark: bytes) -> Patch:
-        """What stands behind the mark in every message. The body, random bytes, comes first."""
+        """Find the field after the mark in every message. The body, random bytes, comes first."""
         end = self._first + self._stride
         start = self.buffer.rindex(mark, self._first, end) + len(mark)
         return Patch(start, self._stride, self.shape.messages)
 
     def next(self, number: int) -> bytearray:
-        """The buffer with fresh ids, for the number-th request of the run."""
+        """Return the buffer with new ids, for the number-th request of the run."""
         if self._number is not None:
             digits = b"%08X" % next(_request_numbers)
             self._number.write(self.buffer, digits, self._number_now)
@@ -132,10 +135,10 @@ class Template:
 
 
 class HttpConnection(Connection, asyncio.BufferedProtocol):
-    """Sends a template's requests; answers land in a buffer that is used again."""
+    """Sends a template's requests; answers are received into one reused buffer."""
 
     def __init__(self, exchange: Exchange, template: Template, *, check: bool = True) -> None:
-        """check: whether the first answer must be the broker's to what was asked."""
+        """check: whether the first answer is checked as an answer of the broker."""
         super().__init__(exchange)
         self._template = template
         self._answer = bytearray(ANSWER_SIZE_MAX)
@@ -146,15 +149,15 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
         self._to_check = check
 
     def request(self, number: int) -> bytearray:
-        """The template's, patched."""
+        """Return the patched template."""
         return self._template.next(number)
 
     def get_buffer(self, _: int) -> memoryview:
-        """Where the next bytes of the answer go."""
+        """Return the buffer for the next bytes of the answer."""
         return self._room[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
-        """Count the answer once it is whole, then send the next request."""
+        """Count the answer once it is complete, then send the next request."""
         self._filled += size
         if self._size == 0:
             self._read_head()
@@ -168,7 +171,7 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
         self.send_next()
 
     def _read_head(self) -> None:
-        """Learn the answer's size from its head, if that is there; anything but 200 fails."""
+        """Parse the answer's size from a complete head; any status but 200 fails the run."""
         head_end = self._answer.find(_HEAD_END, 0, self._filled)
         if head_end < 0:
             return
@@ -184,7 +187,7 @@ class HttpConnection(Connection, asyncio.BufferedProtocol):
             self.exchange.fail(f"an answer of {self._size} bytes, of {ANSWER_SIZE_MAX} expected")
 
     def _check(self) -> None:
-        """Decode one whole answer: status, level and the count of results are as asked."""
+        """Decode one answer and check status, level and number of results."""
         answer = msgpack.unpackb(self._room[self._head_size : self._size])
         shape = self._template.shape
         results = answer["results"]
@@ -208,9 +211,9 @@ def send(
     requests: int | None = None,
     check: bool = True,
 ) -> Outcome:
-    """Produce for so long or so many requests; nothing is counted in a store.
+    """Produce for so long or so many requests, without counting in a store.
 
-    check: False for a server whose answers say nothing.
+    check: False for a server with arbitrary answers.
     """
     host = "{}:{}".format(*address)
 
@@ -221,11 +224,11 @@ def send(
 
 
 class Produced(NamedTuple):
-    """One run against a node."""
+    """Result of one run against a node."""
 
     outcome: Outcome
     dispatched_s: float
-    """From the first request until everything acknowledged was dispatched."""
+    """Time from the first request until everything acknowledged was dispatched."""
     broker_cpu_s: float
     reput_cpu_s: float
     """CPU time of the services until then."""
@@ -237,7 +240,7 @@ class Produced(NamedTuple):
 
     @property
     def shares(self) -> str:
-        """How busy everybody was."""
+        """CPU utilization of services and load, as text."""
         return (
             f"broker {self.broker_cpu_s / self.dispatched_s:.0%}, reput "
             f"{self.reput_cpu_s / self.dispatched_s:.0%} of their core, load "
@@ -258,9 +261,9 @@ def produce(node: Node, topic: str, shape: Shape, *, connections: int, seconds: 
 
 
 def measured(node: Node, topic: str, run: Callable[[], Outcome]) -> Produced:
-    """Run something that sends to a topic; then wait for dispatch and count in the store.
+    """Run a function that sends to a topic, wait for dispatch, and count in the store.
 
-    Raises LoadFailed if the topic has not exactly the acknowledged messages more.
+    Raises LoadFailed if the topic did not grow by exactly the acknowledged messages.
     """
     before = node.message_count(topic)
     broker, reput = node.processes["broker"], node.processes["reput"]

@@ -1,14 +1,13 @@
-"""Members of as many groups, nearly all of them idle, from one client: joining, staying, latency.
+"""Members of many groups, nearly all idle, from one client: joining, heartbeats, latency.
 
 ``python -m bench.many_members --members 5000`` runs a node with its default settings and one
-client process beside it: each group has one member, on a topic of its own. It prints
+client process. Each group has one member, on its own topic. It prints
 
-- how long all members took to join, and what their client logged (``member-forgotten``: the broker
-  had removed a member whose heartbeats came late);
-- of the time in which nothing is sent: processor time of both processes, requests per second by
-  kind, calls held;
-- private memory of the broker for a topic, and for a group with its member;
-- how long a message takes to its member; members whose fetches are not held poll for it.
+- how long all members took to join, and the client's warnings (``member-forgotten``: the broker had
+  removed a member whose heartbeats were late);
+- while nothing is sent: CPU time of both processes, requests per second by kind, held calls;
+- private memory of the broker per topic, and per group with its member;
+- the delivery time of a message; members whose fetches are not held poll for it.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ HELD: Final = "tidemark_broker_long_polls"
 
 
 class Warnings(logging.Handler):
-    """Counts the client's warnings by their event."""
+    """Counts the client's warnings by event."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.events: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count one line."""
+        """Count one log record."""
         self.events[str(getattr(record, "event", "other"))] += 1
 
 
@@ -60,7 +59,7 @@ def say(text: str) -> None:
 
 
 def requests(node: Node) -> Counter[str]:
-    """Requests that the broker has answered so far, by kind."""
+    """Number of requests that the broker has answered so far, by kind."""
     url = f"http://127.0.0.1:{node.ports['broker']}/metrics"
     with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
@@ -68,7 +67,7 @@ def requests(node: Node) -> Counter[str]:
 
 
 async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str, object]:
-    """Join, idle, deliver; the figures."""
+    """Join, idle, deliver; return the figures."""
     warnings = Warnings()
     logging.getLogger("tidemark").addHandler(warnings)
     figures: dict[str, object] = {"members": members}

@@ -1,4 +1,4 @@
-"""Figure 10: a node of 10,000 queues: how long it starts, what memory and descriptors it takes."""
+"""Figure 10: a node with 10,000 queues: start time, memory and descriptors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ MIB: Final = 1 << 20
 
 
 def topic_name(number: int) -> str:
-    """All have one length, as the load's template wants it."""
+    """Return a topic's name; all have the same length, as the load's template requires."""
     return f"queues{number:04d}"
 
 
 class Measured:
-    """What was seen, by figure; one value per run."""
+    """Measured values by figure; one value per run."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = defaultdict(list)
 
     def processes(self, node: Node, when: str) -> None:
-        """Memory and descriptors of both services now."""
+        """Record the current memory and descriptors of both services."""
         for role in ROLES:
             process = node.processes[role]
             for field in ("RssAnon", "RssFile"):
@@ -46,7 +46,7 @@ class Measured:
 
 
 def start(node: Node) -> float:
-    """Start both; seconds until both say that they are ready."""
+    """Start both services; return the seconds until both are ready."""
     settle()
     began = time.perf_counter()
     node.start()
@@ -55,14 +55,14 @@ def start(node: Node) -> float:
 
 
 def timed_call(node: Node, path: str) -> float:
-    """Milliseconds until the answer is there and decoded."""
+    """Return the milliseconds until the answer is decoded."""
     began = time.perf_counter()
     node.call("GET", path)
     return (time.perf_counter() - began) * 1000
 
 
 def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
-    """Load over all queues, kill, start, look."""
+    """Send to all queues, kill, start, and measure."""
     send(node.address, places, LOAD, connections=CONNECTIONS, requests=len(places))
     node.wait_dispatched()
     seen.processes(node, "after load")
@@ -80,7 +80,7 @@ def run(node: Node, places: Sequence[Place], seen: Measured) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     pin_to_load_core()
     count = QUEUES_QUICK if given.quick else QUEUES

@@ -1,4 +1,4 @@
-"""Figure 16: what counting costs a send, and what a scrape of 10,000 topics and groups costs."""
+"""Figure 16: cost of instruments per send, and of a scrape with 10,000 topics and groups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COST_GOAL: Final = 2.0
 SCRAPE_GOAL_S: Final = 1.0
 P99_GOAL: Final = 1.5
 SENDS: Final = 250
-"""In one block."""
+"""Number of sends in one block."""
 BLOCKS: Final = 240
 BLOCKS_QUICK: Final = 60
 MESSAGES: Final = {"a message": 1, "16 messages": 16}
@@ -54,10 +54,10 @@ PHASE_S: Final = 15.0
 PHASE_S_QUICK: Final = 4.0
 PHASES: Final = 5
 PAUSE_S: Final = 0.5
-"""Between two scrapes. Prometheus waits for thirty times as long: here its scrapes are wanted."""
+"""Pause between two scrapes. Prometheus waits thirty times as long; here scrapes are measured."""
 
 
-# -- what counting costs -------------------------------------------------------------------------
+# -- cost of instruments --------------------------------------------------------------------------
 
 
 class _NoCounter(LabelledCounter):
@@ -95,7 +95,7 @@ class _NoHistograms(Histograms):
 
 
 class NoRegistry(Registry):
-    """Its instruments are called and do nothing."""
+    """A registry whose instruments do nothing."""
 
     def counter(self, family: Family) -> Counter:
         return _NoCounter()
@@ -122,7 +122,7 @@ class _Sender:
         self._in, self._out = process.stdin, process.stdout
 
     async def block(self, port: int) -> float:
-        """Processor time of this process' thread for one send [µs], over a block."""
+        """CPU time of this process' thread per send [µs], measured over a block."""
         gc.collect()
         began = time.thread_time()
         self._in.write(f"{port} {SENDS}\n".encode())
@@ -132,7 +132,7 @@ class _Sender:
 
 
 async def _costs(root: Path, messages: int, blocks: int) -> tuple[list[float], list[float]]:
-    """A send with instruments and without, block by block [µs]."""
+    """Measure the cost of a send with instruments and without, block by block [µs]."""
     found: tuple[list[float], list[float]] = ([], [])
     sending = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -159,7 +159,7 @@ async def _costs(root: Path, messages: int, blocks: int) -> tuple[list[float], l
 
 
 def cost_figures(given: Options) -> list[Figure]:
-    """What counting adds to a send."""
+    """Build the figures about the cost of instruments."""
     figures = []
     for name, messages in MESSAGES.items():
         root = work_dir("metrics")
@@ -188,7 +188,7 @@ def cost_figures(given: Options) -> list[Figure]:
     return figures
 
 
-# -- what a scrape costs -------------------------------------------------------------------------
+# -- cost of a scrape -----------------------------------------------------------------------------
 
 
 class Scrape(NamedTuple):
@@ -199,7 +199,7 @@ class Scrape(NamedTuple):
     """On the clock of ``time.perf_counter``."""
     lines: int
     size: int
-    """Bytes."""
+    """Size in bytes."""
 
 
 def _metrics_of(node: Node) -> str:
@@ -207,7 +207,7 @@ def _metrics_of(node: Node) -> str:
 
 
 def scrape(url: str) -> Scrape:
-    """All of a broker's metrics, as Prometheus fetches them."""
+    """Fetch all metrics of a broker like Prometheus."""
     request = urllib.request.Request(
         url,
         headers={"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"},
@@ -219,22 +219,22 @@ def scrape(url: str) -> Scrape:
 
 
 def p99(values: Sequence[float]) -> float:
-    """The 99th percentile [ms]."""
+    """Compute the 99th percentile [ms]."""
     return statistics.quantiles(values, n=100)[98] * 1000
 
 
 class Phases(NamedTuple):
-    """What phases with and without scrapes saw, one of each per run."""
+    """Results of phases with and without scrapes, one value per run."""
 
     quiet_ms: list[float]
-    """p99 of sends while nobody scrapes."""
+    """p99 of sends without scrapes."""
     scraped_ms: list[float]
     """p99 of sends that were due during a scrape."""
     writing_ms: list[float]
     """p99 of sends, without scrapes, while the broker writes files of all groups."""
     quiet_read_ms: list[float]
     scraped_read_ms: list[float]
-    """The same until the sender's thread had the answer."""
+    """The same until the sender's thread had read the answer."""
     scrape_s: list[float]
     """Median of the scrapes of a phase."""
     lines: int
@@ -242,8 +242,8 @@ class Phases(NamedTuple):
 
 
 def _phases(node: Node, given: Options) -> Phases:
-    # A process of its own, as Prometheus is: one that reads 13 MB keeps the interpreter from the
-    # threads that send, and a send would seem to take as long.
+    # A separate process like Prometheus: reading 13 MB in this process would hold the interpreter
+    # lock, and the sends would appear slower.
     with multiprocessing.get_context("spawn").Pool(1) as scraper:
         return _phases_with(scraper, node, given)
 
@@ -265,10 +265,10 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
             while time.perf_counter() < until:
                 scrapes.append(scraper.apply(scrape, (url,)))
                 time.sleep(PAUSE_S)
-        # By when they were due, not by whether they overlap: of slow ones more would.
+        # Selected by due time and not by overlap, which would favour slow sends.
         during = [sent for each in scrapes for sent in load.between(each.began, each.ended)]
         quiet = load.between(settled, quiet_until)
-        if number < 0:  # the files of what was just made are being written
+        if number < 0:  # the files of the new topics and groups are being written
             found.writing_ms.append(p99([sent.took_s for sent in quiet]))
             continue
         found.quiet_ms.append(p99([sent.took_s for sent in quiet]))
@@ -289,7 +289,7 @@ def _phases_with(scraper: Pool, node: Node, given: Options) -> Phases:
 
 
 def scrape_figures(given: Options) -> tuple[list[Figure], str]:
-    """What a scrape costs, and what the node looked like."""
+    """Measure a scrape; return the figures and a note about the node."""
     count = COUNT_QUICK if given.quick else COUNT
     limits: dict[str, Any] = {}
     with Node(profile="local", broker=limits, core=None) as node:
@@ -358,7 +358,7 @@ def scrape_figures(given: Options) -> tuple[list[Figure], str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     pin_to(SERVER_CORE)
     figures = cost_figures(given)

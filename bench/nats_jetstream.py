@@ -1,8 +1,8 @@
 """Load for NATS JetStream: publish with acknowledgement, many in flight, over several connections.
 
-Two clients with the same shape: nats-py, the client that a Python program would use, and raw
-connections like those of ``load``: publishes built once, acknowledgements counted. The Go program
-``nats bench`` is not in Debian.
+Two clients have the same shape: nats-py, the client that a Python program would use, and raw
+connections like those of ``load``, with prebuilt publishes and counted acknowledgements. The Go
+program ``nats bench`` is not in Debian.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GREETING_S: Final = 10.0
 
 
 def python_client(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
-    """nats-py; each connection publishes so many without waiting, then waits for all of them."""
+    """Use nats-py; each connection publishes so many messages, then waits for all of them."""
     body = os.urandom(shape.body_size)
 
     async def work(client: Client, deadline: float) -> int:
@@ -54,7 +54,7 @@ def python_client(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
 
 
 def raw_connections(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
-    """Publishes built once, sent as they are; of the acknowledgements the braces are counted."""
+    """Send prebuilt publishes; acknowledgements are counted by their braces."""
     body = os.urandom(shape.body_size)
     return _counted(
         server,
@@ -68,7 +68,7 @@ def raw_connections(server: NatsServer, shape: Shape, seconds: float) -> Outcome
 
 
 class NatsConnection(Connection, asyncio.Protocol):
-    """Publishes the same messages again and again, each with the same inbox to answer to."""
+    """Publishes the same messages repeatedly, with the same inbox for the answers."""
 
     def __init__(self, exchange: Exchange, body: bytes, messages: int) -> None:
         super().__init__(exchange)
@@ -80,19 +80,19 @@ class NatsConnection(Connection, asyncio.Protocol):
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def prepare(self) -> None:
-        """Subscribe to the inbox; the server says PONG when that is done."""
+        """Subscribe to the inbox; the server answers PONG afterwards."""
         assert self.transport is not None, "connected before"
         self.transport.write(b'CONNECT {"verbose":false}\r\nSUB %s 1\r\nPING\r\n' % self._inbox)
         async with asyncio.timeout(_GREETING_S):
             await self._greeted
 
     def request(self, number: int) -> bytes:
-        """All publishes of one batch."""
+        """Return all publishes of one batch."""
         self._acks_left = self._messages
         return self._request
 
     def data_received(self, data: bytes) -> None:
-        """Count acknowledgements: each is one map, {"stream":…,"seq":…}."""
+        """Count acknowledgements; each is one map, {"stream":…,"seq":…}."""
         if not self._greeted.done():
             if b"PONG\r\n" in data:
                 self._greeted.set_result(None)
@@ -115,7 +115,7 @@ def _url(server: NatsServer) -> str:
 
 
 def _counted(server: NatsServer, run: Callable[[], Outcome]) -> Outcome:
-    """Run with a new stream in files, count it, delete it: what was acknowledged must be there."""
+    """Run with a new stream in files, check that it has the acknowledged messages, delete it."""
 
     async def with_client(act: Callable[[Client], Awaitable[int]]) -> int:
         client = await nats.connect(_url(server))

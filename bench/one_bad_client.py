@@ -1,7 +1,7 @@
-"""One client at a time does its worst: what another client's sends take meanwhile and afterwards.
+"""Effect of one misbehaving client at a time on another client's sends, during and after it.
 
-For each attack (``bad_clients``): p99 of one client's sends before it, during it, and how long
-after its end the last send takes longer than three times the p99 of before.
+For each attack (``bad_clients``) it measures the p99 of one client's sends before and during the
+attack, and how long after its end the last send takes more than three times the p99 before it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SECONDS_QUICK: Final = 1.5
 AFTER_S: Final = 2.0
 RUNS: Final = 3
 PAUSE_S: Final = 0.002
-"""Between two sends of the client that is measured."""
+"""Pause between two sends of the measured client."""
 BEGUN_S: Final = 1.0
-"""From the start of the attack's process to the first send that counts."""
+"""Time from the start of the attacking process to the first counted send."""
 RATIO_MAX: Final = 3.0
 BACK_MAX_S: Final = 1.0
 STORE: Final = {"commit_log_file_size": 64 * MIB, "index_slots": 50_000, "index_entries": 200_000}
@@ -40,25 +40,25 @@ GOOD: Final = "good"
 
 
 class Send(NamedTuple):
-    """One send of the client that is measured."""
+    """One send of the measured client."""
 
     ended_at: float
     seconds: float
     without_core_s: float
-    """Part of it in which the client or the broker's loop could run, and had no core: what other
-    processes of the machine did, not the broker."""
+    """Time during the send in which the client or the broker's loop was runnable without a core,
+    which is due to other processes of the machine."""
 
 
 class Sent(NamedTuple):
-    """Sends of one stretch of time."""
+    """The sends of one period."""
 
     sends: list[Send]
     memory: int
-    """Most bytes of its own that the broker had."""
+    """Maximum private memory of the broker in bytes."""
 
     @property
     def p99_s(self) -> float:
-        """99 of 100 sends took no longer [s]."""
+        """The 99th percentile of the send times [s]."""
         return p99(each.seconds for each in self.sends)
 
     @property
@@ -67,7 +67,7 @@ class Sent(NamedTuple):
         return p99(each.seconds - each.without_core_s for each in self.sends)
 
     def back_s(self, since: float, limit_s: float) -> float:
-        """How long after ``since`` the last send ended that took longer than the limit, without the
+        """Time from ``since`` to the end of the last send that exceeded the limit, not counting
         time without a core [s]."""
         return max(
             (
@@ -80,7 +80,7 @@ class Sent(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One attack."""
+    """Result of one attack."""
 
     before: Sent
     during: Sent
@@ -88,18 +88,18 @@ class Round(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes of its own that the broker had at most above those of before."""
+        """Growth of the broker's maximum private memory against before [bytes]."""
         return self.during.memory - self.before.memory
 
 
 def p99(values: Iterable[float]) -> float:
-    """99 of 100 are no larger."""
+    """Compute the 99th percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
 
 
 def run_delay_s(pid: int) -> float:
-    """Time so far in which the main thread of a process could run and had no core [s]."""
+    """Total time in which the main thread of a process was runnable without a core [s]."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
@@ -131,8 +131,8 @@ def sends(node: Node, seconds: float) -> Sent:
 
 
 def _give_way() -> None:
-    """Run only on what a core has left: a client of another machine takes no processor time from
-    the one that is measured. At nice 10 it did, up to a slice of 3 ms at each of its wake-ups."""
+    """Run only when the core is otherwise idle: a client on another machine would not take CPU time
+    from the measured one. At nice 10 it did, up to a slice of 3 ms at each wake-up."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
@@ -158,7 +158,7 @@ def attacked(node: Node, name: str, seconds: float) -> Round:
 
 
 def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[Round]]:
-    """All attacks in turn, so many times."""
+    """Run all attacks in turn, so many times."""
     found: dict[str, list[Round]] = {name: [] for name in names}
     with Node(store=STORE, broker=SETTINGS) as node:
         with tidemark.connect_sync(node.url) as mq:
@@ -174,7 +174,7 @@ def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[R
 
 
 def said(rounds: Sequence[Round]) -> str:
-    """p99 of the sends before and during an attack, with and without the time without a core."""
+    """Format p99 before and during an attack, with and without the time without a core."""
     before, during = (
         f"{statistics.median(each.with_core_p99_s for each in sent) * 1000:.1f} ms "
         f"({statistics.median(each.p99_s for each in sent) * 1000:.1f} with waiting for a core)"
@@ -184,7 +184,7 @@ def said(rounds: Sequence[Round]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short runs; writes no result")
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))

@@ -1,6 +1,6 @@
-"""Sends when told to: lines ``PORT COUNT`` come in, ``done`` goes out after so many answers.
+"""Sends on request: reads lines ``PORT COUNT``, writes ``done`` after so many answers.
 
-A process of its own beside a broker under measurement, so that its work is not the broker's.
+It is a separate process, so that its work does not count as that of the measured broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOPIC = "orders"
 
 
 def main(messages: int) -> None:
-    """Until the end of standard input."""
+    """Run until the end of standard input."""
     pin_to_load_core()
     template = Template(Shape(messages=messages), HOST, [(TOPIC, None)])
     connections: dict[int, HttpSocket] = {}

@@ -1,7 +1,7 @@
-"""How long nobody takes sends: a killed broker, a lost node, a planned switch.
+"""Duration without answered sends: a killed broker, a lost node, a planned switchover.
 
-One sender asks the nodes in turn, as a client would that knows both names, and notes when it was
-answered. What is measured is the longest time between two successes around the disturbance.
+One sender tries the nodes in turn, like a client that knows both addresses, and records the times
+of the answers. The result is the longest time between two successes around the disturbance.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bench.group import Group
 from bench.servers import HOST, wait_until
 
 PAUSE_S: Final = 0.01
-"""Between two sends, and before another node is asked."""
+"""Pause between two sends, and before another node is tried."""
 ANSWER_S: Final = 1.0
-"""An answer that takes longer is not waited for; another node is asked."""
+"""Time limit of an answer; then another node is tried."""
 QUIET_SENDS: Final = 20
-"""Successes in a row before and after."""
+"""Number of consecutive successes required before and after."""
 OUTAGE_MAX_S: Final = 60.0
 BODY: Final = json.dumps({"messages": [{"body_text": "where is the master?"}]}).encode()
 
 
 class Sender:
-    """Sends one message after the other, at whatever level the group can promise."""
+    """Sends one message after another at the level that the group can provide."""
 
     def __init__(self, group: Group, topic: str) -> None:
         self._nodes = itertools.cycle(group.nodes)
@@ -78,7 +78,7 @@ class Sender:
 
 
 def outage(group: Group, topic: str, disturb: Callable[[], None]) -> float:
-    """Seconds between the last success before disturb() and the first one that lasts after it."""
+    """Seconds between the last success before disturb() and the first lasting one after it."""
     with Sender(group, topic) as sender:
         sender.wait_answered(0.0, QUIET_SENDS)
         began = time.perf_counter()
@@ -89,7 +89,7 @@ def outage(group: Group, topic: str, disturb: Callable[[], None]) -> float:
 
 
 def broker_killed(group: Group, topic: str) -> float:
-    """SIGKILL of the master's broker, started again at once, as whatever keeps it would."""
+    """SIGKILL of the master's broker, which is started again at once like by a supervisor."""
     group.wait_in_sync()
     master = group.master
 
@@ -101,7 +101,7 @@ def broker_killed(group: Group, topic: str) -> float:
 
 
 def node_lost(group: Group, topic: str) -> float:
-    """SIGKILL of all services of the master; it comes back when the other node serves."""
+    """SIGKILL of all services of the master; they start again when the other node serves."""
     group.wait_in_sync()
     master = group.master
     took_s = outage(group, topic, master.kill)
@@ -110,7 +110,7 @@ def node_lost(group: Group, topic: str) -> float:
 
 
 def switched(group: Group, topic: str) -> float:
-    """A planned switch to the other node."""
+    """A planned switchover to the other node."""
     group.wait_in_sync()
     url = f"http://{HOST}:{group.master.ports['ha']}/v1/cluster/switchover"
     order = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"}, method="POST")

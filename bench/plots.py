@@ -1,6 +1,6 @@
-"""The plots of bench/README.md, from bench/results: ``python -m bench.plots`` draws them.
+"""Draws the plots of bench/README.md from bench/results: ``python -m bench.plots``.
 
-One SVG per series, small, its letters text, the same bytes for the same results.
+There is one small SVG per series, with text as text. Equal results give equal bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARKERS: Final = "osD^vPX*"
 
 
 def _tick(value: float) -> str:
-    """Thousands grouped, never an exponent."""
+    """Format with grouped thousands and without an exponent."""
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
@@ -30,8 +30,8 @@ def draw(series: Mapping[str, Any]) -> None:
     """Draw one series into bench/plots."""
     with mpl.rc_context(
         {
-            "svg.fonttype": "none",  # text stays text: it can be searched, and needs no paths
-            "svg.hashsalt": "tidemark",  # ids that do not change from one drawing to the next
+            "svg.fonttype": "none",  # text is stored as text: searchable, and without paths
+            "svg.hashsalt": "tidemark",  # ids do not change between drawings
             "font.size": 9,
             "axes.grid": True,
             "grid.alpha": 0.3,
@@ -59,7 +59,7 @@ def draw(series: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Draw all series of all results; plots of which there is no series any more go."""
+    """Draw all series of all results; remove plots without a series."""
     PLOTS.mkdir(exist_ok=True)
     drawn = set()
     for result in results().values():

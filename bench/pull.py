@@ -1,4 +1,4 @@
-"""Figure 6: pulls. Raw records over HTTP at 256 B and 1 KiB; the client's ``async for``."""
+"""Figure 6: pulls: raw records over HTTP at 256 B and 1 KiB, and the client's ``async for``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bench.servers import Compared, Node, pin_to_load_core
 from tidemark.formats import twins
 
 CONNECTIONS: Final = 4
-"""Each reads one queue; with one alone, the server would wait while the answer is read."""
+"""Each reads one queue; with a single one the server would wait while the answer is read."""
 QUEUES: Final = 4
 MESSAGES_MAX: Final = 1024
-"""Per pull: the largest ``max`` that the broker takes."""
+"""Messages per pull: the largest ``max`` that the broker accepts."""
 SECONDS: Final = 3.0
 SECONDS_QUICK: Final = 1.0
 SIZES: Final = (16, 256, 1024, 4096, 16384)
 STORED_BYTES: Final = 192 << 20
-"""Bodies of each size in the log: more than any cache of the processor holds."""
+"""Bodies of each size in the log: more than any processor cache holds."""
 STORED_MESSAGES_MAX: Final = 400_000
 BATCH: Final = 256
 FILL_S: Final = 0.5
@@ -40,26 +40,26 @@ _BUFFER_SIZE: Final = 1 << 20
 
 
 class Canned(Compared):
-    """One answer of the broker, sent again and again by ``canned``."""
+    """One answer of the broker, sent repeatedly by ``canned``."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("canned")
         self._answer = answer
 
     def command(self) -> list[str]:
-        """The module, in our own interpreter."""
+        """The module, run by this interpreter."""
         path = self.directory / "answer"
         path.write_bytes(self._answer)
         return [sys.executable, "-m", "bench.canned", str(self.port), str(path)]
 
 
 class Puller:
-    """One connection that reads one queue round and round, barely looking at what comes."""
+    """One connection that reads one queue repeatedly with minimal parsing."""
 
     def __init__(
         self, address: tuple[str, int], topic: str, queue: int, buffer: memoryview
     ) -> None:
-        """buffer: where answers go to; nobody looks at it later, so all connections share one."""
+        """buffer: receives answers that are not used later, so all connections share it."""
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._request = (
@@ -69,18 +69,18 @@ class Puller:
         self._buffer = buffer
         self._head = b""
         self._left = -1
-        """Bytes of the answer that have not come yet; -1 while its head has not."""
+        """Remaining bytes of the answer; -1 until its head is complete."""
         self._next = 0
         self.messages = 0
         self.size = 0
-        """Bytes of records."""
+        """Total size of records in bytes."""
 
     def ask(self) -> None:
         """Send the next pull."""
         self.socket.sendall(self._request % self._next)
 
     def read(self) -> bool:
-        """Take what is there; whether that ends an answer. Raises ValueError, ConnectionError."""
+        """Read available bytes; return whether an answer ended. Raises ValueError, OSError."""
         taken = self.socket.recv_into(self._buffer)
         if not taken:
             raise ConnectionError("the server closed the connection")
@@ -98,7 +98,7 @@ class Puller:
         return True
 
     def _begin(self, head: bytes) -> int:
-        """Read an answer's head; bytes of its body."""
+        """Parse an answer's head; return the size of its body."""
         if not head.startswith(b"HTTP/1.1 200"):
             raise ValueError(head.decode(errors="replace"))
         length = _number(_LENGTH, head)
@@ -118,7 +118,7 @@ def _number(pattern: re.Pattern[bytes], head: bytes) -> int:
 
 
 class Read(NamedTuple):
-    """What came in one run."""
+    """What one run has read."""
 
     messages: int
     size: int
@@ -126,7 +126,7 @@ class Read(NamedTuple):
 
 
 def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
-    """Read all queues of topic for so long, each over a connection of its own."""
+    """Read all queues of topic for so long, each over its own connection."""
     buffer = memoryview(bytearray(_BUFFER_SIZE))
     pullers = [Puller(address, topic, number % QUEUES, buffer) for number in range(CONNECTIONS)]
     by_number = {puller.socket.fileno(): puller for puller in pullers}
@@ -151,7 +151,7 @@ def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
 
 
 def one_answer(address: tuple[str, int], topic: str) -> bytes:
-    """The first answer as it comes, head and records."""
+    """Return the first answer as received, head and records."""
     with socket.create_connection(address) as connection:
         connection.sendall(
             f"GET /v1/topics/{topic}/queues/0/messages?max={MESSAGES_MAX}&offset=0 HTTP/1.1\r\n"
@@ -170,7 +170,7 @@ def one_answer(address: tuple[str, int], topic: str) -> bytes:
 
 
 def fill(node: Node, topic: str, body_size: int) -> None:
-    """Make a topic and messages in it, in requests of BATCH messages, until there are enough."""
+    """Create a topic and fill it with requests of BATCH messages until it has enough."""
     node.make_topic(topic, QUEUES)
     goal = min(STORED_BYTES // body_size, STORED_MESSAGES_MAX)
     shape = Shape(messages=BATCH, body_size=body_size, ack="memory")
@@ -192,7 +192,7 @@ async def _read_all(url: str, topic: str, seconds: float) -> float:
 
 
 def decode_rate(records: bytes, seconds: float) -> float:
-    """Messages per second of the decoder alone."""
+    """Return the messages per second of the decoder alone."""
     began = time.perf_counter()
     end, count = began + seconds, 0
     while (now := time.perf_counter()) < end:
@@ -201,7 +201,7 @@ def decode_rate(records: bytes, seconds: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     pin_to_load_core()

@@ -40,7 +40,7 @@ P50_GOAL_US: Final = 20.0
 LOG_SIZES: Final = (20_000, 200_000, 2_000_000)
 LOG_SIZES_QUICK: Final = (20_000, 200_000)
 ASKED: Final = 5_000
-"""Keys asked for in each run, chosen at random from the whole log."""
+"""Number of random keys of the whole log per run."""
 TOPIC: Final = "orders"
 BODY: Final = bytes(range(128))
 MESSAGES_AT_ONCE: Final = 1_000
@@ -50,17 +50,17 @@ BASELINE: Final = "dict of key to offset and pread of the same record, not decod
 
 
 def key_of(number: int) -> str:
-    """The key of a message."""
+    """Return the key of a message."""
     return f"order-{number}"
 
 
 def unique_id_of(number: int) -> str:
-    """The unique id of a message."""
+    """Return the unique id of a message."""
     return f"7F0000010001{number:020X}"
 
 
 class Log:
-    """A dispatched log of messages with one key and one unique id each, as a broker reads it."""
+    """A dispatched log of messages with one key and one unique id each, opened like in a broker."""
 
     def __init__(self, root: Path, messages: int) -> None:
         self.messages = messages
@@ -68,7 +68,7 @@ class Log:
         self._store.open_or_create()
         self._positions = Positions.open(self._store.disk, self._store.checkpoint_path)
         self._places: dict[str, tuple[int, int]] = {}
-        """What the baseline looks up: key → physical offset and size."""
+        """Index of the baseline: key → physical offset and size."""
         self._append()
         self._log = CommitLogReader(self._store, self._positions)
         self._dispatch()
@@ -145,7 +145,7 @@ class Log:
         return times
 
     def by_dict(self) -> list[int]:
-        """Nanoseconds of each of ASKED look-ups of the baseline."""
+        """Nanoseconds of each of ASKED lookups of the baseline."""
         keys = [key_of(number) for number in self._numbers()]
         places, descriptors, file_size = self._places, self._descriptors, self._file_size
         clock, times = time.perf_counter_ns, []
@@ -163,7 +163,7 @@ class Log:
         return [self._random.randrange(self.messages) for _ in range(ASKED)]
 
     def close(self) -> None:
-        """Unmap and remove it."""
+        """Unmap and remove the log."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._index.close()
@@ -173,12 +173,12 @@ class Log:
 
 
 def median_us(measured_ns: Callable[[], list[int]]) -> Callable[[], float]:
-    """A job that measures many times and gives the p50 in microseconds."""
+    """Return a job that measures many times and returns the p50 in microseconds."""
     return lambda: statistics.median(measured_ns()) / 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     sizes = LOG_SIZES_QUICK if given.quick else LOG_SIZES
     pin_to(SERVER_CORE)
@@ -207,11 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what: [(size, statistics.median(found[f"{name} {size}"])) for size in sizes]
         for name, what in (("key", "by key"), ("id", "by unique id"), ("dict", "dict and pread"))
     }
-    twin = "compiled" if twins.COMPILED else "pure"
+    implementation = "native" if twins.COMPILED else "pure"
     return report(
         "query",
         figures,
-        f"""services.broker.query.Queries in this process, {twin} twins, no HTTP: {ASKED:,} keys of
+        f"""services.broker.query.Queries in this process, {implementation} implementation, no HTTP:
+        {ASKED:,} keys of
         one hit each per run, chosen at random from the whole log; 128 B bodies, one key and one
         unique id per message, so two index entries; default index geometry; everything in the page
         cache. A query hashes the key, walks the chain, reads the record, verifies both its CRCs

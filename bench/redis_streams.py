@@ -1,9 +1,9 @@
 """Load for Redis Streams: XADD, pipelined, over several connections.
 
-Three clients with the same shape: redis.asyncio, the client that a Python program would use;
-``redis-benchmark``, Redis's own in C; and raw connections like those of ``load``, requests built
-once, answers counted. The client decides what comes out: the best of them is what Redis can do
-here, the first is what a Python program gets.
+Three clients have the same shape: redis.asyncio, the client that a Python program would use;
+``redis-benchmark``, Redis's own in C; and raw connections like those of ``load``, with prebuilt
+requests and counted answers. The result depends on the client: the best one shows the capacity of
+Redis here, the first one what a Python program gets.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bench.servers import HOST, RedisServer, program
 
 KEY: Final = "stream"
 PROBE_PIPELINES: Final = 200
-"""Of a run that finds out how fast redis-benchmark is."""
+"""Pipelines of a run that determines the speed of redis-benchmark."""
 
 
 class Shape(NamedTuple):
     """What is sent."""
 
     messages: int = 256
-    """In flight per connection: commands of one pipeline."""
+    """Messages in flight per connection: commands of one pipeline."""
     body_size: int = 256
-    """Bytes; of an XADD the one field's value."""
+    """Size in bytes of the value of the one field of an XADD."""
     connections: int = 8
 
 
 def python_client(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
-    """redis.asyncio; each connection sends a pipeline of XADD when the last one is answered."""
+    """Use redis.asyncio; each connection sends a pipeline of XADD after the previous answer."""
     body = os.urandom(shape.body_size)
 
     async def work(client: redis.asyncio.Redis, deadline: float) -> int:
@@ -69,7 +69,7 @@ def python_client(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
 
 
 def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
-    """Requests built once, sent as they are; of the answers the lines are counted."""
+    """Send prebuilt requests; answers are counted by lines."""
     parts = [b"XADD", KEY.encode(), b"*", b"body", os.urandom(shape.body_size)]
     command = b"*%d\r\n" % len(parts)
     command += b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
@@ -86,7 +86,7 @@ def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcom
 
 
 def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
-    """redis-benchmark; it takes a number of commands: as many as it does in about so long."""
+    """Use redis-benchmark with as many commands as it does in about that time."""
 
     def command(pipelines: int) -> list[str]:
         return [
@@ -98,7 +98,7 @@ def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
 
     def run(pipelines: int) -> Outcome:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        subprocess.run(command(pipelines), capture_output=True, check=True)  # pinned as we are
+        subprocess.run(command(pipelines), capture_output=True, check=True)  # inherits pinning
         took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         return Outcome(pipelines * shape.messages, pipelines, took, cpu)
@@ -109,7 +109,7 @@ def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
 
 
 class RedisConnection(Connection, asyncio.Protocol):
-    """Sends the same pipeline again and again."""
+    """Sends the same pipeline repeatedly."""
 
     def __init__(self, exchange: Exchange, request: bytes, messages: int) -> None:
         super().__init__(exchange)
@@ -118,12 +118,12 @@ class RedisConnection(Connection, asyncio.Protocol):
         self._lines_left = 0
 
     def request(self, number: int) -> bytes:
-        """The pipeline; each command is answered by two lines: a size, and the new id."""
+        """Return the pipeline; each command's answer has two lines: a size, and the new id."""
         self._lines_left = 2 * self._messages
         return self._request
 
     def data_received(self, data: bytes) -> None:
-        """Count answers. An error has letters, an id has not."""
+        """Count answers. An error contains letters, an id does not."""
         if b"E" in data:
             self.exchange.fail(f"Redis answered: {data[:500]!r}")
             return
@@ -134,7 +134,7 @@ class RedisConnection(Connection, asyncio.Protocol):
 
 
 def _counted(server: RedisServer, run: Callable[[], Outcome]) -> Outcome:
-    """Run with an empty stream and count it: what was acknowledged must be there."""
+    """Run with an empty stream, and check that it has the acknowledged messages."""
     with redis.Redis(host=HOST, port=server.port) as client:
         outcome = run()
         stored = client.xlen(KEY)

@@ -1,7 +1,7 @@
-"""Figure 14: what a second copy costs, how fast a slave joins, how long nobody takes sends.
+"""Figure 14: cost of a second copy, speed of a joining slave, duration without answered sends.
 
-Two nodes and the load share both cores of the machine: a master, a slave, six services, and
-whoever sends. The baseline of a rate is a node alone with the same cores for itself.
+Two nodes and the load share both cores of the machine: a master and a slave with six services, and
+the senders. The baseline of a rate is a single node with the same cores.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ IDLE_GOAL: Final = 1.0
 
 
 class Load(NamedTuple):
-    """What many senders do."""
+    """Describes the load of many senders."""
 
     name: str
     messages: int
-    """Per request."""
+    """Messages per request."""
     connections: int
 
 
@@ -54,7 +54,7 @@ SINGLE: Final = Load("one message per request, 64 connections", 1, 64)
 
 
 class Outage(NamedTuple):
-    """One kind of disturbance, and how long nobody may take sends because of it."""
+    """A kind of disturbance, and the maximum time without answered sends."""
 
     name: str
     measure: Callable[[Group, str], float]
@@ -69,7 +69,7 @@ OUTAGES: Final = (
 
 
 class Rates:
-    """Rates of one load, of a node alone and of a group, and what each message cost whom."""
+    """Rates of one load for a single node and for a group, and the CPU cost of each message."""
 
     def __init__(self, alone: Node, group: Group, load: Load, seconds: float, runs: int) -> None:
         self.load = load
@@ -90,11 +90,11 @@ class Rates:
 
     @property
     def notes(self) -> list[str]:
-        """Which service used how much CPU time, in the last run of each kind."""
+        """CPU time of each service in the last run of each kind."""
         return [f"{self.load.name}, {what}: {cost}" for what, cost in self._costs.items()]
 
     def figures(self) -> list[Figure]:
-        """The goal is of the ratio."""
+        """Build the figures; the goal applies to the ratio."""
         name, alone = self.load.name, "disk on a node alone"
         return [
             of_ratios(f"replicated, {name}", self.replicated, self.alone, RATIO_GOAL, alone),
@@ -133,16 +133,16 @@ class Rates:
 
 
 class Lags(NamedTuple):
-    """What the slave's lag was at half load."""
+    """Lag of the slave at half load."""
 
     ms: list[float]
-    """From when the master had bytes in its log until the slave had them on disk."""
+    """Time from the master's write to the log until the slave has the bytes on disk."""
     share: float
-    """Of the full rate that was really sent."""
+    """Share of the full rate that was actually sent."""
 
 
 def lags_at_half_load(group: Group, full: float, seconds: float) -> Lags:
-    """Look again and again how long the slave takes to have on disk what the master has now.
+    """Measure repeatedly how long the slave takes to have the master's current log on disk.
 
     full: messages per second at ``replicated``.
     """
@@ -184,7 +184,7 @@ def idle_shares(group: Group, seconds: float) -> list[float]:
 
 
 class Throughput(NamedTuple):
-    """What was measured with a slave in sync."""
+    """Results with a slave in sync."""
 
     batches: Rates
     single: Rates
@@ -194,7 +194,7 @@ class Throughput(NamedTuple):
 
 
 def throughput(seconds: float, idle_s: float, runs: int) -> Throughput:
-    """Rates, lag and idling."""
+    """Measure rates, lag and idle CPU."""
     with Node(profile="local", core=None) as alone, Group() as group:
         for node in (alone, group.master):
             node.make_topic(TOPIC, 4)
@@ -207,7 +207,7 @@ def throughput(seconds: float, idle_s: float, runs: int) -> Throughput:
 
 
 def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Felt]]:
-    """Slaves that join an idle master, and one that is sent to lightly."""
+    """Measure slaves that join an idle master, and one that joins under light load."""
     with Group(with_slave=False) as group:
         group.master.make_topic(TOPIC, 4)
         fill(group.master, TOPIC, size)
@@ -219,7 +219,7 @@ def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Fe
 
 
 def outages_of(runs: int) -> list[list[float]]:
-    """Seconds without a success, by kind of disturbance, in turn."""
+    """Seconds without a success, by kind of disturbance, measured in turn."""
     with Group(times="local") as group:
         group.master.make_topic(TOPIC, 4)
         found: list[list[float]] = [[] for _ in OUTAGES]
@@ -230,7 +230,7 @@ def outages_of(runs: int) -> list[list[float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     seconds = SECONDS_QUICK if given.quick else SECONDS
     size = COPY_SIZE_QUICK if given.quick else COPY_SIZE

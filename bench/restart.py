@@ -1,7 +1,7 @@
 """Figure 9: from the start of the processes until the node is ready, after they were killed.
 
-The store is filled over HTTP and killed while it is being written to, every time anew: the end of
-the log is not dispatched, queues and index are not synced to it, the page cache holds all of it.
+The store is filled over HTTP, and the processes are killed during writes in every run: the end of
+the log is not dispatched, queues and index are not synced, and the page cache has all of it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LOG_SIZE: Final = 2 << 30
 LOG_SIZE_QUICK: Final = 256 << 20
 TOPICS: Final = 20
 QUEUES: Final = 50
-"""Of each topic."""
+"""Queues per topic."""
 SHAPE: Final = Shape(messages=64, body_size=1024, ack="memory", ids="given")
 CONNECTIONS: Final = 8
 WRITTEN_BEFORE_KILL: Final = 32 << 20
-"""Bytes sent by the load that is under way when the processes are killed."""
+"""Bytes that the current load sends before the processes are killed."""
 CHUNK_SIZE: Final = 1 << 22
 
 
 class Restarts:
-    """One node, killed and started again and again."""
+    """One node that is killed and started repeatedly."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -44,14 +44,14 @@ class Restarts:
             (f"restart{topic:02d}", queue) for queue in range(QUEUES) for topic in range(TOPICS)
         ]
         self.reput_s: dict[str, list[float]] = defaultdict(list)
-        """Until reput was ready too, by job, the warm-up included."""
+        """Time until reput was ready, too, by job, including the warm-up."""
         self.cpu_s: dict[str, list[float]] = defaultdict(list)
-        """CPU time of both until then."""
+        """CPU time of both services until then."""
         self.walked: list[int] = []
         """Bytes between DISPATCHED_DURABLE and the log's end at each kill."""
 
     def fill(self, size: int) -> None:
-        """Send until the log has so many bytes, to every queue its share."""
+        """Send to all queues until the log has so many bytes."""
         node = self._node
         for topic in range(TOPICS):
             node.make_topic(f"restart{topic:02d}", QUEUES)
@@ -63,18 +63,18 @@ class Restarts:
         send(self._node.address, self._places, SHAPE, connections=CONNECTIONS, requests=requests)
 
     def killed(self) -> float:
-        """SIGKILL of both while messages come in; seconds from the start until ready."""
+        """Kill both with SIGKILL under load; return the seconds from the start until ready."""
         self._kill_under_load()
         return self._start("killed")
 
     def without_checkpoint(self) -> float:
-        """The same, and the page that says how far everything was is lost: all is walked."""
+        """The same with a lost checkpoint page, so that the whole log is scanned."""
         self._kill_under_load()
         (self._node.store_dir / "checkpoint").unlink()
         return self._start("without checkpoint")
 
     def stopped(self) -> float:
-        """After an orderly stop, for comparison."""
+        """Start after a clean stop, for comparison."""
         self._node.stop("broker")
         self._node.stop("reput")
         return self._start("stopped")
@@ -124,7 +124,7 @@ class Restarts:
 
 
 def warm(directory: Path) -> None:
-    """Read every file that a start looks at: the figure is about a warm page cache."""
+    """Read every file that a start reads, because the figure assumes a warm page cache."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.is_socket():
             with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
@@ -133,7 +133,7 @@ def warm(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     pin_to_load_core()
     size = LOG_SIZE_QUICK if given.quick else LOG_SIZE
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cpu(job: str, restarts: Restarts, runs: int) -> Figure:
-    """What the start cost, whoever else used the core."""
+    """CPU cost of the start, independent of other processes."""
     values = restarts.cpu_s[job][-runs:]
     return Figure("CPU time of both services until then", "s", values, more_is_better=False)
 

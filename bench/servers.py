@@ -1,12 +1,12 @@
-"""Servers under measurement: real processes on one core, with data of their own on a real disk.
+"""Servers under measurement: real processes on one core, with their data on a real disk.
 
     pin_to_load_core()
     with Node() as node:
         ... node.url ...
 
-Broker and reput (``Node``) share SERVER_CORE, as does whatever they are compared with
-(``RedisServer``, ``NatsServer``); the load has LOAD_CORE for itself. Everything waited for is a
-condition with a deadline. Data are removed at the end.
+Broker and reput (``Node``) share SERVER_CORE, and so do the servers that they are compared with
+(``RedisServer``, ``NatsServer``); the load uses LOAD_CORE alone. All waits have a condition and a
+deadline. The data are removed at the end.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ STOP_TIMEOUT_S: Final = 60.0
 HOST: Final = "127.0.0.1"
 _CPUCLOCK_SCHED: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec should load nothing
+_libc: Final = ctypes.CDLL(None)  # loaded here, because a child should load nothing before exec
 
 
 def pin_to(core: int) -> None:
-    """Keep this process, and what it starts, on one core; where there is only one, on that."""
+    """Pin this process and its children to one core, or to the only one."""
     os.sched_setaffinity(0, {core if core < (os.cpu_count() or 1) else 0})
 
 
 def pin_to_load_core() -> None:
-    """Keep this process off the servers' core."""
+    """Pin this process to the core that the servers do not use."""
     pin_to(LOAD_CORE)
 
 
 def work_dir(prefix: str) -> Path:
-    """A new directory on the disk that is measured; what killed benchmarks left there goes."""
+    """Create a directory on the measured disk, and remove those of killed benchmarks."""
     WORK_DIR.mkdir(parents=True, exist_ok=True)
     for left in WORK_DIR.iterdir():
         owner = re.search(r"\.(\d+)-\w+$", left.name)
@@ -69,8 +69,10 @@ def work_dir(prefix: str) -> Path:
 
 
 def _begin_child(core: int | None) -> None:
-    """In a child, before its program: pin it (None: to no core), and let it die with us, however we
-    die."""
+    """Pin a child before its program starts (None: all cores), and make it die with this process.
+
+    The kernel kills the child when this process ends for any reason.
+    """
     if core is None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     else:
@@ -79,7 +81,7 @@ def _begin_child(core: int | None) -> None:
 
 
 class Process:
-    """One child process pinned to a core, its output in a file."""
+    """One child process pinned to a core, with its output in a file."""
 
     def __init__(self, command: list[str], log: Path, *, core: int | None = SERVER_CORE) -> None:
         self.name = command[0]
@@ -102,7 +104,7 @@ class Process:
         return self._process.pid
 
     def check_alive(self) -> None:
-        """RuntimeError with the end of the log if the process has ended."""
+        """Raise RuntimeError with the end of the log if the process has ended."""
         if self._process.poll() is not None:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             raise RuntimeError(
@@ -111,26 +113,26 @@ class Process:
 
     def cpu_s(self) -> float:
         """CPU time used so far, in user and kernel [s]; all threads."""
-        # The process's own CPU clock (clock_getcpuclockid): /proc/PID/stat counts ticks of 10 ms.
+        # The process's CPU clock (clock_getcpuclockid), since /proc/PID/stat has ticks of 10 ms.
         return time.clock_gettime((~self.pid << 3) | _CPUCLOCK_SCHED)
 
     def status(self, field: str) -> int:
-        """A line of /proc/PID/status given in kB, as bytes: RssAnon, RssFile, VmHWM …"""
+        """A line of /proc/PID/status in kB, returned in bytes: RssAnon, RssFile, VmHWM …"""
         for line in Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
         raise KeyError(field)
 
     def descriptor_count(self) -> int:
-        """Open descriptors."""
+        """Number of open descriptors."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Signal it, if it still runs."""
+        """Send a signal if the process still runs."""
         self._process.send_signal(signum)
 
     def wait(self) -> int:
-        """Wait for its end; exit status, negative: the signal. It is killed after a deadline."""
+        """Wait for the end, kill after a deadline; return the exit status, −signal if signalled."""
         try:
             return self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -139,7 +141,7 @@ class Process:
 
 
 class Node:
-    """A broker and a reput of one store, ready when the ``with`` block begins."""
+    """A broker and a reput of one store, ready when the ``with`` block starts."""
 
     def __init__(
         self,
@@ -153,10 +155,11 @@ class Node:
         ports: Mapping[str, int] | None = None,
         core: int | None = SERVER_CORE,
     ) -> None:
-        """profile: ``default`` or ``local``. store: the [store] table of all services. broker,
-        reput: more settings of one of them. store_dir: an existing store, which is then left where
-        it is. cluster: the [cluster] table of a node of a group (``group``), which has ha as well.
-        ports: of the API and of each service; default: free ones. core: None leaves both to it.
+        """profile: ``default`` or ``local``. store: the [store] table of all services.
+
+        broker, reput: more settings of one service. store_dir: an existing store, which is not
+        removed. cluster: the [cluster] table of a node of a group (``group``), which also runs ha.
+        ports: of the API and of each service; default: free ones. core: None for all cores.
         """
         self.directory = work_dir("node")
         self.store_dir = store_dir if store_dir is not None else self.directory / "store"
@@ -217,7 +220,7 @@ class Node:
         self.close()
 
     def start(self, *roles: str) -> None:
-        """Start the named services (default: all), without waiting for them."""
+        """Start the named services (default: all) without waiting for them."""
         for role in roles or self.roles:
             config = self.directory / f"{role}.toml"
             config.write_text(toml(self._settings[role]), encoding="utf-8")
@@ -231,11 +234,11 @@ class Node:
             )
 
     def log_path(self, role: str) -> Path:
-        """Where a service's output goes."""
+        """Path of a service's output."""
         return self.directory / f"{role}.log"
 
     def wait_ready(self, *roles: str) -> None:
-        """Wait until the named services (default: those that run) say that they are ready."""
+        """Wait until the named services (default: all running) are ready."""
         for role in roles or tuple(self.processes):
 
             def is_ready(role: str = role) -> bool:
@@ -245,7 +248,7 @@ class Node:
             wait_until(is_ready, f"{role} to be ready", START_TIMEOUT_S)
 
     def is_ready(self, role: str) -> bool:
-        """What /ready of a service says now; False while nobody answers."""
+        """Whether /ready of a service reports ready; False without an answer."""
         url = f"http://{HOST}:{self.ports[role]}/ready"
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
             return bool(json.loads(answer.read())["ready"])
@@ -260,7 +263,7 @@ class Node:
         return sum(process.cpu_s() for process in self.processes.values())
 
     def metric(self, role: str, name: str) -> float:
-        """Value of a metric, its labels spelled out if it has any. KeyError if it is missing."""
+        """Value of a metric; name includes its labels. Raises KeyError if it is missing."""
         url = f"http://{HOST}:{self.ports[role]}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             for line in answer.read().decode().splitlines():
@@ -269,7 +272,7 @@ class Node:
         raise KeyError(name)
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """The answer of a call with a JSON body. Raises urllib.error.HTTPError, OSError."""
+        """Make a call with a JSON body. Raises urllib.error.HTTPError, OSError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url + path,
@@ -281,38 +284,38 @@ class Node:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            # The sentence in the body says what the status does not.
+            # The body explains the status.
             error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:500]}"
             raise
         return cast(dict[str, Any], json.loads(text)) if text else {}
 
     def make_topic(self, name: str, queues: int) -> None:
-        """Make a topic, durably."""
+        """Create a topic durably."""
         self.call("PUT", f"/v1/topics/{name}", {"queues": queues})
 
     def message_count(self, topic: str) -> int:
-        """Messages appended to all queues of a topic so far: its max offsets summed."""
+        """Number of messages in all queues of a topic so far: the sum of its max offsets."""
         queues = self.call("GET", f"/v1/topics/{topic}")["queues"]
         return sum(int(queue["max_offset"]) for queue in queues)
 
     def position(self, slot: Slot) -> int:
-        """What a process of the node published last; costs the servers nothing."""
+        """The last published value of a slot; costs the servers nothing."""
         with (self.store_dir / "checkpoint").open("rb") as page:
             page.seek(slot * SLOT_SIZE)
             return int.from_bytes(page.read(SLOT_SIZE), "little")
 
     def lag_bytes(self) -> int:
-        """Bytes of log that are not flushed, or not dispatched yet."""
+        """Bytes of log that are not flushed or not dispatched yet."""
         return self.position(Slot.WRITTEN) - self.position(Slot.DISPATCHED)
 
     def wait_dispatched(self) -> float:
-        """Wait until everything in the log is flushed and dispatched; how long that took [s]."""
+        """Wait until the whole log is flushed and dispatched; return the seconds."""
         began = time.perf_counter()
         wait_until(lambda: self.lag_bytes() == 0, "reput to catch up", START_TIMEOUT_S)
         return time.perf_counter() - began
 
     def wait_synced(self) -> None:
-        """Wait until all of the log is dispatched, and queues and index are on disk."""
+        """Wait until the whole log is dispatched, and queues and index are on disk."""
 
         def is_synced() -> bool:
             return self.position(Slot.DISPATCHED_DURABLE) == self.position(Slot.WRITTEN)
@@ -320,11 +323,11 @@ class Node:
         wait_until(is_synced, "reput to sync", START_TIMEOUT_S)
 
     def kill(self, *roles: str) -> None:
-        """SIGKILL the named services (default: all that run), and wait until they are gone."""
+        """SIGKILL the named services (default: all running), and wait until they have ended."""
         self._end(signal.SIGKILL, roles)
 
     def stop(self, *roles: str) -> None:
-        """SIGTERM the named services (default: all that run), and wait until they are gone."""
+        """SIGTERM the named services (default: all running), and wait until they have ended."""
         self._end(signal.SIGTERM, roles)
 
     def _end(self, signum: signal.Signals, roles: tuple[str, ...]) -> None:
@@ -339,21 +342,21 @@ class Node:
             process.wait()
 
     def close(self) -> None:
-        """Kill what still runs and remove the directories."""
+        """Kill running services and remove the directories."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
 
 class MissingServer(SystemExit):
-    """A program that is compared with is not installed: the benchmark ends with this one line."""
+    """A program for comparison is not installed: the benchmark ends with this message."""
 
     def __init__(self, program: str, package: str) -> None:
         super().__init__(f"{program} is not installed: apt-get install {package}")
 
 
 def program(name: str, package: str) -> str:
-    """Path of a program, also where only root looks. Raises MissingServer naming its package."""
+    """Find a program, also in sbin directories. Raises MissingServer naming its package."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
     found = shutil.which(name, path=path)
     if found is None:
@@ -362,10 +365,10 @@ def program(name: str, package: str) -> str:
 
 
 class Compared(ABC):
-    """A server that Tidemark is compared with: a process, a port, a directory of its own."""
+    """A server that Tidemark is compared with: a process, a port, its own directory."""
 
     def __init__(self, name: str) -> None:
-        """name: for error messages and of the directory."""
+        """name: for error messages and the directory."""
         self.name = name
         self.directory = work_dir(name)
         self.port = free_port()
@@ -373,7 +376,7 @@ class Compared(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What is run."""
+        """Return the command to run."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -406,7 +409,7 @@ class Compared(ABC):
         self.close()
 
     def close(self) -> None:
-        """Kill it and remove its data."""
+        """Kill the server and remove its data."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -446,7 +449,7 @@ class NatsServer(Compared):
         super().__init__("nats")
 
     def command(self) -> list[str]:
-        """JetStream on, its directory on the measured disk; everything else as it comes."""
+        """JetStream on, its directory on the measured disk; otherwise the defaults."""
         return [self._path, "-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.directory)]
 
 
@@ -459,7 +462,7 @@ class BareHttp(Compared):
         self._answer_size = answer_size
 
     def command(self) -> list[str]:
-        """The module, in our own interpreter."""
+        """The module, run by this interpreter."""
         return [sys.executable, "-m", "bench.bare_http", str(self.port), str(self._answer_size)]
 
 
@@ -470,17 +473,17 @@ class Echo(Compared):
         super().__init__("echo")
 
     def command(self) -> list[str]:
-        """The module, in our own interpreter."""
+        """The module, run by this interpreter."""
         return [sys.executable, "-m", "bench.echo", str(self.port)]
 
 
 def redis_version() -> str:
-    """Of the installed server. Raises MissingServer."""
+    """Version of the installed server. Raises MissingServer."""
     return _version(program("redis-server", "redis-server"))
 
 
 def nats_version() -> str:
-    """Of the installed server. Raises MissingServer."""
+    """Version of the installed server. Raises MissingServer."""
     return _version(program("nats-server", "nats-server"))
 
 
@@ -491,5 +494,5 @@ def _version(path: str) -> str:
 
 
 def settle() -> None:
-    """Wait until the disk has what earlier runs wrote: none pays for the one before."""
+    """Write back dirty data of earlier runs, so that no run pays for the one before."""
     os.sync()

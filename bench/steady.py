@@ -1,15 +1,15 @@
-"""Load at a rate: requests that are due at even times, over several connections.
+"""Load at a fixed rate: requests that are due at even times, over several connections.
 
     with Steady(node.address, TOPIC, shape, per_second=200, connections=8) as load:
         ...
     load.sent
 
-A request is sent when it is due, whether or not those on other connections are answered; one that
-is sent late, because its own connection still waited, has waited since it was due. So a stall is
-felt by all that fall into it. Plain sockets, a thread for each connection: they sleep or wait for
-the socket nearly always. An answer has come when the kernel has its last bytes for the socket: when
-all cores are busy, the thread that waits for them may get one some milliseconds later, and that is
-this machine's doing, not the server's (``read_s`` tells it).
+A request is sent when it is due, whether or not those on other connections are answered. The time
+of a request that is sent late because its own connection was waiting counts from when it was due.
+So a stall delays all requests that are due during it. There are plain sockets and one thread per
+connection, which sleeps or waits for the socket nearly always. An answer has arrived when the
+kernel has its last bytes. If all cores are busy, the waiting thread may get a core some
+milliseconds later, which is due to this machine and not to the server (``read_s`` includes it).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.load import Shape, Template
 
 JOIN_S: Final = 60.0
 SO_TIMESTAMPNS: Final = 35
-"""Linux: messages come with the time at which the kernel had them (``socket(7)``)."""
+"""Linux socket option: messages include the time at which the kernel received them (socket(7))."""
 _TIMESPEC: Final = struct.Struct("@ll")
 
 
@@ -37,13 +37,13 @@ class Sent(NamedTuple):
     at: float
     """When it was due or sent, on the clock of ``time.perf_counter``."""
     took_s: float
-    """Until its answer had come."""
+    """Time until its answer arrived."""
     read_s: float
-    """Until the thread that waited for it had it."""
+    """Time until the waiting thread had read the answer."""
 
 
 class ArrivalSocket(HttpSocket):
-    """Tells when the last bytes came."""
+    """A socket that records when the last bytes arrived."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address)
@@ -53,7 +53,7 @@ class ArrivalSocket(HttpSocket):
 
     def _read(self) -> bytes:
         data, ancillary, _, _ = self.socket.recvmsg(READ_SIZE, socket.CMSG_SPACE(_TIMESPEC.size))
-        self.arrived = time.perf_counter()  # at the latest: the first bytes may have no stamp
+        self.arrived = time.perf_counter()  # the latest possible time: a stamp may be missing
         for level, kind, stamp in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
                 seconds, nanoseconds = _TIMESPEC.unpack(stamp)
@@ -65,8 +65,7 @@ class ArrivalSocket(HttpSocket):
 
 
 class Steady:
-    """Sends from the beginning of the ``with`` block to its end. Raises LoadFailed there if a
-    request was refused."""
+    """Sends during the ``with`` block. Its end raises LoadFailed if a request was rejected."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Steady:
         per_second: float,
         connections: int,
     ) -> None:
-        """per_second: requests, over all connections."""
+        """per_second: number of requests over all connections."""
         self._address, self._topic, self._shape = address, topic, shape
         self._connections, self._period_s = connections, connections / per_second
         self._ending = threading.Event()
@@ -111,16 +110,16 @@ class Steady:
 
     @property
     def sent(self) -> list[Sent]:
-        """What was answered, sorted by time."""
+        """Answered requests, sorted by time."""
         return sorted(sent for each in self._sent for sent in each)
 
     def between(self, began: float, ended: float) -> list[Sent]:
-        """Requests that were due in a stretch of time."""
+        """Requests that were due in a period."""
         return [sent for sent in self.sent if began <= sent.at < ended]
 
     @property
     def rate(self) -> float:
-        """Messages per second that were answered, once it has ended."""
+        """Answered messages per second, after the end."""
         count = sum(len(each) for each in self._sent) * self._shape.messages
         return count / (self._ended - self._began)
 
@@ -136,12 +135,12 @@ class Steady:
         connection = ArrivalSocket(self._address)
         due = self._began + self._period_s * number / self._connections
         free = due
-        """When the answer before was whole."""
+        """When the previous answer was complete."""
         try:
             while not self._ending.wait(max(0.0, due - time.perf_counter())):
                 request = bytes(template.next(0))
                 now = time.perf_counter()
-                # A thread that was free and is late was kept from its core, not by the server.
+                # A free thread that is late was delayed by this machine, not by the server.
                 at = due if free > due else now
                 connection.send(request)
                 while connection.receive() is None:

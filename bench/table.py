@@ -1,6 +1,6 @@
-"""The tables of bench/README.md, from bench/results: ``python -m bench.table`` writes them.
+"""Writes the tables of bench/README.md from bench/results: ``python -m bench.table``.
 
-What stands between the two marks is made here and nowhere else; a unit test compares.
+The text between the two marks is generated only here; a unit test compares it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ README: Final = PROJECT / "bench" / "README.md"
 BEGIN: Final = "<!-- made by python -m bench.table: begin -->"
 END: Final = "<!-- end -->"
 Result = Mapping[str, Any]
-"""One file of bench/results."""
+"""The content of one file of bench/results."""
 
 
 def results() -> dict[str, Result]:
-    """All results there are, in the order of the figures."""
+    """All existing results in the order of the figures."""
     return {
         name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in NAMES
@@ -28,7 +28,7 @@ def results() -> dict[str, Result]:
 
 
 def made(found: Mapping[str, Result]) -> str:
-    """The Markdown between the marks: a section, a table and the plots of each result."""
+    """Build the Markdown between the marks: a section, a table and the plots of each result."""
     return "\n".join(_section(name, result) for name, result in found.items())
 
 
@@ -69,7 +69,7 @@ def _row(figure: Mapping[str, Any], missed: bool) -> str:
 
 
 def replaced(text: str, block: str) -> str:
-    """The README with another block between the marks. Raises ValueError if they are not there."""
+    """Replace the block between the marks of the README. Raises ValueError if they are missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -78,7 +78,7 @@ def replaced(text: str, block: str) -> str:
 
 
 def main() -> None:
-    """Write the block anew."""
+    """Write the block again."""
     text = README.read_text(encoding="utf-8")
     README.write_text(replaced(text, made(results())), encoding="utf-8")
 

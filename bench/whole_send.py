@@ -3,9 +3,9 @@
     async with Broker(directory, registry) as broker:
         ... broker.port ...
 
-Connections, the short way, parsing, append into mapped files, counting and the answer are the
-broker's; the flush and everything in the background are left out, so that a small part of the rest
-can be seen.
+Connections, the fast path, parsing, the append into mapped files, counting and the answer are the
+broker's. The flush and all background work are left out, so that small parts of the rest can be
+measured.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ QUEUES: Final = 4
 
 
 class _OneTopic:
-    """Every name is a topic."""
+    """Treats every name as a topic."""
 
     async def for_sending(self, name: str) -> TopicConfig:
         return TopicConfig(name, QUEUES, QUEUES)
 
 
 class Broker:
-    """What answers sends, with a log of its own and the instruments of the registry."""
+    """The part of a broker that answers sends, with its own log and the registry's instruments."""
 
     def __init__(self, root: Path, registry: Registry) -> None:
         self._log = Log(root, warm_up=False)
         self._metrics = BrokerMetrics(registry)
         self._closing = AsyncExitStack()
         self.port = 0
-        """Listened on, on the loopback."""
+        """Port on the loopback interface."""
 
     async def __aenter__(self) -> Self:
         config, metrics = BrokerConfig(), self._metrics
         self._closing.callback(self._log.close)
-        # Its flusher does not run: the send is what is measured.
+        # Its flusher does not run, because only the send is measured.
         ground = LoneGround(config, self._log.appender, metrics)
         clock, append = ground.clock, ground.append()
         stop = asyncio.Event()

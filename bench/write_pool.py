@@ -1,4 +1,4 @@
-"""Write buffer pool, warm-up and memory lock of log files: what each does to appends."""
+"""Effect of write buffer pool, warm-up and memory lock of log files on appends."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tidemark.offsets import PhysicalOffset
 FILE_SIZE: Final = 64 << 20
 POOL_SIZE: Final = 16 << 20
 GROUP: Final = 64
-"""Senders that share one commit, or one flush."""
+"""Number of senders that share one commit or flush."""
 FLUSH_SIZE: Final = 1 << 20
 """Bytes per flush while whole files are filled."""
 FILLED_FILES: Final = 6
 QUICK: Final = 10
-"""A quick run takes so many times fewer steps."""
+"""A quick run has this many times fewer steps."""
 HOST: Final = parse("127.0.0.1:10911")
 
 
 class Way(NamedTuple):
-    """How the log is written."""
+    """Describes how the log is written."""
 
     pool_size: int = 0
     warm_up: bool = False
@@ -60,7 +60,7 @@ class Trial:
     """A new store, written in one way. ``close`` removes it."""
 
     def __init__(self, way: Way, *, background: bool = False) -> None:
-        """background: files ahead are made by a thread, as in a broker; else all before."""
+        """background: a thread creates files ahead, as in a broker; else they are created first."""
         self._root = work_dir("write-pool")
         store = StoreDir(OsDisk(), self._root, StoreConfig(commit_log_file_size=FILE_SIZE))
         store.open_or_create()
@@ -83,7 +83,7 @@ class Trial:
                 raise locked.refused
 
     def append(self, run: Run) -> None:
-        """Append it, behind a wait for the next file if it takes one."""
+        """Append a run; wait for the next file if necessary."""
         try:
             self.appender.append([run], [self._number], 1_700_000_000_000)
         except FileNotReady:
@@ -92,7 +92,7 @@ class Trial:
         self._number += run.message_count
 
     def drop_cache(self) -> None:
-        """Let the kernel drop the first file's pages, as it does when memory is short."""
+        """Drop the first file's pages from the cache, as the kernel does when memory is short."""
         descriptor = os.open(self.appender.files.path(0), os.O_RDONLY)
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -100,35 +100,35 @@ class Trial:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close and remove it."""
+        """Close and remove the store."""
         self.appender.close(clean=True)
         self._positions.close()
         shutil.rmtree(self._root)
 
 
 def one_message() -> Run:
-    """128 bytes with tags, one key and a unique id."""
+    """Build a message of 128 bytes with tags, one key and a unique id."""
     pairs = {"TAGS": "new", "KEYS": "order-1", "UNIQ_KEY": "7F0000010001" + "0" * 20}
     entry = WireMessage(bytes(128), properties.encode(pairs))
     return Run("orders", 0, batch.encode([entry]), 1, HOST, HOST)
 
 
 def one_batch() -> Run:
-    """256 messages of 256 bytes with unique ids."""
+    """Build 256 messages of 256 bytes with unique ids."""
     encoded = properties.encode({"UNIQ_KEY": "7F0000010001" + "0" * 20})
     entries = batch.encode([WireMessage(bytes(256), encoded)] * 256)
     return Run("orders", 0, entries, 256, HOST, HOST)
 
 
 class Load(NamedTuple):
-    """What is done again and again."""
+    """Describes the repeated work."""
 
     steps: int
     messages: int
-    """Of one step."""
+    """Messages per step."""
     step: Callable[[Trial], None]
     before: Callable[[Trial], None] | None = None
-    """Before each step, not timed."""
+    """Runs before each step, without being timed."""
 
 
 def _singles(count: int, after: Callable[[CommitLogAppender], object]) -> Callable[[Trial], None]:
@@ -174,7 +174,7 @@ FILLED_WAYS: Final = (PLAIN, "warm-up")
 
 
 def run_load(way: Way, load: Load, steps: int) -> tuple[float, float]:
-    """Messages per second, and the p99 of a step in microseconds."""
+    """Return messages per second, and the p99 of a step in microseconds."""
     settle()
     clock, times = time.perf_counter_ns, []
     with closing(Trial(way)) as trial:
@@ -190,7 +190,7 @@ def run_load(way: Way, load: Load, steps: int) -> tuple[float, float]:
 
 
 def fill_files(way: Way, files: int) -> float:
-    """Bytes per second [MB/s] while files are made, warmed up, filled and flushed."""
+    """Return MB/s while files are created, warmed up, filled and flushed."""
     settle()
     with closing(Trial(way, background=True)) as trial:
         run, appender = one_batch(), trial.appender
@@ -204,7 +204,7 @@ def fill_files(way: Way, files: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; the exit status."""
+    """Measure; return the exit status."""
     given = options(__doc__, arguments)
     pin_to(SERVER_CORE)
     slowest: dict[str, list[float]] = defaultdict(list)
@@ -242,11 +242,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in FILLED_WAYS[1:]:
         key, plain = f"{FILLING}: {name}", f"{FILLING}: {PLAIN}"
         figures.append(Figure(key, "MB/s", found[key], None, PLAIN, found[plain]))
-    twin = "compiled" if twins.COMPILED else "pure"
+    implementation = "native" if twins.COMPILED else "pure"
     return report(
         "write_pool",
         figures,
-        f"""CommitLogAppender in this process, one thread, {twin} twins, no HTTP; every run in a new
+        f"""CommitLogAppender in this process, one thread, {implementation} implementation, no HTTP;
+        every run in a new
         store of 64 MiB log files, reserved and, where it says so, warmed up and locked before the
         clock starts; pool of 16 MiB. 128 B messages carry tags, one key and a unique id (300 B
         records), batches unique ids. p99: of one step, that is of all its appends and the commit
