@@ -1,8 +1,8 @@
-"""A peer on a node's replication port that says what no node would.
+"""A peer on a node's replication port that violates the protocol.
 
-With the group's secret it gets through the handshake as whichever node it claims to be, and sends
-any frame it likes; without it, or with bytes of its own, it learns how the port treats strangers.
-For tests and drills of what must be refused: nothing of it may be counted, appended or believed.
+With the group's secret it completes the handshake as any node, and then sends arbitrary frames.
+Without the secret, or with arbitrary bytes, it shows how the port treats strangers. Tests and
+drills use it to check that nothing from it is counted, appended or accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECEIVE_SIZE: Final = 1 << 16
 
 
 class HostilePeer:
-    """One connection. Use it with ``with``; blocking, every wait with a limit."""
+    """One connection. Use it with ``with``; calls block, with a time limit."""
 
     def __init__(self, host: str, port: int, *, timeout_s: float = 5.0) -> None:
         """Connect. Raises OSError."""
@@ -44,7 +44,7 @@ class HostilePeer:
     def prove(
         self, claimed: Identity, *, secret: bytes, wanted: str, nodes: Iterable[str]
     ) -> Peer | None:
-        """Go through the handshake as ``claimed``; who answered, None if it closed.
+        """Do the handshake as ``claimed``; return the other side, None if it closed.
 
         Raises handshake.Refused with the reason that the other side gave.
         """
@@ -64,11 +64,11 @@ class HostilePeer:
         return None
 
     def say(self, epoch: int, payload: Payload) -> bool:
-        """Send a frame; whether the connection still took it."""
+        """Send a frame; return whether the connection accepted it."""
         return self.write(encode(payloads.frame(epoch, payload)))
 
     def write(self, data: bytes) -> bool:
-        """Send bytes; whether the connection still took all of them."""
+        """Send bytes; return whether the connection accepted all of them."""
         try:
             self._socket.sendall(data)
         except OSError:
@@ -76,7 +76,7 @@ class HostilePeer:
         return True
 
     def receive(self) -> Frame | None:
-        """The next frame; None if the other side closed. Raises TimeoutError."""
+        """Return the next frame; None if the other side closed. Raises TimeoutError."""
         while not self._frames:
             try:
                 data = self._socket.recv(RECEIVE_SIZE)
@@ -88,7 +88,7 @@ class HostilePeer:
         return self._frames.pop(0)
 
     def is_closed(self) -> bool:
-        """Wait until the other side closes; False if it does not within the limit."""
+        """Wait until the other side closes; False if it does not within the time limit."""
         try:
             while self.receive() is not None:
                 pass

@@ -1,9 +1,10 @@
-"""An API server of Kubernetes for tests and drills: Leases and pods over real HTTP, and faults.
+"""A Kubernetes API server for tests and drills: Leases and pods over HTTP, with faults.
 
-``python -m drills.lease_api --host 127.0.0.1 --port 8001 --seed 7``, or ``LeaseApi`` in a
-test. What is wrong with it is said while it runs: ``PUT /faults`` with the fields of ``Faults``
-replaces them all, ``GET /faults`` gives them back with counts of answers per method and status.
-Requests with the header ``By-Hand`` meet no fault: so a drill edits an object that nobody reaches.
+Run ``python -m drills.lease_api --host 127.0.0.1 --port 8001 --seed 7``, or use
+``LeaseApi`` in a test. Faults are changed at run time: ``PUT /faults`` with the fields of
+``Faults`` replaces all, ``GET /faults`` returns them with counts of answers per method and status.
+Requests with the header ``By-Hand`` are exempt from faults, so that a drill can edit an object that
+is unreachable for the nodes.
 
 Paths: ``/apis/coordination.k8s.io/v1/namespaces/NS/leases[/NAME]`` (GET, POST, PUT, DELETE) and
 ``/api/v1/namespaces/NS/pods/NAME`` (GET, PATCH).
@@ -28,9 +29,9 @@ from drills.lease_objects import COORDINATION, LEASES, Answer, LeaseObjects, fai
 
 BY_HAND: Final = "By-Hand"
 HANG_S: Final = 60.0
-"""How long a request without an answer is held; clients give up long before."""
+"""How long a request without an answer is held; clients time out long before."""
 LATE_MAX: Final = 1000
-"""Requests under way that are applied later."""
+"""Maximum number of requests that wait to be applied late."""
 BODY_SIZE_MAX: Final = 1 << 20
 REASONS: Final = {
     401: "Unauthorized",
@@ -45,34 +46,34 @@ REASONS: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """What is wrong with the server. Rates are from 0 to 1; true is 1."""
+    """The faults of the server. Rates are from 0 to 1; true is 1."""
 
     delay_ms: float = 0
-    """Before a request is looked at,"""
+    """Delay before a request is processed."""
     jitter_ms: float = 0
-    """and up to so much more, at random: requests overtake each other."""
+    """Maximum additional random delay, so that requests overtake each other."""
     drop_requests: float = 0
-    """Rate: nothing is applied, nothing answered."""
+    """Rate of requests that are neither applied nor answered."""
     drop_answers: float = 0
-    """Rate: applied, not answered."""
+    """Rate of requests that are applied but not answered."""
     apply_late_ms: float = 0
-    """Writes are not answered, and applied so much later, if their version still stands then."""
+    """Delay after which writes are applied, without an answer, if their version is still valid."""
     duplicate: float = 0
-    """Rate: a write is applied a second time, after the answer, as a network may repeat it."""
+    """Rate of writes that are applied a second time after the answer, as a network may do."""
     error_rate: float = 0
     errors: tuple[int, ...] = (409, 429, 500)
-    """Statuses, one at random, without anything being applied."""
+    """Statuses, chosen at random, of requests that are not applied."""
     only_from: tuple[str, ...] = ()
-    """Addresses of clients that meet these faults; empty: all."""
+    """Addresses of clients to which the faults apply; empty: all."""
     only_methods: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Faults:
-        """From JSON. Raises ValueError, naming what is no field or no such value."""
+        """Parse JSON fields. Raises ValueError naming an unknown field or invalid value."""
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name, value in fields.items():
             if name not in known:
-                raise ValueError(f"{name} is no fault; there are {', '.join(known)}")
+                raise ValueError(f"{name} is not a fault; the faults are {', '.join(known)}")
             if not isinstance(
                 value, list if isinstance(known[name].default, tuple) else int | float
             ):
@@ -84,14 +85,14 @@ class Faults:
         return cls(**values)
 
     def meet(self, method: str, address: str) -> bool:
-        """Whether a request of that kind from there meets them."""
+        """Whether the faults apply to a request with this method from this address."""
         return (not self.only_from or address in self.only_from) and (
             not self.only_methods or method in self.only_methods
         )
 
 
 class Fate(NamedTuple):
-    """What happens to one request, drawn before it is looked at."""
+    """What happens to one request, drawn before it is processed."""
 
     delay_s: float = 0.0
     dropped: bool = False
@@ -102,7 +103,7 @@ class Fate(NamedTuple):
 
 
 def draw(faults: Faults, method: str, chance: random.Random) -> Fate:
-    """Draw a request's fate. Always the same number of draws, so that a seed is a history."""
+    """Draw a request's fate, always with the same number of draws so that a seed is repeatable."""
     jitter, dropped, errs, answered, twice = (chance.random() for _ in range(5))
     error = chance.choice(faults.errors or (500,))
     writes = method != "GET"
@@ -118,22 +119,22 @@ def draw(faults: Faults, method: str, chance: random.Random) -> Fate:
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Judge = Callable[[str, str, str], Answer | None]
-"""Token, method and path of a request to its refusal; None: it may."""
+"""Maps token, method and path of a request to a rejection; None: it is allowed."""
 
 
 class LeaseApi:
     """The server: ``await start()``, ``url``, ``faults``, ``objects``, ``await close()``."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        """seed: of all that is random in it."""
+        """seed: of all random choices."""
         self.objects: Final = LeaseObjects()
         self.faults = Faults()
         self.tokens: set[str] | None = None
-        """Bearer tokens that are let in; None: everybody."""
+        """Accepted bearer tokens; None: all requests are accepted."""
         self.judge: Judge | None = None
-        """Says who may do what, of every request; None: everybody everything."""
+        """Authorizes every request; None: everything is allowed."""
         self.answers: Final[Counter[str]] = Counter()
-        """By method and status, ``PUT 409``; ``PUT none`` where there was no answer."""
+        """Counts by method and status, ``PUT 409``; ``PUT none`` for no answer."""
         self.url = ""
         self._chance = random.Random(seed)
         self._late: set[asyncio.Task[None]] = set()
@@ -142,7 +143,7 @@ class LeaseApi:
     async def start(
         self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Listen. port 0: any, see ``url``. tls: None: without."""
+        """Start to listen. port 0: any free one, see ``url``. tls: None for plain HTTP."""
         app = web.Application(client_max_size=BODY_SIZE_MAX, middlewares=[self._let_in])
         leases = f"{COORDINATION}/namespaces/{{namespace}}/{LEASES}"
         app.router.add_post(leases, self._handle)
@@ -161,7 +162,7 @@ class LeaseApi:
         self.url = f"http{'' if tls is None else 's'}://{host}:{bound[1]}"
 
     async def close(self) -> None:
-        """End at once; what was to be applied later is not."""
+        """Stop at once; pending late writes are not applied."""
         for task in self._late:
             task.cancel()
         if self._runner is not None:
@@ -169,7 +170,7 @@ class LeaseApi:
 
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what the judge refuses, paths that are not there included."""
+        """Reject what the judge rejects, also for unknown paths."""
         if self.judge is not None:
             refusal = self.judge(_token(request), request.method, request.path)
             if refusal is not None:
@@ -201,7 +202,7 @@ class LeaseApi:
     def _request(
         self, method: str, path: str, body: bytes, request: web.Request
     ) -> Callable[[], Answer]:
-        """The request as something that can be applied now, later, or twice."""
+        """Return a function that applies the request, possibly late or twice."""
         namespace = request.match_info["namespace"]
         name = request.match_info.get("name", "")
         if self.tokens is not None and _token(request) not in self.tokens:
@@ -230,7 +231,7 @@ class LeaseApi:
         return web.json_response(answer.body, status=answer.status)
 
     async def _hang(self, request: web.Request) -> web.StreamResponse:
-        """Never answer; the client goes away by itself, or with the connection after HANG_S."""
+        """Hold the request without an answer, at most HANG_S; then abort the connection."""
         self.answers[f"{request.method} none"] += 1
         gone = request.transport
         for _ in range(int(HANG_S * 10)):
@@ -281,8 +282,8 @@ def main() -> None:
     """Serve until SIGTERM; the first line of output is the URL."""
     parser = argparse.ArgumentParser(prog="python -m drills.lease_api")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="default: any")
-    parser.add_argument("--seed", type=int, default=0, help="of what is random")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random choices")
     arguments = parser.parse_args()
     asyncio.run(_serve(arguments.host, arguments.port, arguments.seed))
 

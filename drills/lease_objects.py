@@ -1,9 +1,9 @@
-"""What a Kubernetes API server does with Leases and pods, as far as a group can tell. Pure.
+"""The behaviour of a Kubernetes API server for Leases and pods, as far as a group needs it. Pure.
 
-The rules are those of its storage: every change raises one resource version for all objects, a
-write that changes nothing raises none; a PUT needs the version that it replaces; a PUT to a Lease
-that is not there *makes* it, unless it names a uid, which is then not the object's. Not here:
-validation of fields that a group does not use, watches, lists.
+The rules are those of its storage: every change increments one resource version for all objects; a
+write without a change does not. A PUT needs the version that it replaces. A PUT to a missing Lease
+*creates* it, unless it names a uid, which then does not match. Not implemented: validation of other
+fields, watches, lists.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class LeaseObjects:
     """Leases and pods by namespace and name."""
 
     def __init__(self, new_uid: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
-        """new_uid: of each new object."""
+        """new_uid: generates the uid of a new object."""
         self._leases: dict[tuple[str, str], dict[str, Any]] = {}
         self._labels: dict[tuple[str, str], dict[str, str]] = {}
         self.pods_are_made = False
-        """True: only pods that ``make_pod`` made are there; False: every pod is."""
+        """True: only pods from ``make_pod`` exist; False: every pod exists."""
         self._version = 1000
         self._new_uid = new_uid
 
@@ -43,7 +43,7 @@ class LeaseObjects:
         return _missing(LEASES, name) if found is None else Answer(200, copy.deepcopy(found))
 
     def post(self, namespace: str, body: dict[str, Any]) -> Answer:
-        """Make a Lease."""
+        """Create a Lease."""
         name = body.get("metadata", {}).get("name")
         if not isinstance(name, str) or not name:
             return failure(422, "Invalid", "metadata.name: required", LEASES, "")
@@ -55,7 +55,7 @@ class LeaseObjects:
         return self._make(namespace, name, body)
 
     def put(self, namespace: str, name: str, body: dict[str, Any]) -> Answer:
-        """Replace a Lease, or make it."""
+        """Replace or create a Lease."""
         metadata = body.get("metadata", {})
         found = self._leases.get((namespace, name))
         uid_there = "" if found is None else found["metadata"]["uid"]
@@ -87,21 +87,21 @@ class LeaseObjects:
         return Answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
     def make_pod(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
-        """A pod is there, with these labels and no others."""
+        """Create a pod with exactly these labels."""
         self._labels[namespace, name] = dict(labels)
         self._next_version()
 
     def remove_pod(self, namespace: str, name: str) -> None:
-        """A pod is gone, and its labels with it."""
+        """Remove a pod with its labels."""
         self._labels.pop((namespace, name), None)
         self._next_version()
 
     def labels(self, namespace: str, name: str) -> dict[str, str]:
-        """A pod's labels; none of one that is not there."""
+        """Return a pod's labels; empty for a missing pod."""
         return dict(self._labels.get((namespace, name), {}))
 
     def patch_pod(self, namespace: str, name: str, body: dict[str, Any]) -> Answer:
-        """Merge labels into a pod's."""
+        """Merge labels into those of a pod."""
         if self.pods_are_made and (namespace, name) not in self._labels:
             return _missing(PODS, name)
         labels = self._labels.setdefault((namespace, name), {})
@@ -134,7 +134,7 @@ class LeaseObjects:
 
 
 def failure(status: int, reason: str, message: str, kind: str, name: str) -> Answer:
-    """The body of a request that failed."""
+    """Build the answer to a request that failed."""
     return Answer(
         status,
         {

@@ -1,4 +1,4 @@
-"""For tests of programs that use Tidemark: the real store, never an imitation.
+"""Tools for tests of programs that use Tidemark. They run the real store, not an imitation.
 
     # conftest.py
     pytest_plugins = ["tidemark.testing.fixtures"]
@@ -10,8 +10,8 @@
             tidemark_store.clock.advance(3600)
             ...
 
-``tidemark_store`` is ``LocalStore``: both services inside the test's process, with a clock to move.
-``tidemark_node`` is ``LocalNode``: two real processes, which a test may kill.
+``tidemark_store`` is a ``LocalStore``: both services run in the test's process, with a clock that
+the test controls. ``tidemark_node`` is a ``LocalNode``: two real processes that a test may kill.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: each service of a drill comes through this package, and
-    starts half as fast with both services of ``LocalStore`` on board."""
+    """Import a name on first use. The services of a drill are started through this package, and
+    importing both services of ``LocalStore`` would double their start time."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

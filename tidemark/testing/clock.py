@@ -1,8 +1,8 @@
-"""A clock that a test moves: it goes with the machine's, plus what the test has added.
+"""A clock that a test can move: the machine's clocks plus what the test has added.
 
-It does not stand still. Flushes, polls and rates wait on real time whatever a test says, and a wall
-clock that lags behind the test's own ``time.time()`` would make messages older than the moment that
-asked for them. What a test adds is exact, and everything in the store sees it at its next look.
+It keeps running. Flushes, polls and rates wait on real time in any case, and a wall clock behind
+the test's own ``time.time()`` would make messages appear older than the request for them. The time
+that a test adds is exact, and the store uses it when it next reads the clock.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ class FakeClock(SystemClock):
         self._stepped_ms = 0
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once, on all clocks: delays fall due, sessions run out.
+        """Advance all clocks at once: delays become due, sessions expire.
 
-        A living member of a group whose session is shorter than that has expired, too, as after a
-        machine that was suspended: it joins again, and what it had not committed is delivered
-        again. Raises ValueError for less than 0: only a wall clock goes back, by ``step``.
+        A running member of a group with a shorter session expires, too, as after a suspend of the
+        machine: it joins again, and uncommitted messages are delivered again. Raises ValueError for
+        a negative value; only the wall clock can go back, with ``step``.
         """
         if seconds < 0:
-            raise ValueError(f"time does not pass backwards ({seconds} s); use step()")
+            raise ValueError(f"time cannot go back ({seconds} s); use step() for the wall clock")
         self._passed_ms += round(seconds * _MS)
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock alone, forward or back, as an operator or NTP would."""
+        """Move only the wall clock, forward or back, like an operator or NTP."""
         self._stepped_ms += round(seconds * _MS)
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC, as moved."""
+        """Milliseconds since 1970-01-01 UTC, including all moves."""
         return time.time_ns() // 1_000_000 + self._passed_ms + self._stepped_ms
 
     def monotonic(self) -> float:
-        """Seconds that never step back, as advanced."""
+        """Seconds of a monotonic clock, including ``advance``."""
         return time.monotonic() + self._passed_ms / _MS
 
     def boot_ms(self) -> int:
-        """Milliseconds since boot, as advanced."""
+        """Milliseconds since boot, including ``advance``."""
         return super().boot_ms() + self._passed_ms

@@ -13,14 +13,14 @@ from tidemark.testing.store import LocalStore
 
 @pytest.fixture
 def tidemark_settings() -> Mapping[str, object]:
-    """Settings of the broker that ``tidemark_store`` runs with; override it where others are meant:
+    """Settings of the broker for ``tidemark_store``. Override this fixture to change them:
     ``{"store.delay_levels": "1s 2s", "auto_create_topics": False}``."""
     return {}
 
 
 @pytest.fixture
 def tidemark_store(tmp_path: Path, tidemark_settings: Mapping[str, object]) -> Iterator[LocalStore]:
-    """An empty store inside this process, whose clock the test moves: ``clock.advance(3600)``."""
+    """An empty store in this process with a clock for the test: ``clock.advance(3600)``."""
     with LocalStore(tmp_path / "tidemark", settings=tidemark_settings) as store:
         yield store
 
@@ -34,6 +34,6 @@ def tidemark_node(tmp_path: Path) -> Iterator[LocalNode]:
 
 @pytest.fixture(scope="session")
 def tidemark_session_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNode]:
-    """One node for all tests of a session: faster; give every test topics of its own."""
+    """One node for all tests of a session, which is faster; use other topics in every test."""
     with LocalNode(tmp_path_factory.mktemp("tidemark")) as node:
         yield node

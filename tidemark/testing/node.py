@@ -1,7 +1,7 @@
-"""A node for tests: broker and reput as two child processes on a store of their own.
+"""A node for tests: broker and reput as two child processes with their own store.
 
-Real processes on a real directory, nothing in-process and nothing faked: what a test sees is what a
-deployment does, in about a second per start. Files are small, ports free ones of the loopback.
+Real processes on a real directory, without in-process parts or fakes: a test sees the behaviour of
+a deployment, at about a second per start. Files are small; ports are free loopback ports.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SMALL_STORE: Final = {
     "index_slots": 5_000,
     "index_entries": 20_000,
 }
-"""Files that are made in no time; a test of some size rolls through several."""
+"""Small files, which are created fast; a larger test uses several of them."""
 
 PORTS: Final = range(10_000, 32_000)
 _choosing: Final = threading.Lock()
 _next_port = 0
-"""After the ports that were named last; 0: none was."""
+"""The port after the last ones returned; 0 before the first call."""
 
 
 class NodeFailed(Exception):
-    """A service ended, or was not ready in time; the message holds its last words."""
+    """A service ended or was not ready in time; the message has its last log lines."""
 
 
 class LocalNode:
@@ -62,7 +62,7 @@ class LocalNode:
 
     @property
     def url(self) -> str:
-        """What ``tidemark.connect`` takes."""
+        """The URL for ``tidemark.connect``."""
         return f"http://127.0.0.1:{self._ports['api']}"
 
     def __enter__(self) -> LocalNode:
@@ -78,7 +78,7 @@ class LocalNode:
         self.close()
 
     def start(self) -> None:
-        """Start both services and wait until both are ready; on the same ports as before."""
+        """Start both services and wait until both are ready; a restart uses the same ports."""
         self._directory.mkdir(parents=True, exist_ok=True)
         if not self._ports:
             self._ports = dict(zip(("api", "broker", "reput"), free_ports(3), strict=True))
@@ -88,7 +88,7 @@ class LocalNode:
             self._wait_ready(role)
 
     def kill(self) -> None:
-        """SIGKILL to both: the crash that a program should survive. ``start`` brings them back."""
+        """Kill both with SIGKILL, as in a crash. ``start`` starts them again."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -96,7 +96,7 @@ class LocalNode:
         self._processes.clear()
 
     def stop(self) -> None:
-        """Stop in order: the broker, then reput, which dispatches what is left."""
+        """Stop in order: the broker, then reput, which dispatches the rest of the log."""
         for role in ("broker", "reput"):
             process = self._processes.pop(role, None)
             if process is None:
@@ -109,7 +109,7 @@ class LocalNode:
                 process.wait()
 
     def close(self) -> None:
-        """Stop, and remove what lies outside of ``directory``."""
+        """Stop, and remove the files outside ``directory``."""
         self.stop()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
@@ -118,7 +118,7 @@ class LocalNode:
         return self._processes[role].pid
 
     def log_text(self, role: str) -> str:
-        """All that a service has printed."""
+        """Return the whole output of a service."""
         path = self._directory / f"{role}.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -156,12 +156,12 @@ class LocalNode:
                 said = self.log_text(role)[-LOG_SHOWN:]
                 self.kill()
                 why = "was not ready in time" if status is None else f"ended with status {status}"
-                raise NodeFailed(f"{role} {why}. It said:\n{said}")
+                raise NodeFailed(f"{role} {why}. Its last output:\n{said}")
             time.sleep(POLL_S)
 
 
 def is_ready(admin_port: int) -> bool:
-    """Whether the service with this port for its probes says that it may be used."""
+    """Whether the service with this admin port reports that it is ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/ready", timeout=2) as answer:
             return int(answer.status) == 200
@@ -170,17 +170,17 @@ def is_ready(admin_port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Neighbouring ports that nobody listens on now.
+    """Return adjacent free loopback ports.
 
-    From below the range that the kernel gives to outgoing connections: one of those may have an
-    end there the moment we look away. Each worker of pytest-xdist has a share of its own, and a
-    process goes through its share before it names a port again: between a look at a port and the
-    start of whoever is to listen there, nobody else is given it.
+    They are below the range that the kernel uses for outgoing connections, because such a
+    connection could take a port at any moment. Each worker of pytest-xdist has its own share, and a
+    process cycles through its share before it returns a port again. So no other caller gets a port
+    between this check and the start of the server that will listen there.
     """
     global _next_port
     share = port_share(os.environ)
@@ -200,7 +200,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_share(environment: Mapping[str, str]) -> range:
-    """The ports that this process takes from: all, or its share as a worker of pytest-xdist."""
+    """The ports for this process: all, or its share as a worker of pytest-xdist."""
     worker = environment.get("PYTEST_XDIST_WORKER", "")
     if not worker.startswith("gw"):
         return PORTS

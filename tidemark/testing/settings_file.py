@@ -1,4 +1,4 @@
-"""Settings of a service as the text of its file. Pure."""
+"""Formats settings of a service as TOML. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def toml(values: Mapping[str, object]) -> str:
-    """Settings as TOML: scalars and lists first, then one table per map. None is left out."""
+    """Return settings as TOML: scalars and lists, then one table per map. None is omitted."""
     lines = [
         f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
         for name, value in values.items()

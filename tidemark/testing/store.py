@@ -1,9 +1,9 @@
-"""The real store inside the test's process: broker and reput on a directory, with a clock to move.
+"""The real store in the test's process: broker and reput on a directory, with a movable clock.
 
-The same services as a deployment's, on real files, over real HTTP; only their clock is the test's.
-They run in one thread with an event loop of its own, so that synchronous tests and asynchronous
-ones use the same store, and a test that blocks does not stop it. What cannot be had in-process is
-a crash: ``node.LocalNode`` is for that.
+The services are the real ones, with real files and HTTP; only their clock is the test's. They run
+in one thread with its own event loop, so that synchronous and asynchronous tests can use the store,
+and a test that blocks does not stop it. A crash is not possible in-process; use ``node.LocalNode``
+for that.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tidemark.testing.node import (
 )
 
 STORE_TABLE: Final = "store."
-"""Settings of this table hold for both services: they share the files."""
+"""Settings of this table apply to both services, because they share the files."""
 
 
 class LocalStore:
-    """Broker and reput on ``directory``, in a thread. Use it with ``with``, or start and stop."""
+    """Broker and reput on ``directory``, in a thread. Use ``with``, or ``start`` and ``stop``."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class LocalStore:
     ) -> None:
         """settings: of the broker, by name; ``{"store.delay_levels": "1s 2s"}`` for both services.
 
-        Raises BadConfig naming every mistake in them.
+        Raises BadConfig with all invalid settings.
         """
         self.clock = clock if clock is not None else FakeClock()
         self.store_dir = directory / "store"
-        # Not below directory: a socket's path has at most 108 bytes. Made at the first start.
+        # Not below directory: a socket's path has at most 108 bytes. Created at the first start.
         self._run_dir = Path(tempfile.gettempdir(), f"tidemark-{secrets.token_hex(4)}")
         api_port, broker_port, reput_port = free_ports(3)
         self._admin_ports = (broker_port, reput_port)
@@ -86,7 +86,7 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """What ``tidemark.connect`` takes."""
+        """The URL for ``tidemark.connect``."""
         return f"http://127.0.0.1:{self._broker_config.port}"
 
     def __enter__(self) -> LocalStore:
@@ -106,12 +106,12 @@ class LocalStore:
         self.close()
 
     def start(self) -> None:
-        """Start both services and wait until both are ready; on the same ports as before.
+        """Start both services and wait until both are ready; a restart uses the same ports.
 
-        Raises NodeFailed from what ended one of them, or if they are not ready in time.
+        Raises NodeFailed if one of them ends or they are not ready in time.
         """
         if self._thread is not None:
-            raise RuntimeError("the store runs already")
+            raise RuntimeError("the store is already running")
         self._failure = None
         self._thread = threading.Thread(target=self._run, name="tidemark-store", daemon=True)
         self._thread.start()
@@ -119,14 +119,14 @@ class LocalStore:
         for port in self._admin_ports:
             while not is_ready(port):
                 if not self._thread.is_alive() or time.monotonic() > deadline:
-                    self.stop()  # raises what ended it, if something did
+                    self.stop()  # raises the error of a service that ended
                     raise NodeFailed(f"the store was not ready within {START_TIMEOUT_S:.0f} s")
                 time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop in order: the broker, then reput, which dispatches what is left.
+        """Stop in order: the broker, then reput, which dispatches the rest of the log.
 
-        Raises NodeFailed if one of them had ended by itself: a test that passed by luck should not.
+        Raises NodeFailed if one of them had ended by itself, so that the test fails.
         """
         thread, self._thread = self._thread, None
         if thread is None:
@@ -140,23 +140,23 @@ class LocalStore:
             raise NodeFailed(f"the store ended by itself: {self._failure}") from self._failure
 
     def restart(self) -> None:
-        """Stop and start: what is in memory only is gone, what is in the log comes back."""
+        """Stop and start: state in memory is lost, state in the log is recovered."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop, and remove what lies outside of ``directory``."""
+        """Stop, and remove the files outside ``directory``."""
         try:
             self.stop()
         finally:
             shutil.rmtree(self._run_dir, ignore_errors=True)
 
     def _run(self) -> None:
-        """The thread: a loop with both services, until asked to stop or until one of them ends."""
+        """Run both services in this thread until asked to stop or until one of them ends."""
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for us
+        except BaseException as failure:  # noqa: BLE001 - raised again by ``stop``
             self._failure = failure
 
     async def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline: never a pause of a length that somebody guessed."""
+"""Waits for a condition with a deadline, instead of pausing for a guessed time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def wait_until(
     timeout_s: float = TIMEOUT_S,
     poll_s: float = POLL_S,
 ) -> None:
-    """Return as soon as condition() is true; AssertionError naming ``what`` after the deadline.
+    """Return as soon as condition() is true; raise AssertionError naming ``what`` on timeout.
 
-    What condition() raises ends the wait.
+    An exception of condition() ends the wait.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
-            # Not TimeoutError, which is an OSError: where a caller suppresses those of a server
-            # that is down, a wait that was in vain would pass for one that was not.
+            # Not TimeoutError, which is an OSError: a caller that suppresses the errors of a server
+            # that is down must not suppress this one.
             raise AssertionError(f"waited {timeout_s} s for {what}")
         time.sleep(poll_s)
