@@ -1,7 +1,7 @@
-"""A small cluster with five groups whose lag has five known causes, and the analytics run over it.
+"""A small cluster with five groups whose lag has five known causes, analysed by the lag analytics.
 
 ``python -m drills.lag`` (``make lag``) starts nodes, producers and consumers as real
-processes on the loopback, runs every job of the lag analytics over them, and ends with the report
-and a table: what was planted, what was found. Nothing is left running. The same stage serves the
-end-to-end test, which watches it through a Prometheus.
+processes on the loopback, runs every job of the lag analytics on them, and ends with the report and
+a table of planted and detected faults. All processes are stopped. The end-to-end test uses the same
+stage, observed through a Prometheus.
 """

@@ -1,6 +1,6 @@
 """``python -m drills.lag``: the cluster, the five groups, the analytics, the report.
 
-Ends with status 0 if every stage ran and every planted group was found as what it is; 1 if not.
+The exit status is 0 if every stage ran and every planted group was diagnosed correctly, else 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PERIOD_S: Final = 5.0
 MINUTES_MIN: Final = 2.5
 LOOK_S: Final = 0.5
 LATE_S: Final = 180.0
-"""So long evaluation may stand still at the end; how much it has left depends on the machine."""
+"""How long evaluation may make no progress at the end, which depends on the machine."""
 
 
 @click.command()
@@ -44,18 +44,18 @@ LATE_S: Final = 180.0
     type=click.FloatRange(2, 60),
     default=PERIOD_S,
     show_default=True,
-    help="Seconds between looks; all windows of the rules shrink with it from those made for 15.",
+    help="Seconds between samples; all windows of the rules, made for 15, shrink with it.",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/lag"),
     show_default=True,
-    help="A directory for each run is made in it.",
+    help="Directory in which each run creates its own.",
 )
 @click.option("--browser/--no-browser", default=True, help="Open the report if there is a display.")
 def main(minutes: float, period_s: float, out: Path, browser: bool) -> None:
-    """Run five groups that lag for five reasons, and let the analytics find them."""
+    """Run five groups that lag for five reasons, and let the analytics diagnose them."""
     signal.signal(signal.SIGTERM, _end)
     console = Console()
     directory = out / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -77,7 +77,7 @@ def main(minutes: float, period_s: float, out: Path, browser: bool) -> None:
 
 
 def _run(directory: Path, times: Times, console: Console) -> Path:
-    """The whole of it; the report's path. Raises StageFailed."""
+    """Do the whole run; return the report's path. Raises StageFailed."""
     began = time.monotonic()
     cluster_dir = directory / "cluster"
     with Live(console=console, refresh_per_second=2, transient=True) as live:
@@ -111,7 +111,7 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
                     load.kill_member()
                     cluster.stop_reput()
                     is_planted = True
-                doing = "faults are planted; watching" if is_planted else "all is well so far"
+                doing = "faults are planted; watching" if is_planted else "no faults yet"
                 if passed - looked_at > times.period_s:
                     looked_at = passed
                     show(doing, judge(PLANTED, newest(jobs.tables)))
@@ -119,7 +119,7 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
                     show(doing)
                 time.sleep(LOOK_S)
             _evaluate_all(jobs, show)
-            show("ending the streams after their batch")
+            show("stopping the streams after their batch")
             jobs.stop_streams()
             jobs.finish(show)
             report = jobs.report
@@ -130,8 +130,8 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
 
 
 def _evaluate_all(jobs: Pipeline, show: Callable[[str], None]) -> None:
-    """Wait until evaluation is through with what was seen up to now. Raises StageFailed if it
-    stands still."""
+    """Wait until all samples up to now are evaluated. Raises StageFailed if evaluation makes no
+    progress."""
     until = datetime.now(UTC)
     left_s, moved_at = jobs.left_s(until), time.monotonic()
     while left_s is None or left_s > 0:
@@ -142,11 +142,11 @@ def _evaluate_all(jobs: Pipeline, show: Callable[[str], None]) -> None:
         if left_s != before:
             moved_at = time.monotonic()
         elif time.monotonic() - moved_at > LATE_S:
-            raise StageFailed(f"evaluate stands still for {LATE_S:.0f} s: is this machine busy?")
+            raise StageFailed(f"no progress of evaluate for {LATE_S:.0f} s: is the machine busy?")
 
 
 def _check(*parts: StageCluster | Load | Pipeline) -> None:
-    """Raises StageFailed if something of them has ended."""
+    """Raise StageFailed if one of the parts has ended."""
     for part in parts:
         part.check()
 
@@ -158,7 +158,7 @@ def _has_display() -> bool:
 
 
 def _end(_signum: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends as Ctrl-C does: all that was started is ended first."""
+    """Handle SIGTERM like Ctrl-C: everything that was started is stopped first."""
     raise KeyboardInterrupt
 
 

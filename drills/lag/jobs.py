@@ -1,7 +1,7 @@
-"""The jobs of the lag analytics as processes: started, watched, stopped, with nothing left behind.
+"""Runs the jobs of the lag analytics as processes: start, watch, stop, without leftovers.
 
-Each is the command ``tidemark-analytics`` in a session of its own, so that a Ctrl-C reaches this
-process alone and the JVM and the Python workers of a job can be ended with it.
+Each is the command ``tidemark-analytics`` in its own session. So Ctrl-C reaches only this process,
+and the JVM and the Python workers of a job can be killed together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from drills.lag.processes import StageFailed
 
 STOP_S: Final = 120.0
-"""For the batch in hand of a stream."""
+"""Time limit for the current batch of a stream."""
 RUN_S: Final = 300.0
 LOOK_S: Final = 0.2
 SAID: Final = 4000
@@ -29,10 +29,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Job:
-    """One run of one job; what it says goes to ``<log_dir>/<name>.log``."""
+    """One run of one job; its output goes to ``<log_dir>/<name>.log``."""
 
     def __init__(self, name: str, arguments: Sequence[str], log_dir: Path) -> None:
-        """name: for people. arguments: of the command, the job's name first."""
+        """name: for messages. arguments: of the command, the job's name first."""
         self.name = name
         self._log = log_dir / f"{name}.log"
         with self._log.open("ab") as log:
@@ -46,25 +46,25 @@ class Job:
             )
 
     def said(self) -> str:
-        """The last of what it said."""
+        """Return the end of its output."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
 
     def check(self) -> None:
-        """Raises StageFailed if a job that goes on for ever has ended."""
+        """Raise StageFailed if a job that should run for ever has ended."""
         status = self._process.poll()
         if status is not None:
             raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
 
     def stop(self) -> None:
-        """Ask a stream to end after its batch. Raises StageFailed if it fails at that."""
+        """Ask a stream to end after its batch. Raises StageFailed if it fails."""
         self.check()
         self._process.send_signal(signal.SIGTERM)
         self._wait(STOP_S, lambda: None)
 
     def wait(self, meanwhile: Callable[[], None], timeout_s: float = RUN_S) -> None:
-        """Wait for a job that ends by itself. meanwhile: called again and again. Raises
-        StageFailed if it ends badly, or not in time."""
+        """Wait for a job that ends by itself. meanwhile: called repeatedly. Raises StageFailed if
+        it fails or does not end in time."""
         self._wait(timeout_s, meanwhile)
 
     def _wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
@@ -81,12 +81,12 @@ class Job:
             raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
 
     def close(self) -> None:
-        """End whatever is left of it: JVM and workers too."""
+        """Kill all of its remaining processes, including JVM and workers."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def _die_with_parent() -> None:
-    """In the child: SIGTERM when this process is gone; the JVM ends with its Python."""
+    """Make the kernel send SIGTERM to the child when this process ends; the JVM ends with it."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""What the tables say of each group, held against what was planted. Pure, but for reading tables.
+"""Compares the analytics' result for each group with the planted fault. Pure except for reads.
 
-The last tick decides: a fault is found when its status stands at the end.
+The last tick decides: a fault counts as detected if its status holds at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from drills.lag.plan import Planted
 
 LOOK_BACK: Final = timedelta(minutes=10)
 HIDDEN_LEAST: Final = 300
-"""Messages: some seconds of either topic's traffic."""
+"""Number of messages: some seconds of either topic's traffic."""
 
 
 class Found(NamedTuple):
-    """One pair at its last tick."""
+    """One group–topic pair at its last tick."""
 
     group: str
     topic: str
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     facts: dict[str, Any]
     """Its row of pair_lag."""
     stages: dict[str, Any]
-    """Its row of stages; empty if it has none."""
+    """Its row of stages; empty if there is none."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """One planted group: what was found, and what is wrong with that."""
+    """The result for one planted group, and how it differs from the expectation."""
 
     planted: Planted
     found: Found | None
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 
 def newest(tables: Path) -> list[Found]:
-    """Every pair at its last tick, of the last minutes that were evaluated."""
+    """Return every pair at its last tick, from the last evaluated minutes."""
     root = TableRoot(tables)
     mark = root.watermark("pair_lag")
     if mark is None:
@@ -59,13 +59,13 @@ def newest(tables: Path) -> list[Found]:
 
 
 def judge(planted: Iterable[Planted], found: Iterable[Found]) -> list[Verdict]:
-    """Each planted group against what was found of it."""
+    """Compare each planted group with its result."""
     by_key = {each.key: each for each in found}
     verdicts = []
     for each in planted:
         got = by_key.get((each.group, each.topic, each.broker))
         verdicts.append(
-            Verdict(each, got, ["nothing is known of it"] if got is None else _wrong(each, got))
+            Verdict(each, got, ["there is no result for it"] if got is None else _wrong(each, got))
         )
     return verdicts
 
@@ -81,14 +81,14 @@ def _wrong(planted: Planted, found: Found) -> list[str]:
         wrong.append(f"skew {facts['skew_kind']} instead of {planted.skew_kind}")
     if planted.stuck_queues != (facts["stuck"] or 0):
         wrong.append(f"{facts['stuck']} queues stuck instead of {planted.stuck_queues}")
-    # The others may have a few on their way at any instant.
+    # Other groups may have a few messages in transit at any time.
     if planted.hides != ((facts["hidden_lag"] or 0) >= HIDDEN_LEAST):
         wrong.append(f"hidden lag is {facts['hidden_lag']}")
     return wrong
 
 
 def others(tables: Path, planted: Iterable[Planted]) -> list[Found]:
-    """Pairs with an alarm that nobody planted; retry topics of the groups among them."""
+    """Return pairs with an alarm that was not planted, including retry topics of the groups."""
     keys = {(each.group, each.topic, each.broker) for each in planted}
     return [
         each
@@ -102,7 +102,7 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _last(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each pair the row with the latest tick."""
+    """Return the row with the latest tick of each pair."""
     latest: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
         known = latest.get(_key(row))

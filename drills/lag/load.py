@@ -1,6 +1,6 @@
 """Producers and consumers of the stage: one thread with a loop, and a member that can be killed.
 
-A pace is a target: a loop that comes late sends what it owes. Everything runs until ``close``.
+Rates are targets: a loop that is late sends the missing messages. Everything runs until ``close``.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tidemark.formats.message import Message
 TICK_S: Final = 0.2
 BODY: Final = b"x" * 20
 IN_FLIGHT_MAX: Final = 256
-"""Of the slow group: what it leaves undone soon is more, so that most of it waits in the broker
-behind its handler."""
+"""For the slow group. It is small, so that most of its backlog waits in the broker and not in the
+client behind its handler."""
 SETUP_S: Final = 60.0
 REST_S: Final = 0.5
-"""Between two lives of the poisoned program."""
+"""Pause between two runs of the crashing program."""
 _CLIENT_LOG: Final = logging.getLogger("tidemark.client")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 
 
 class Poisoned(Exception):
-    """What the handler of the poisoned group says of its message."""
+    """Raised by the handler of the poisoned group for its message."""
 
 
 class Load:
-    """All traffic. What goes wrong in the background is kept, and raised by ``check``."""
+    """All traffic. Errors in the background are stored, and raised by ``check``."""
 
     def __init__(self, orders: Sequence[str], payments: str, times: Times, directory: Path) -> None:
-        """orders, payments: URLs of the nodes that have the topic."""
+        """orders, payments: URLs of the nodes that have these topics."""
         self._orders, self._payments, self._times = list(orders), payments, times
         self._directory = directory
         self._loop = asyncio.new_event_loop()
@@ -56,11 +56,11 @@ class Load:
         self._failed: dict[str, BaseException] = {}
         self._doomed: subprocess.Popen[bytes] | None = None
         self.sent = {plan.ORDERS: 0, plan.PAYMENTS: 0}
-        """Messages acknowledged, by topic."""
-        self._told: logging.Handler | None = None
+        """Acknowledged messages by topic."""
+        self._log_handler: logging.Handler | None = None
 
     def __enter__(self) -> Load:
-        self._tell_elsewhere()
+        self._redirect_log()
         self._thread.start()
         try:
             self._run(self._set_up())
@@ -83,7 +83,7 @@ class Load:
         self.close()
 
     def close(self) -> None:
-        """Everything ends."""
+        """Stop everything."""
         self.kill_member()
         if self._loop.is_closed():
             return
@@ -91,36 +91,36 @@ class Load:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
-        self._tell_as_before()
+        self._restore_log()
 
     def kill_member(self) -> None:
-        """The only member of ``stopped`` dies without a word."""
+        """Kill the only member of ``stopped`` with SIGKILL."""
         if self._doomed is not None and self._doomed.poll() is None:
             self._doomed.kill()
             self._doomed.wait()
 
     def plant_poison(self) -> None:
-        """Send the message at which the poisoned group fails."""
+        """Send the message that the poisoned group cannot process."""
         self._run(self._send_poison())
 
     def check(self) -> None:
-        """Raises StageFailed with what went wrong in the background."""
+        """Raise StageFailed for an error in the background."""
         for name, error in self._failed.items():
             raise StageFailed(f"{name} ended: {error!r}") from error
 
-    def _tell_elsewhere(self) -> None:
-        """What clients log goes to a file: the poisoned one has much to say."""
-        self._told = logging.FileHandler(self._directory / "load.log", encoding="utf-8")
-        _CLIENT_LOG.addHandler(self._told)
+    def _redirect_log(self) -> None:
+        """Redirect the clients' log to a file, because the poisoned one logs much."""
+        self._log_handler = logging.FileHandler(self._directory / "load.log", encoding="utf-8")
+        _CLIENT_LOG.addHandler(self._log_handler)
         _CLIENT_LOG.propagate = False
 
-    def _tell_as_before(self) -> None:
-        if self._told is not None:
-            _CLIENT_LOG.removeHandler(self._told)
-            self._told.close()
+    def _restore_log(self) -> None:
+        if self._log_handler is not None:
+            _CLIENT_LOG.removeHandler(self._log_handler)
+            self._log_handler.close()
             _CLIENT_LOG.propagate = True
 
-    # -- beginning and end ------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(SETUP_S)
@@ -141,7 +141,7 @@ class Load:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _set_up(self) -> None:
-        """Topics and groups, each as its plan says; groups begin at the end of what there is."""
+        """Create topics and groups by the plan; groups start at the current end."""
         objective_ms = self._times.objective_ms
         async with tidemark.connect(self._orders) as client:
             await client.create_topic(plan.ORDERS, queues=plan.ORDERS_QUEUES)
@@ -172,12 +172,12 @@ class Load:
                 await asyncio.sleep(TICK_S)
 
     async def _send(self, client: Client, topic: str, numbers: range, queues: int) -> None:
-        """One message for each number, to the queue that is its turn."""
+        """Send one message per number, to the queues in turn."""
         by_queue: dict[int, list[NewMessage]] = {}
         for number in numbers:
             by_queue.setdefault(number % queues, []).append(NewMessage(BODY))
         for queue, messages in by_queue.items():
-            # A node that is busy for a moment is no end of the load: what it misses is not sent.
+            # The load survives a node that is busy for a moment; these messages are not sent.
             with contextlib.suppress(TidemarkError):
                 await client.send_many(topic, messages, queue=queue)
                 self.sent[topic] += len(messages)
@@ -209,12 +209,12 @@ class Load:
         ):
             free_at = loop.time()
             async for batch in messages.batches(8):
-                # From when the last one ended, not from now: a loop that comes late catches up.
+                # Relative to the end of the last one, so that a late loop catches up.
                 free_at = max(free_at, loop.time() - 1) + len(batch) / per_s
                 await asyncio.sleep(max(0.0, free_at - loop.time()))
 
     async def _crash_again_and_again(self) -> None:
-        """The poisoned group's program: handles all queues beside each other, dies, comes back."""
+        """Run the poisoned group's program: handle all queues concurrently, crash, restart."""
         async with tidemark.connect(self._orders) as client:
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -230,7 +230,7 @@ class Load:
                 await asyncio.sleep(REST_S)
 
     def _start_doomed(self) -> None:
-        """The member that is killed later: a process of its own."""
+        """Start the member that is killed later, as a separate process."""
         log = self._directory / "stopped.log"
         with log.open("wb") as file:
             self._doomed = subprocess.Popen(
@@ -248,9 +248,9 @@ class Load:
 
 async def _handle(message: Message) -> None:
     if plan.POISON_KEY in message.keys:
-        raise Poisoned(f"{message.body!r} is no number")
+        raise Poisoned(f"{message.body!r} is not a number")
 
 
 def _die_with_parent() -> None:
-    """In the child: SIGKILL when this process is gone."""
+    """Make the kernel kill the child with SIGKILL when this process ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

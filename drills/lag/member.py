@@ -10,7 +10,7 @@ import tidemark
 
 
 async def read(topic: str, group: str, session_ms: int, urls: Sequence[str]) -> None:
-    """Take all that comes, for ever."""
+    """Consume all messages for ever."""
     async with (
         tidemark.connect(list(urls)) as client,
         client.subscribe(topic, group=group, session_ms=session_ms) as messages,

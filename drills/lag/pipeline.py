@@ -1,8 +1,8 @@
-"""The chain over the stage: which jobs run, with which arguments, in which order. Nothing is faked:
-the same commands as in a deployment.
+"""Runs the analytics jobs over the stage: which jobs, with which arguments, in which order. They
+are the same commands as in a deployment.
 
-``collect`` and ``evaluate`` run beside each other while samples come, and until they are through
-with them; then ``rollup``, ``forecast`` and ``report`` run once.
+``collect`` and ``evaluate`` run concurrently while samples arrive, and until they have processed
+all. Then ``rollup``, ``forecast`` and ``report`` run once.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from drills.lag.processes import Target
 
 LOCAL: Final = (
     *("--master", "local[2]", "--driver-memory", "1g", "--conf", "spark.ui.enabled=false"),
-    # Jobs of a minute are most of all a JVM that warms up: a third less CPU without the second
-    # compiler (forecast: 15 s of CPU instead of 23 s).
+    # Short jobs consist mostly of JVM warm-up: without the second compiler they need a third less
+    # CPU (forecast: 15 s of CPU instead of 23 s).
     *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
 )
 BUCKETS: Final = 2
-"""Forty series: more buckets would be more tasks and no more work."""
+"""There are forty series: more buckets would be more tasks without more work."""
 OPEN_TICKS: Final = 3
-"""A tick is closed by a later one of every broker, which a batch brings later still."""
+"""A tick is closed by a later one of every broker, which arrives with a later batch."""
 
 
 class Source(NamedTuple):
-    """What collect reads."""
+    """The source that collect reads."""
 
     name: str
     options: Mapping[str, str]
 
 
 def scraping(directory: Path, targets: Sequence[Target], times: Times) -> Source:
-    """The nodes' own /metrics. Writes the file of targets, in the form of Prometheus' discovery."""
+    """Scrape the nodes' own /metrics; writes the targets file in the format of Prometheus."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "targets.json"
     entries = [
@@ -57,10 +57,10 @@ def scraping(directory: Path, targets: Sequence[Target], times: Times) -> Source
 
 
 class Pipeline:
-    """All jobs of one run. ``close`` ends what still runs."""
+    """All jobs of one run. ``close`` stops those that still run."""
 
     def __init__(self, directory: Path, source: Source, times: Times) -> None:
-        """directory: tables, checkpoints, logs and the report go below it."""
+        """directory: contains tables, checkpoints, logs and the report."""
         self.tables, self.report_dir = directory / "tables", directory / "report"
         self._checkpoints, self._logs = directory / "checkpoints", directory / "logs"
         self._source, self._times = source, times
@@ -75,53 +75,53 @@ class Pipeline:
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """The report as HTML."""
         return self.report_dir / "report.html"
 
     @property
     def facts(self) -> Path:
-        """The same as JSON."""
+        """The report as JSON."""
         return self.report_dir / "report.json"
 
     def start_collect(self) -> None:
-        """Samples into tables, from now on."""
+        """Start the stream that writes samples to tables."""
         self._streams.append(self._job("collect", *self._collect()))
 
     def start_evaluate(self) -> None:
-        """Tables into statuses, from now on; needs tables that ``collect`` has begun."""
+        """Start the stream that evaluates tables; needs tables from ``collect``."""
         self._streams.append(self._job("evaluate", *self._evaluate()))
 
     @property
     def has_samples(self) -> bool:
-        """Whether ``collect`` has written some."""
+        """Whether ``collect`` has written samples."""
         made = (self.tables / "_root.json").exists()
         return made and TableRoot(self.tables).has("positions")
 
     def is_through(self, until: datetime) -> bool:
-        """Whether all is evaluated that was seen up to then, but for ticks that are still open."""
+        """Whether all samples up to then are evaluated, except for ticks that are still open."""
         left_s = self.left_s(until)
         return left_s is not None and left_s <= 0
 
     def left_s(self, until: datetime) -> float | None:
-        """How much of what was seen up to then is not evaluated; None: nothing is."""
+        """Seconds of samples up to then that are not evaluated; None: none is evaluated."""
         mark = TableRoot(self.tables).watermark("pair_lag")
         if mark is None:
             return None
         return (until - mark).total_seconds() - OPEN_TICKS * self._times.period_s
 
     def check(self) -> None:
-        """Raises StageFailed if a stream has ended."""
+        """Raise StageFailed if a stream has ended."""
         for job in self._streams:
             job.check()
 
     def stop_streams(self) -> None:
-        """Both end after their batch in hand; ``collect`` first."""
+        """Stop both after their current batch; ``collect`` first."""
         while self._streams:
             self._streams[0].stop()
             self._streams.pop(0)
 
     def finish(self, meanwhile: Callable[[str], None]) -> None:
-        """What is done once. meanwhile: called again and again with which job it is."""
+        """Run the final jobs. meanwhile: called repeatedly with the current job."""
         jobs: tuple[tuple[str, Sequence[str]], ...] = (
             ("rollup", self._batch()),
             ("forecast", self._batch()),
@@ -136,7 +136,7 @@ class Pipeline:
                 job.close()
 
     def close(self) -> None:
-        """End whatever runs."""
+        """Kill all running jobs."""
         for job in self._streams:
             job.close()
         self._streams.clear()

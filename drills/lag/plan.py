@@ -1,7 +1,7 @@
-"""What is planted, and what must be found of it. Pure.
+"""The planted faults and their expected diagnoses. Pure.
 
-Set ``g0`` is a master and a slave with the topic ``orders``, read by four groups; set ``g1`` is a
-node alone with the topic ``payments``, whose reput stands still from the beginning of the watch.
+Set ``g0`` is a master and a slave with the topic ``orders``, read by four groups. Set ``g1`` is a
+single node with the topic ``payments``, whose reput is stopped when the faults are planted.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ PAYMENTS: Final = "payments"
 ORDERS_QUEUES: Final = 8
 PAYMENTS_QUEUES: Final = 4
 ORDERS_PER_S: Final = 80.0
-"""Messages per second: ten for each queue."""
+"""Messages per second: ten per queue."""
 PAYMENTS_PER_S: Final = 20.0
 SLOW_SHARE: Final = 0.8
-"""Of the input, what the slow group gets done."""
+"""Share of the input that the slow group processes."""
 POISON_QUEUE: Final = 3
 POISON_KEY: Final = "poison"
 DEFAULT_PERIOD_S: Final = 15.0
-"""Between two looks where nobody says otherwise; all windows of the rules are made for it."""
+"""Default time between samples, for which all windows of the rules are made."""
 
 
 class Planted(NamedTuple):
-    """One group on one topic: what is done to it, and what the analytics must say."""
+    """One group on one topic: its fault, and the expected result of the analytics."""
 
     group: str
     topic: str
     broker: str
     what: str
-    """For people, in a few words."""
+    """Short description of the fault."""
     status: Status
     blamed: Stage | None
-    """Where its messages spend their time; None: nowhere, it keeps pace."""
+    """The stage in which its messages spend their time; None if it keeps up."""
     skew_kind: str | None = None
     stuck_queues: int = 0
     hides: bool = False
-    """Messages are stored that no lag shows, since they are not dispatched."""
+    """Whether stored messages are missing in its lag because they are not dispatched."""
 
 
-HEALTHY: Final = Planted("healthy", ORDERS, "g0", "reads whatever comes", Status.OK, None)
+HEALTHY: Final = Planted("healthy", ORDERS, "g0", "reads all messages", Status.OK, None)
 SLOW: Final = Planted(
     "slow",
     ORDERS,
     "g0",
-    f"gets {SLOW_SHARE:.0%} of the input done",
+    f"processes {SLOW_SHARE:.0%} of the input",
     Status.FALLING_BEHIND,
     Stage.PROCESSING,
 )
@@ -65,7 +65,7 @@ POISON: Final = Planted(
     "poison",
     ORDERS,
     "g0",
-    f"fails at one message of queue {POISON_QUEUE} again and again",
+    f"fails repeatedly at one message of queue {POISON_QUEUE}",
     Status.STALLED,
     Stage.PROCESSING,
     skew_kind="poison_message",
@@ -75,7 +75,7 @@ HIDDEN: Final = Planted(
     "hidden",
     PAYMENTS,
     "g1",
-    "has read all that is dispatched; reput stands still",
+    "has read all that is dispatched; reput is stopped",
     Status.OK,
     Stage.DISPATCH,
     hides=True,
@@ -84,7 +84,7 @@ PLANTED: Final = (HEALTHY, SLOW, STOPPED, POISON, HIDDEN)
 
 
 class Times(NamedTuple):
-    """How fast everything is watched. All windows of the rules shrink with the period."""
+    """Durations of a run. All windows of the rules shrink with the period."""
 
     period_s: float
     watch_s: float
@@ -92,26 +92,26 @@ class Times(NamedTuple):
 
     @property
     def calm_s(self) -> float:
-        """Everything is well for so long before the faults come."""
+        """How long the run is healthy before the faults."""
         return max(14.0, 5 * self.period_s)
 
     @property
     def factor(self) -> float:
-        """How much faster than by default."""
+        """Speed-up against the default."""
         return DEFAULT_PERIOD_S / self.period_s
 
     @property
     def objective_ms(self) -> int:
-        """Lag objective of the groups on ``orders``: the slow one passes it after a sixth of the
-        time that the rules' five minutes take, and the others are far from it."""
+        """Lag objective of the groups on ``orders``. The slow group exceeds it after a sixth of the
+        rules' five minutes; the other groups stay far below."""
         return max(4000, round(10_000 / self.factor))
 
     @property
     def session_ms(self) -> int:
-        """After which the killed member is forgotten."""
+        """Session after which the killed member is removed."""
         return max(3000, round(30_000 / self.factor))
 
     @property
     def crash_s(self) -> float:
-        """How long the program of the poisoned group lives between two crashes."""
+        """Time between two crashes of the poisoned group's program."""
         return max(4.0, 12.0 / self.factor)

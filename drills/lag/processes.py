@@ -1,6 +1,6 @@
-"""The nodes of the stage: a master and a slave, and a node alone, each of real processes.
+"""The nodes of the stage: a master and a slave, and a single node, all as real processes.
 
-They end with this process, however it ends. Logs and stores lie below the directory given.
+They end with this process, however it ends. Logs and stores are below the given directory.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ STORE: Final[Mapping[str, object]] = {
     "index_slots": 5_000,
     "index_entries": 20_000,
 }
-"""Small files: made in no time on any disk."""
+"""Small files, which are created fast on any disk."""
 
 
 class StageFailed(Exception):
-    """Something did not come about; the message says what, and what the services said last."""
+    """An expected state was not reached; the message has the reason and the services' output."""
 
 
 class Target(NamedTuple):
-    """One process that is asked for metrics, and the four labels it gets."""
+    """One process that is scraped, and its four labels."""
 
     broker: str
     replica: str
@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str]:
-        """As discovery sets them."""
+        """Labels as set by service discovery."""
         return {
             "cluster": CLUSTER,
             "broker": self.broker,
@@ -66,7 +66,7 @@ class StageNode:
     """One node: its settings, processes and addresses."""
 
     def __init__(self, name: str, broker: str, directory: Path, ports: Mapping[str, int]) -> None:
-        """broker: the set it belongs to. ports: by what they are for, see ``PORTS``."""
+        """broker: the set of the node. ports: by purpose, see ``PORTS``."""
         self.name, self.broker, self.directory, self.ports = name, broker, directory, dict(ports)
         self.store_dir = directory / "store"
         # Not below directory: a socket's path has at most 108 bytes.
@@ -76,15 +76,15 @@ class StageNode:
 
     @property
     def api_url(self) -> str:
-        """Of the broker's API."""
+        """URL of the broker's API."""
         return f"http://127.0.0.1:{self.ports['api']}"
 
     def admin_url(self, service: str) -> str:
-        """Of a service's probes and metrics."""
+        """URL of a service's probes and metrics."""
         return f"http://127.0.0.1:{self.ports[service]}"
 
     def configure(self, cluster: Mapping[str, object] | None) -> None:
-        """Write settings; cluster: its table, None for a node alone."""
+        """Write the settings. cluster: its table; None for a single node."""
         for service in ALONE if cluster is None else GROUPED:
             values: dict[str, object] = {
                 "store_dir": str(self.store_dir),
@@ -114,20 +114,20 @@ class StageNode:
             )
 
     def targets(self) -> list[Target]:
-        """Whom to ask for metrics."""
+        """Return the scrape targets."""
         return [
             Target(self.broker, self.name, service, self.ports[service])
             for service in self.services
         ]
 
     def close(self) -> None:
-        """End its processes, and remove what lies outside of its directory."""
+        """Kill its processes, and remove the files outside its directory."""
         for service in self.services.values():
             service.kill(again=False)
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def said(self) -> str:
-        """The last words of its services."""
+        """Return the end of its services' output."""
         return "\n".join(
             f"--- {self.name} {name} ({'runs' if service.alive else 'does not run'})\n"
             f"{service.said(1500)}"
@@ -136,10 +136,10 @@ class StageNode:
 
 
 class StageCluster:
-    """``with StageCluster(directory) as cluster``: all nodes, ready and in sync."""
+    """All nodes, ready and in sync inside the ``with`` block."""
 
     def __init__(self, directory: Path) -> None:
-        """directory: everything lies below it; made if it is not there."""
+        """directory: contains all files; created if it does not exist."""
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(3 * len(PORTS))
         each = [
@@ -185,32 +185,32 @@ class StageCluster:
         self.close()
 
     def close(self) -> None:
-        """End all processes."""
+        """Kill all processes."""
         for node in self.nodes:
             node.close()
 
     @property
     def orders_urls(self) -> list[str]:
-        """API of the nodes of ``g0``, the present master first if it is known."""
+        """API URLs of the nodes of ``g0``."""
         return [node.api_url for node in (self.master, self.slave)]
 
     def targets(self) -> list[Target]:
-        """Every process."""
+        """Return the targets of all processes."""
         return [target for node in self.nodes for target in node.targets()]
 
     def stop_reput(self) -> None:
-        """Reput of ``g1`` stands still from now on."""
+        """Stop reput of ``g1`` with SIGSTOP."""
         self.solo.services["reput"].send(signal.SIGSTOP)
 
     def check(self) -> None:
-        """Raises StageFailed if a process has ended."""
+        """Raise StageFailed if a process has ended."""
         for node in self.nodes:
             for name, service in node.services.items():
                 if not service.alive:
                     raise StageFailed(f"{name} of {node.name} has ended.\n{node.said()}")
 
     def serving(self) -> StageNode | None:
-        """The master of ``g0``: its broker accepts sends."""
+        """Return the master of ``g0``, whose broker accepts sends; None if there is none."""
         for node in (self.master, self.slave):
             if ask(f"{node.admin_url('broker')}/primary")[0] == 200:
                 return node
@@ -226,7 +226,7 @@ class StageCluster:
             time.sleep(POLL_S)
 
     def _missing(self) -> str | None:
-        """What is not as it should be; None: all is."""
+        """Return what is not ready yet; None if all is ready."""
         for node in self.nodes:
             for service in node.services:
                 if ask(f"{node.admin_url(service)}/ready")[0] != 200:
@@ -240,7 +240,7 @@ class StageCluster:
 
 
 def ask(url: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a GET; status 0: no answer."""
+    """Return status and JSON of a GET; status 0 without an answer."""
     call = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(call, timeout=TIMEOUT_S) as answer:

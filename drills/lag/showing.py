@@ -1,4 +1,4 @@
-"""The terminal while the stage runs, and the table of findings at its end."""
+"""The terminal output during a run, and the table of findings at its end."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ COLOURS: Final = {
     Level.INFO: "cyan",
     Level.NONE: "green",
 }
-TOLD_EVERY_S: Final = 15.0
-"""Where the output is no terminal."""
+REPORT_EVERY_S: Final = 15.0
+"""Interval of lines if the output is not a terminal."""
 
 
 class Board:
-    """What is going on: a line, a bar, and what the analytics say so far."""
+    """The current state: a line, a progress bar, and the diagnoses so far."""
 
     def __init__(self, watch_s: float) -> None:
         """watch_s: how long samples are taken."""
         self._watch_s = watch_s
-        self._doing, self._passed_s, self._told_s = "", 0.0, 0.0
+        self._doing, self._passed_s, self._reported_s = "", 0.0, 0.0
         self._verdicts: list[Verdict] = []
 
     def now(self, doing: str, passed_s: float, verdicts: list[Verdict] | None) -> bool:
-        """Take news; verdicts: None if there are none since the last time. Whether a line is due
-        where nobody looks on: something else is done, or some time has passed."""
-        is_news = doing != self._doing or passed_s - self._told_s >= TOLD_EVERY_S
+        """Update the state. verdicts: None if they have not changed.
+
+        Returns whether a line is due without a terminal: the activity has changed or some time has
+        passed.
+        """
+        is_news = doing != self._doing or passed_s - self._reported_s >= REPORT_EVERY_S
         self._doing, self._passed_s = doing, passed_s
         if verdicts is not None:
             self._verdicts = verdicts
         if is_news:
-            self._told_s = passed_s
+            self._reported_s = passed_s
         return is_news
 
     def line(self) -> Text:
-        """All of it in one line, for a log."""
+        """The state in one line, for a log."""
         said = [
             f"{each.planted.group} {'–' if each.found is None else each.found.facts['status']}"
             for each in self._verdicts
@@ -53,11 +56,11 @@ class Board:
         return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *said]))
 
     def table(self) -> RenderableType:
-        """To be shown."""
-        # The watch is most of a run; what comes after it takes its time too, longer on a busy
-        # machine, and the clock goes on.
+        """The state as a renderable for a terminal."""
+        # The watch takes most of a run. The steps after it take time too, more on a busy machine,
+        # while the clock continues.
         said = Text(f"{self._passed_s:4.0f} s, watching {self._watch_s:.0f} s  {self._doing}")
-        # Padded by nothing: a bar alone ends no line.
+        # Padding of 0, because a bar alone does not end its line.
         done_s = min(self._passed_s, self._watch_s)
         bar = Padding(ProgressBar(self._watch_s, done_s, width=60), 0)
         return Group(said, bar, _so_far(self._verdicts)) if self._verdicts else Group(said, bar)
@@ -65,7 +68,7 @@ class Board:
 
 def _so_far(verdicts: Sequence[Verdict]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("group", "what it does", "says the analytics", "messages", "age"):
+    for name in ("group", "planted", "status", "messages", "age"):
         table.add_column(name, justify="right" if name in ("messages", "age") else "left")
     for planted, found, _ in verdicts:
         facts = {} if found is None else found.facts
@@ -80,7 +83,7 @@ def _so_far(verdicts: Sequence[Verdict]) -> Table:
 
 
 def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
-    """What was planted, what was found."""
+    """Build the table of planted and detected faults."""
     table = Table(title="Findings", title_justify="left")
     for name in ("", "group", "planted", "status", "blamed", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("", "group", "status", "blamed"))

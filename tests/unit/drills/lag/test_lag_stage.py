@@ -146,18 +146,18 @@ def test_the_table_of_findings_shows_what_is_wrong(tmp_path: Path) -> None:
     console.file.close()
     text = console.export_text()
     assert text.count("found") == len(PLANTED) - 1
-    assert "nothing is known of it" in text
-    assert "about 700 messages" in text, "what no lag shows is told"
+    assert "there is no result for it" in text
+    assert "about 700 messages" in text, "lags that have no figure are explained"
     assert "about 1 messages" not in text, "a few are on their way at any instant"
 
 
 def test_the_clock_goes_on_after_the_watch() -> None:
     # It stood at "240 s" for minutes while the last jobs ran.
     board = showing.Board(240.0)
-    board.now("all is well so far", 240.0, None)
+    board.now("no faults yet", 240.0, None)
     assert board.now("34 s left to evaluate", 251.0, None)
     assert not board.now("34 s left to evaluate", 252.0, None)
-    assert board.now("34 s left to evaluate", 266.0, None), "told again after a while"
+    assert board.now("34 s left to evaluate", 266.0, None), "reported again after a while"
     board.now("rollup, job 1 of 3", 423.0, None)
     console = Console(record=True, width=100, quiet=False, file=None)
     with console.capture() as shown:
@@ -189,9 +189,9 @@ def test_a_slow_evaluation_is_waited_for_and_one_that_stands_still_is_not(
     monkeypatch.setattr(
         "drills.lag.__main__.time.sleep", lambda _: clock.__setitem__(0, clock[0] + 100.0)
     )
-    told: list[str] = []
+    reports: list[str] = []
     marks = _Marks(None, 500.0, 400.0, 400.0, 300.0, 200.0, 100.0, -5.0)
-    stage._evaluate_all(marks, told.append)  # type: ignore[arg-type]
-    assert "300 s left to evaluate" in told
-    with pytest.raises(StageFailed, match="stands still"):
-        stage._evaluate_all(_Marks(400.0), told.append)  # type: ignore[arg-type]
+    stage._evaluate_all(marks, reports.append)  # type: ignore[arg-type]
+    assert "300 s left to evaluate" in reports
+    with pytest.raises(StageFailed, match="no progress of evaluate"):
+        stage._evaluate_all(_Marks(400.0), reports.append)  # type: ignore[arg-type]
