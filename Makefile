@@ -32,7 +32,7 @@ $(RUN_STAMP): requirements.lock pyproject.toml deploy/docker/locked.py $(SPEEDUP
 	@$(BIN)/pip install --require-hashes -r $(VENV)/run.lock | awk '/^ *(Downloading|Installing|Successfully)/ {print; fflush()}'
 	@echo "Installing into $(VENV): 3 of 3, Tidemark itself; the compiler takes half a minute"
 	@$(BIN)/pip install --quiet --no-build-isolation --no-deps -e .
-	@$(BIN)/python -c 'from tidemark.formats import twins; print("Pure Python runs:", twins.WHY_PURE) if twins.WHY_PURE else None'
+	@$(BIN)/python -c 'from tidemark.formats import native; print("Pure Python runs:", native.WHY_PURE) if native.WHY_PURE else None'
 	@touch $(RUN_STAMP)
 
 $(STAMP): $(RUN_STAMP)
@@ -51,12 +51,12 @@ setup: $(STAMP) ## Make the virtual environment .venv and install into it
 run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
-# What encodes, reads, checks or dispatches records, where the compiled twins are at work.
+# What encodes, reads, checks or dispatches records, where the native implementation is used.
 PURE_TESTS := $(addprefix tests/unit/,broker client files formats reput state) tests/golden \
 	tests/simulation --ignore-glob='tests/simulation/test_replication*'
 
 # Three workers on two cores: tests of processes wait more than they compute.
-test: analytics ## Run all tests, first the pure twins', then all; missing tools are named
+test: analytics ## Run all tests, first with the pure implementation, then all; missing tools are named
 	@failed=0; \
 	TIDEMARK_PURE=1 $(BIN)/pytest -n 3 --dist loadgroup $(PURE_TESTS) || failed=1; \
 	$(BIN)/pytest -n 3 --dist loadgroup && exit $$failed

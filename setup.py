@@ -1,8 +1,8 @@
 """What pyproject.toml cannot say: compiled modules, and the names of packages in a wheel.
 
-- The compiled twins of tidemark.formats are built where there is a C compiler, else left out. A
-  failed build is no failed install: the pure Python originals run then, and
-  ``tidemark.formats.twins`` says so.
+- The native modules of tidemark.formats are built if there is a C compiler. A failed build does
+  not fail the install: the pure Python implementation is used then, and
+  ``tidemark.formats.native.WHY_PURE`` has the reason.
 - A wheel has ``services``, ``shared``, ``analytics`` and ``drills`` below ``tidemark``: a user's
   project with a ``services/`` of its own would otherwise hide them (docs/decisions/0034).
 """

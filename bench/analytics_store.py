@@ -25,7 +25,7 @@ from bench.dispatch import Log, Shape
 from bench.harness import Figure, Options, interleave, of_ratios, options, report
 from bench.servers import work_dir
 from services.reput.config import ReputConfig
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
 
 RECORDS_GOAL: Final = 1e6
@@ -159,7 +159,7 @@ def _measure(given: Options, log: Log) -> int:
         to the sink noop, planning included. The baseline is one process with pread of 2 MiB.""",
         quick=given.quick,
         versions={"PySpark": pyspark.__version__, "pyarrow": pyarrow.__version__},
-        notes=[] if twins.COMPILED else [twins.WHY_PURE],
+        notes=[] if native.COMPILED else [native.WHY_PURE],
     )
 
 

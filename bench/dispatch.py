@@ -26,7 +26,7 @@ from shared.files.recovery import recover
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
-from tidemark.formats import batch, properties, twins
+from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import parse
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
     ]
     series = [] if given.quick else _series(step_size)
-    implementation = "native" if twins.COMPILED else "pure"
+    implementation = "native" if native.COMPILED else "pure"
     return report(
         "dispatch",
         figures,

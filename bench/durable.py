@@ -36,7 +36,7 @@ from shared.files.store_dir import StoreDir
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.clock import SystemClock
-from tidemark.formats import batch, properties, twins
+from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
@@ -238,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cold = opened.enter_context(closing(Log(root / "cold", warm_up=False)))
         bare = opened.enter_context(closing(Bare(root / "bare")))
         raw = entry(BODY_SIZE)
-        record = bytes(twins.runs_size([log.run_of(raw)], record_crc=True))
+        record = bytes(native.runs_size([log.run_of(raw)], record_crc=True))
         seen: dict[int, list[Rate]] = {waiters: [] for waiters in WAITERS}
 
         def on_loop(waiters: int) -> float:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from bench.harness import Figure, Series, interleave, of_ratios, options, report
 from bench.servers import SERVER_CORE, pin_to
-from tidemark.formats import batch, properties, twins
+from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
@@ -48,7 +48,7 @@ class Encoding:
             [_run(body_size, batch_size, number * batch_size, named=named)]
             for number in range(BATCHES)
         ]
-        self._sizes = [twins.runs_size(runs, record_crc=record_crc) for runs in self._runs]
+        self._sizes = [native.runs_size(runs, record_crc=record_crc) for runs in self._runs]
         self._mapping = mmap.mmap(-1, max(MAPPING_SIZE, 2 * max(self._sizes)))
         # Touched before, because the cost of page faults is not part of encoding.
         self._mapping.write(bytes(len(self._mapping)))
@@ -89,7 +89,7 @@ class Encoding:
         return rounds * BATCHES * self._batch_size / seconds
 
     def _encode(self, view: memoryview | bytearray, runs: list[Run], at: int) -> None:
-        twins.encode_runs(
+        native.encode_runs(
             view,
             runs,
             firsts=(7,),
@@ -159,11 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for setting in ("off", "on")
     ]
-    implementation = "native" if twins.COMPILED else "pure"
+    implementation = "native" if native.COMPILED else "pure"
     return report(
         "encode",
         figures,
-        f"""twins.encode_runs ({implementation}) of one run of 256 messages at a time into a mapping
+        f"""encode_runs ({implementation}) of one run of 256 messages at a time into a mapping
         of {MAPPING_SIZE >> 20} MiB of anonymous memory, filled again and again, {size >> 20} MiB of
         records per run; {BATCHES} different batches in turn; one core. Each body's CRC is computed,
         and with record CRC on that of the whole record too. The baseline copies the same records'

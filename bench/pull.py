@@ -16,7 +16,7 @@ import tidemark
 from bench.harness import Figure, Series, interleave, options, report
 from bench.load import Shape, produce
 from bench.servers import Compared, Node, pin_to_load_core
-from tidemark.formats import twins
+from tidemark.formats import native
 
 CONNECTIONS: Final = 4
 """Each reads one queue; with a single one the server would wait while the answer is read."""
@@ -163,7 +163,7 @@ def one_answer(address: tuple[str, int], topic: str) -> bytes:
         head = answer.index(b"\r\n\r\n") + 4
         while len(answer) < head + _number(_LENGTH, answer):
             answer += connection.recv(_BUFFER_SIZE)
-    messages = twins.decode_messages(answer[head:])
+    messages = native.decode_messages(answer[head:])
     if [message.queue_offset for message in messages] != list(range(MESSAGES_MAX)):
         raise ValueError(f"{len(messages)} messages, or others than were asked for")
     return answer
@@ -196,7 +196,7 @@ def decode_rate(records: bytes, seconds: float) -> float:
     began = time.perf_counter()
     end, count = began + seconds, 0
     while (now := time.perf_counter()) < end:
-        count += len(twins.decode_messages(records))
+        count += len(native.decode_messages(records))
     return count / (now - began)
 
 

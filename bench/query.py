@@ -28,7 +28,7 @@ from shared.files.recovery import recover
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import SystemClock
-from tidemark.formats import batch, properties, twins
+from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.hosts import parse
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what: [(size, statistics.median(found[f"{name} {size}"])) for size in sizes]
         for name, what in (("key", "by key"), ("id", "by unique id"), ("dict", "dict and pread"))
     }
-    implementation = "native" if twins.COMPILED else "pure"
+    implementation = "native" if native.COMPILED else "pure"
     return report(
         "query",
         figures,

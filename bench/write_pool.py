@@ -20,7 +20,7 @@ from shared.files.positions import Positions
 from shared.files.store_config import StoreConfig
 from shared.files.store_dir import StoreDir
 from tidemark.errors import FileNotReady
-from tidemark.formats import batch, properties, twins
+from tidemark.formats import batch, native, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import parse
 from tidemark.formats.runs import Run
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in FILLED_WAYS[1:]:
         key, plain = f"{FILLING}: {name}", f"{FILLING}: {PLAIN}"
         figures.append(Figure(key, "MB/s", found[key], None, PLAIN, found[plain]))
-    implementation = "native" if twins.COMPILED else "pure"
+    implementation = "native" if native.COMPILED else "pure"
     return report(
         "write_pool",
         figures,

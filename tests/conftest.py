@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.support.groups import GroupScheduling
-from tidemark.formats import twins
+from tidemark.formats import native
 
 FULL_PERCENT: Final = 84
 """Below the 85 % at which a broker deletes log files that are not old."""
@@ -51,7 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_report_header() -> list[str]:
     """Which twin the tests run with, but for those that try both; a disk that is too full."""
     return [
-        f"twins: {'compiled' if twins.COMPILED else 'pure (' + twins.WHY_PURE + ')'}",
+        f"twins: {'compiled' if native.COMPILED else 'pure (' + native.WHY_PURE + ')'}",
         *_full_disk(),
     ]
 
@@ -82,7 +82,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def pytest_sessionstart() -> None:
-    """Where everything is required, compiled twins that are not built are a failure."""
+    """Where everything is required, native modules that are not built are a failure."""
     required = os.environ.get("TIDEMARK_REQUIRE_ALL") == "1"
-    if required and not twins.COMPILED and os.environ.get("TIDEMARK_PURE", "") in ("", "0"):
-        raise pytest.UsageError(twins.WHY_PURE)
+    if required and not native.COMPILED and os.environ.get("TIDEMARK_PURE", "") in ("", "0"):
+        raise pytest.UsageError(native.WHY_PURE)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from analytics.schema import TIME
-from tidemark.formats import hashing, twins
+from tidemark.formats import hashing, native
 from tidemark.formats.outline import ROW, Outlines
 
 ROWS: Final = np.dtype(
@@ -120,7 +120,7 @@ class RecordColumns:
 
     def property(self, name: bytes) -> pa.Array:
         """The property's texts; null where a record has none."""
-        values = twins.property_values(self._view, self._found.rows, wanted=name)
+        values = native.property_values(self._view, self._found.rows, wanted=name)
         present = np.frombuffer(values.present, np.uint8)
         validity = np.packbits(present, bitorder="little")
         return pa.Array.from_buffers(

@@ -39,7 +39,7 @@ from services.broker.traces import HEADER as TRACE_HEADER
 from services.broker.traces import Traces
 from services.broker.unique_ids import UniqueIds
 from tidemark.errors import TidemarkError
-from tidemark.formats import twins
+from tidemark.formats import native
 
 SEND_PATH: Final = ("/v1/topics/", "/messages")
 """What stands before and behind the topic in the path of a send."""
@@ -154,7 +154,7 @@ class SendCall:
         rules, unique_ids = self._rules, self._unique_ids
         maker = unique_ids.maker
         if encoding is Encoding.MSGPACK:
-            plain = twins.read_plain(
+            plain = native.read_plain(
                 body,
                 message_size_max=rules.message_size_max,
                 properties_size_max=self._properties_size_max,

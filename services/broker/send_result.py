@@ -24,7 +24,7 @@ from tidemark.errors import (
     StoreError,
     TidemarkError,
 )
-from tidemark.formats import batch, hosts, ids, properties, twins
+from tidemark.formats import batch, hosts, ids, native, properties
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
@@ -88,7 +88,7 @@ class SendResult:
         if appended is None or len(self._runs) > 1 or self._waits is not None:
             return cast(bytes, msgpack.packb(self.as_dict()))
         run = self._runs[0]
-        return twins.pack_answer(
+        return native.pack_answer(
             run.entries,
             appended.sizes,
             level=self.level.value,

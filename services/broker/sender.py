@@ -34,7 +34,7 @@ from tidemark.errors import (
     StoreError,
     WriteFailed,
 )
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
 from tidemark.formats.send_back import RECORD_ROOM
@@ -305,7 +305,7 @@ class SendCounts:
         else:
             self._count_kinds(topic, request, waits, counters.messages)
         counters.received_bytes(appended.end - appended.start)
-        counts = twins.body_size_counts(request.entries, SIZE_BUCKETS)
+        counts = native.body_size_counts(request.entries, SIZE_BUCKETS)
         total = counts.pop()
         if message_count == 1:
             self._message_size.observe(total)

@@ -25,7 +25,7 @@ from shared.files.index import Asked, Budget, IndexReader
 from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
 from tidemark.errors import DispatchBehind, Overloaded
-from tidemark.formats import batch, delay, ids, properties, twins
+from tidemark.formats import batch, delay, ids, native, properties
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hosts import Host
 from tidemark.formats.record import Checks, Record
@@ -309,7 +309,7 @@ def walk(
 
     Raises CorruptRecord.
     """
-    walked = twins.walk(
+    walked = native.walk(
         reader.window(at, end),
         at=at,
         checks=Checks(body_crc=False, record_crc=False),

@@ -30,7 +30,7 @@ from shared.files.mapped_file_queue import zero_range
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import DiskFull, HaltedReplica
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.formats.record import Checks
@@ -125,7 +125,7 @@ def _walk_to(log: LogFiles, start: int, point: int) -> int:
     view = log.view(file_start)[: point - file_start]
     at = start
     while at < point:
-        found = twins.walk(
+        found = native.walk(
             view[at - file_start :],
             at=PhysicalOffset(at),
             # Borders alone are looked for; whether the records are sound recovery has said.

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidemark.errors import CorruptRecord
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.record import BLANK_SIZE, Checks
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset
@@ -167,7 +167,7 @@ class WholeRecords:
     def _judge(self, window: memoryview, at: int, checks: Checks) -> tuple[int, Stop, str, int]:
         """Size of the leading whole records, why they end, and the last one's store time."""
         try:
-            planned = twins.plan_range(
+            planned = native.plan_range(
                 window,
                 at=PhysicalOffset(at),
                 checks=checks,
@@ -177,7 +177,7 @@ class WholeRecords:
             )
         except CorruptRecord:
             # A name that dispatch refuses; as bytes of the log the record may be sound.
-            walked = twins.walk(
+            walked = native.walk(
                 window,
                 at=PhysicalOffset(at),
                 checks=checks,

@@ -27,7 +27,7 @@ from shared.runtime.health import Health
 from shared.runtime.traced_ranges import TracedRange, TracedRanges
 from tidemark.errors import FlushFailed, OutOfResources, ReplacedPositions, StoreError
 from tidemark.formats.checkpoint import Slot, Trouble
-from tidemark.formats.twins import COMPILED
+from tidemark.formats.native import COMPILED
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

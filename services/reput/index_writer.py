@@ -26,13 +26,13 @@ from shared.files.disk import MappedRegion
 from shared.files.store_dir import StoreDir
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.filenames import index_name, parse_index_name
 from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
 """Blocks of entries are reserved in such steps: about 200,000 entries."""
-LOOKED_AT_MAX: Final = 2_000_000 if twins.COMPILED else 100_000
+LOOKED_AT_MAX: Final = 2_000_000 if native.COMPILED else 100_000
 """Entries looked at one by one at a start: at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2

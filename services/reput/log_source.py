@@ -20,11 +20,11 @@ from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.filenames import offset_name
+from tidemark.formats.native import plan_range, walk
 from tidemark.formats.plan import Plan, PlannedRange, QueueKey
 from tidemark.formats.queue_unit import Unit
 from tidemark.formats.record import BLANK_SIZE, peek_store_timestamp
 from tidemark.formats.scan import Stop
-from tidemark.formats.twins import plan_range, walk
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 RECORDS_MAX: Final = 1 << 18

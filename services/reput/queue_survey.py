@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from shared.files.disk import Disk
 from shared.files.queue_files import COPIED_MAX, QueueFiles
 from shared.files.queue_math import EVERYTHING, count_visible
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.filenames import offset_name, parse_offset_name
 from tidemark.formats.plan import QueueKey
 from tidemark.formats.queue_unit import Unit
@@ -169,7 +169,7 @@ def _units(found: Found) -> Units | None:
     finally:
         file.close()
     count = count_visible(memoryview(content), len(content) // UNIT_SIZE, EVERYTHING)
-    leading, leading_end = twins.leading_units(content, end=0, end_max=EVERYTHING)
+    leading, leading_end = native.leading_units(content, end=0, end_max=EVERYTHING)
     if leading < count:
         return None  # a hole, or units out of order: nothing short can be said of them
     behind = content[count * UNIT_SIZE :]
@@ -193,7 +193,7 @@ def leading_units(found: Found, end_max: int) -> Leading:
             view = files.region(start)
             if view is None:
                 break
-            in_file, end = twins.leading_units(view, end=end, end_max=end_max)
+            in_file, end = native.leading_units(view, end=end, end_max=end_max)
             count += in_file
             if in_file < found.file_size // UNIT_SIZE:
                 break

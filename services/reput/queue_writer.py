@@ -28,7 +28,7 @@ from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
 from tidemark.errors import QueueGap
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.plan import QueueKey, QueueRun
 from tidemark.formats.queue_unit import UNIT, Unit, pre_blank_run
@@ -37,7 +37,7 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 RESERVE_STEP: Final = 16 * 1024
 """Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
 
-LOOKED_AT_MAX: Final = 20_000_000 if twins.COMPILED else 2_000_000
+LOOKED_AT_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
 """Units looked at one by one at a start: less than half a second, of a disk or of Python."""
 
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]

@@ -20,7 +20,7 @@ from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import CorruptRecord
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import BLANK_SIZE, Checks, Kind, Outcome, Record
 from tidemark.offsets import PhysicalOffset
@@ -129,7 +129,7 @@ class CommitLogReader:
         """
         if checks is None:
             checks = self.checks_at(offset)
-        found = twins.read_record(self.window(offset, end), at=offset, checks=checks)
+        found = native.read_record(self.window(offset, end), at=offset, checks=checks)
         if found is not None:
             return found
         # Judged once more: a CPU with weak ordering may show the position before the bytes. Bytes
@@ -146,7 +146,7 @@ class CommitLogReader:
         """The record at offset, checked; None if no record begins there. offset is
         what somebody typed: only a missing file raises CorruptRecord."""
         view = self.window(offset, end)
-        return twins.read_record(view, at=offset, checks=self.checks_at(offset))
+        return native.read_record(view, at=offset, checks=self.checks_at(offset))
 
     def _judge(
         self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks

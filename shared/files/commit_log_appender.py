@@ -23,7 +23,7 @@ from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.files.write_pool import WritePool
 from tidemark.errors import MessageTooLarge
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.record import BLANK_SIZE
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
@@ -123,7 +123,7 @@ class CommitLogAppender(LogWriter):
 
     def size_of(self, runs: Sequence[Run]) -> int:
         """Bytes that the runs' records take in this log. Raises RecordError, BadBatch."""
-        return twins.runs_size(runs, record_crc=self._record_crc)
+        return native.runs_size(runs, record_crc=self._record_crc)
 
     def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
         """Put the runs' records behind one another in one file; publish WRITTEN, or leave that to
@@ -139,7 +139,7 @@ class CommitLogAppender(LogWriter):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         at, current = self._appended.end, self._current
-        total = twins.runs_size(runs, record_crc=self._record_crc)
+        total = native.runs_size(runs, record_crc=self._record_crc)
         if total == 0:
             return Placed(PhysicalOffset(at), b"")
         if current is None or at + total + BLANK_SIZE > current + self._file_size:
@@ -169,7 +169,7 @@ class CommitLogAppender(LogWriter):
             own, own_firsts = self.on_new_file(PhysicalOffset(start))
             runs, firsts = [*own, *runs], [*own_firsts, *firsts]
             before = sum(run.message_count for run in own)
-        total = twins.runs_size(runs, record_crc=self._record_crc)
+        total = native.runs_size(runs, record_crc=self._record_crc)
         if at + total + BLANK_SIZE > start + self._file_size:
             raise self._too_large(total + at - start)
         buffer = self._room_for(total)
@@ -211,7 +211,7 @@ class CommitLogAppender(LogWriter):
         store_timestamp_ms: int,
     ) -> bytes:
         """The records for physical offset at, filling buffer; their sizes."""
-        return twins.encode_runs(
+        return native.encode_runs(
             buffer,
             runs,
             firsts=firsts,

@@ -19,7 +19,7 @@ from shared.state.records import (
     SnapshotPart,
     StateRecordUnreadable,
 )
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset
@@ -56,7 +56,7 @@ def _state_bodies(files: LogFiles, start: int) -> Iterator[bytes]:
     while files.start_of(at) in known:
         file_start = files.start_of(at)
         view = files.view(file_start)
-        walked = twins.walk(
+        walked = native.walk(
             view[at - file_start :],
             at=PhysicalOffset(at),
             checks=CHECKS,

@@ -18,7 +18,7 @@ from shared.files.disk import Disk, File, MappedRegion
 from shared.files.torn_record import unwritten_at
 from shared.files.valid_end import FirstRecord
 from tidemark.errors import CorruptRecord, StrayFile, WrongFileSize
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.filenames import RUNNING_SIGN, offset_name, parse_offset_name
 from tidemark.formats.plan import Plan
 from tidemark.formats.record import Checks, Kind
@@ -242,7 +242,7 @@ def walk(
                 progress(at - start, total)
                 reported = at
             continue
-        found = twins.walk(
+        found = native.walk(
             view,
             at=PhysicalOffset(at),
             checks=Checks(record_crc=judged),
@@ -297,7 +297,7 @@ def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Sum
     if proven <= 0 and not judged:
         return None
     try:
-        planned = twins.plan_range(
+        planned = native.plan_range(
             view[: min(SUMMED_SIZE, proven) if proven > 0 else SUMMED_SIZE],
             at=PhysicalOffset(at),
             # Where nothing proves a record, its record CRC does; one without ends this pass.

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.queue_math import is_filler
 from tidemark.errors import CorruptRecord, DamagedFile
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.queue_unit import UNIT, Unit
 from tidemark.formats.record import Kind
 from tidemark.formats.record_layout import LONG
@@ -259,7 +259,7 @@ class _Scan:
         window, window_at = _NO_WINDOW, 0
         judged_again = -1
         while True:
-            found = twins.select(
+            found = native.select(
                 rest[self.looked * UNIT_SIZE :],
                 offset + self.looked,
                 window,

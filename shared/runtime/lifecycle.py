@@ -19,7 +19,7 @@ import uvloop
 
 from shared.runtime.bus_error import name_bus_errors
 from tidemark.errors import BadConfig, PartEnded, TidemarkError
-from tidemark.formats import twins
+from tidemark.formats import native
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +97,10 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
     0 after an orderly stop, 2 for a mistake of the operator (configuration), 1 for what the disk
     or the store did. Our own bugs pass through: the interpreter ends with 1 and their traceback.
     """
-    if twins.WHY_PURE:
+    if native.WHY_PURE:
         log.warning(
-            "the pure Python twins of the hot functions run, many times slower",
-            extra={"event": "pure-twins", "reason": twins.WHY_PURE},
+            "the pure Python implementation of the hot functions is used, many times slower",
+            extra={"event": "pure-twins", "reason": native.WHY_PURE},
         )
     name_bus_errors(_report)
     before_s = sys.getswitchinterval()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.formats import twins
+from tidemark.formats import native
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEEDUPS = Path("tidemark/formats/speedups")
@@ -78,7 +78,7 @@ def sanitized() -> Path:
         pytest.skip(reason)
     found = build(ROOT, ROOT / "build" / "asan")
     built = {path.name.split(".")[0] for path in found.glob("*.so")}
-    assert built >= set(twins.MODULES), "one did not build"
+    assert built >= set(native.MODULES), "one did not build"
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WHICH = "from tidemark.formats import twins; print(twins.__file__, twins.WHY_PURE, sep='\\n')"
+WHICH = "from tidemark.formats import native; print(native.__file__, native.WHY_PURE, sep='\\n')"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_without_a_compiler_the_build_ends_well_and_twins_say_why_they_are_pure(
     assert not list(tree.rglob("*.so"))
     where, why = run(tree, "-c", WHICH).splitlines()
     assert Path(where).is_relative_to(tree)
-    assert "compiled twins are not built" in why
+    assert "the native modules are not built" in why
     assert "a C compiler" in why
 
 

@@ -18,7 +18,7 @@ import tidemark
 from tests.support import offline
 from tests.support.node import SMALL_STORE, Node, wait_until
 from tidemark.client.messages import NewMessage
-from tidemark.formats import twins
+from tidemark.formats import native
 
 KILLS = max(6, int(os.environ.get("TIDEMARK_CRASH_CYCLES", "8")) // 4)
 SEED = int(os.environ.get("TIDEMARK_CRASH_SEED", str(time.time_ns() % 1_000_000)))
@@ -46,8 +46,8 @@ class KilledReputNode(Node):
 async def test_a_kill_inside_an_insertion_loses_and_doubles_no_key(
     tmp_path: Path, between: str
 ) -> None:
-    if between == "instructions" and not twins.COMPILED:
-        pytest.skip(twins.WHY_PURE)
+    if between == "instructions" and not native.COMPILED:
+        pytest.skip(native.WHY_PURE)
     print(f"seed {SEED}, {KILLS} kills; again: TIDEMARK_CRASH_SEED={SEED} make crash")
     random, sent, hits = Random(SEED), 0, 0
     pure = {"TIDEMARK_PURE": "1"} if between == "lines" else {}

@@ -1,6 +1,6 @@
 """Cases for every twin: valid input, and the same cut, flipped, overwritten and made longer.
 
-One function per name in ``twins``. Each calls both twins with equal input through ``same``, which
+One function per name in ``native``. Each calls both twins with equal input through ``same``, which
 compares what they return or raise and what they leave in buffers. The input depends on nothing but
 the random numbers handed in. ``fuzz_twins`` runs them; nothing here knows about sanitizers.
 """
@@ -545,4 +545,4 @@ FUZZERS: Final[dict[str, Callable[[Random, Same, int], None]]] = {
     "select": fuzz_select,
     "walk": fuzz_walk,
 }
-"""By name in ``twins``; rounds scale how many cases each makes."""
+"""By name in ``native``; rounds scale how many cases each makes."""

@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1, help="how many cases, as a factor")
     parser.add_argument("--speedups", help="directory of the compiled modules to test")
-    parser.add_argument("--only", help="one function of tidemark.formats.twins")
+    parser.add_argument("--only", help="one function of tidemark.formats.native")
     options = parser.parse_args()
     if options.speedups:
         sys.meta_path.insert(0, OnlyFrom(options.speedups))

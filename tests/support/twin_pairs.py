@@ -1,4 +1,4 @@
-"""Every function of ``tidemark.formats.twins``: its pure original beside its compiled twin."""
+"""Every function of ``tidemark.formats.native``: its pure original beside its compiled twin."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tidemark.formats import twins
+from tidemark.formats import native
 
 
 def function_pairs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
-    """(original, compiled) by name, as the two branches of ``twins`` import them.
+    """(original, compiled) by name, as the two branches of ``native`` import them.
 
     Raises ImportError if a compiled module is not built.
     """
@@ -28,8 +28,8 @@ def function_pairs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]
 
 
 def branches() -> tuple[dict[str, str], dict[str, str]]:
-    """What ``twins`` imports if it takes the compiled ones, and if not: module by name."""
-    tree = ast.parse(inspect.getsource(twins))
+    """What ``native`` imports if it takes the compiled ones, and if not: module by name."""
+    tree = ast.parse(inspect.getsource(native))
     (choice,) = (
         node
         for node in tree.body

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from tidemark.formats import twins
+from tidemark.formats import native
 
 
 def twins_of(module: str, pure: Callable[..., Any]) -> list[ParameterSet]:
     """The pure function and its namesake of ``speedups.module``, for ``parametrize``.
 
-    Where the compiled twins are not built, theirs is skipped with the reason; with
+    Where the native modules are not built, theirs is skipped with the reason; with
     TIDEMARK_REQUIRE_ALL in the environment it fails instead.
     """
     compiled = _compiled(module)
@@ -47,5 +47,5 @@ def _compiled(module: str) -> ModuleType | None:
 
 
 def _parameters(module: str, pure: object, compiled: object) -> list[ParameterSet]:
-    skip = pytest.mark.skipif(compiled is None, reason=twins.WHY_PURE or f"{module} is not built")
+    skip = pytest.mark.skipif(compiled is None, reason=native.WHY_PURE or f"{module} is not built")
     return [pytest.param(pure, id="pure"), pytest.param(compiled, id="compiled", marks=skip)]

@@ -48,7 +48,7 @@ from shared.state.json_cache import JsonCache
 from shared.state.records import STATE_TOPIC, StateRecordUnreadable
 from shared.state.state import BrokerState
 from tidemark.errors import DamagedFile, StoreMissing
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.checkpoint import (
     REGION_MAGIC,
     SIZE,
@@ -219,7 +219,7 @@ class OfflineStore:
                 break
             view = files.view(file_start)
             rest = view[at - file_start : limit - file_start if limit else None]
-            found = twins.walk(
+            found = native.walk(
                 rest,
                 at=PhysicalOffset(at),
                 checks=Checks(record_crc=judged and not crossing),

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from tidemark.client.tags import Wanted, passing
-from tidemark.formats import properties, twins
+from tidemark.formats import native, properties
 from tidemark.formats.message import Message, Source, iterate_records
 from tidemark.formats.record import UndecodableRecord
 from tidemark.formats.record_layout import Buffer
@@ -42,7 +42,7 @@ def decode_sound(records: Buffer) -> tuple[list[Message], UndecodableRecord | No
     Returns them and the error of that record; None if no record is damaged.
     """
     try:
-        return twins.decode_messages(records), None
+        return native.decode_messages(records), None
     except UndecodableRecord as error:
         damage = error
     sound: list[Message] = []

@@ -1,7 +1,7 @@
 """Validates and decodes a single record at a known place (docs/formats.md, 2.14). Pure.
 
 It is used by readers of single records: queries by key and by offset, the state in the log. The
-native implementation is ``speedups.checked``; ``twins`` chooses. ``scan`` reads many in a row.
+native implementation is ``speedups.checked``; ``native`` chooses. ``scan`` reads many in a row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They work on the whole file as a memoryview, with the numbers of slots and entries that the caller
 knows; ``index_file`` manages the rest of the file. ``speedups.index`` is the native implementation
-with the same contract; ``twins`` chooses. Invariants:
+with the same contract; ``native`` chooses. Invariants:
 
 - ``put_rows`` stores in this order: entries, slots, the header's ends, its counts. Each slot and
   header word is one aligned store. ``IndexFile.heal`` undoes what a kill between two stores leaves.

@@ -44,7 +44,7 @@ from tidemark.formats.index_chains import (
     swap_32,
     swap_64,
 )
-from tidemark.formats.twins import chains_are_sound, held_rows, look_up, put_rows
+from tidemark.formats.native import chains_are_sound, held_rows, look_up, put_rows
 
 __all__ = [
     "ENTRY_SIZE",

@@ -4,7 +4,7 @@
 avoid that: one pass over the sizes returns one row of numbers per record, and a second pass the
 values of one property. The caller then gathers the fixed fields with array operations. The rules of
 a valid record are those of ``record_check.validate``. The native implementation is
-``speedups.outline``; ``twins`` chooses.
+``speedups.outline``; ``native`` chooses.
 
 Step before: bytes of one commit log file, or adjacent records from a pull. Step after: columns of a
 table.

@@ -3,7 +3,7 @@
 The rules are those of docs/formats.md, sections 4 and 5 (store layout 5.4, 10.3). A record without
 transaction bits or with COMMIT gets a unit; these and PREPARED ones are indexed; ROLLBACK gets
 neither. An inner batch has no unit in an ordinary queue, because it counts as several messages. The
-native implementation is ``speedups.walk``; ``twins`` chooses.
+native implementation is ``speedups.walk``; ``native`` chooses.
 
 This is step (8) of the write path: ``reput`` reads up to the confirm offset, ``scan`` decodes the
 records, ``queue_writer`` and ``index_writer`` write what is planned here.

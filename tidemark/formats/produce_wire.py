@@ -3,7 +3,7 @@
 This is the fast path for what nearly every sender sends: msgpack, at most one queue, valid
 messages. It creates no maps or objects. ``read_plain`` accepts only requests that the broker's full
 check would accept with the same result. All others are left to that check, which accepts them or
-reports the error. The native implementation is ``speedups.wire``; ``twins`` chooses.
+reports the error. The native implementation is ``speedups.wire``; ``native`` chooses.
 
 In the write path this is step (2) for common requests, beside ``messages``; ``append`` assigns the
 queue offsets (3). ``pack_answer`` builds the answer of (7).

@@ -2,7 +2,7 @@
 
 A consume queue is an array of units; the index of a unit is the message's queue offset and is not
 stored in the unit. An all-zero unit is space that is not written yet. ``speedups.units`` is the
-native implementation of ``leading_units``; ``twins`` chooses.
+native implementation of ``leading_units``; ``native`` chooses.
 Step before: ``formats.scan`` finds the record. Step after: a pull reads the unit, then the record.
 """
 

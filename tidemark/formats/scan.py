@@ -3,7 +3,7 @@
 The rules are those of ``record.validate``, written out for speed: a valid record costs one unpack
 and a few searches; for an invalid one ``validate`` is called for the reason. Nothing is skipped:
 the scan ends at the first byte that is not a complete, valid record. The native implementation is
-``speedups.walk``; ``twins`` chooses.
+``speedups.walk``; ``native`` chooses.
 
 This is part of step (8) of the write path: ``reput`` reads up to the confirm offset, this module
 finds the records, ``plan`` derives the units and index rows.

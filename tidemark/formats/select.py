@@ -4,7 +4,7 @@ It implements the rules of docs/formats.md, section 11, that apply to one unit a
 an answer is full, which tags are wanted, and that a unit's record belongs to this queue and offset.
 The result is a list of ranges of the window, in which adjacent records are merged: a batch of 256
 messages is one range. CRCs are not checked here. The native implementation is ``speedups.select``;
-``twins`` chooses.
+``native`` chooses.
 
 In the read path this is between (8), in which reput appended the unit, and (9), in which the broker
 answers a pull.

@@ -13,7 +13,7 @@ from typing import Final
 
 from analytics.sources.store.files import StoreFiles
 from shared.files.disk import File
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.queue_unit import UNIT
 from tidemark.formats.record import peek_size
 from tidemark.offsets import UNIT_SIZE
@@ -111,7 +111,7 @@ def _is_record(file: File, start: int, file_start: int) -> bool:
     if not 0 < size <= RECORD_SIZE_MAX:
         return False
     raw = head if size <= len(head) else file.pread(size, start - file_start)
-    return twins.outline_records(raw, at=start, until=1, records_max=1).seen == 1
+    return native.outline_records(raw, at=start, until=1, records_max=1).seen == 1
 
 
 def _walked(file: File, start: int, wanted: int, file_start: int, limit: int) -> int | None:
@@ -122,7 +122,7 @@ def _walked(file: File, start: int, wanted: int, file_start: int, limit: int) ->
         raw = file.pread(min(size, room - at), at - file_start) if at < room else b""
         if not raw:
             return at
-        found = twins.outline_records(
+        found = native.outline_records(
             raw, at=at, until=wanted - at, records_max=len(raw), topics=frozenset()
         )
         at += found.end

@@ -26,7 +26,7 @@ from analytics.sources.store.files import StoreFiles
 from analytics.sources.store.options import StoreOptions
 from shared.files.disk import File
 from shared.files.os_disk import OsDisk
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.record import BLANK_SIZE, Checks, peek_size
 from tidemark.formats.scan import Stop
 
@@ -191,7 +191,7 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
             yield _hole(part, at, Gap.DAMAGED, why)
             return
         until, checks = _judged(part, at, options)
-        found = twins.outline_records(
+        found = native.outline_records(
             raw,
             at=at,
             until=until - at,

@@ -20,7 +20,7 @@ from analytics.sources.record_columns import repeated
 from analytics.sources.store.files import StoreFiles
 from analytics.sources.store.options import OFFSET_MAX, StoreOptions
 from shared.files.os_disk import OsDisk
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.queue_unit import PRE_BLANK_SIZE, UNIT
 from tidemark.offsets import UNIT_SIZE
 
@@ -78,7 +78,7 @@ def read(part: UnitPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
         if raw is None:
             yield hole_batch(_hole(part, unit_file, 0, Gap.VANISHED, "the file is gone"), schema)
             continue
-        count, _ = twins.leading_units(raw, end=0, end_max=part.end)
+        count, _ = native.leading_units(raw, end=0, end_max=part.end)
         units = np.frombuffer(raw, UNITS, count)
         is_message = (units["size"] != PRE_BLANK_SIZE) | (units["physical_offset"] != 0)
         numbers = (unit_file.start // UNIT_SIZE + np.arange(count, dtype=np.int64))[is_message]

@@ -25,7 +25,7 @@ from analytics.sources.topic.offsets import QueuePart
 from analytics.sources.topic.options import TopicOptions
 from analytics.sources.topic.pull import TopicClient, TopicUnreadable
 from tidemark.client.messages import RawPull
-from tidemark.formats import properties, twins
+from tidemark.formats import native, properties
 from tidemark.formats.record import Checks
 
 CHECKS: Final = Checks(record_crc=False, position=False)
@@ -95,7 +95,7 @@ class TopicReader:
 
     def _decoded(self, pulled: RawPull, part: QueuePart, at: int) -> RecordColumns:
         view = bytes(pulled.records)
-        found = twins.outline_records(
+        found = native.outline_records(
             view, at=None, until=len(view), records_max=len(view), verify=CHECKS
         )
         columns = RecordColumns(view, found)

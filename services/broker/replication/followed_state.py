@@ -16,7 +16,7 @@ from services.broker.open_store import OpenStore
 from services.broker.queue_offsets import Queue
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, EpochRecord, StateRecord
 from shared.state.state import BrokerState
-from tidemark.formats import twins
+from tidemark.formats import native
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
@@ -140,7 +140,7 @@ class FollowedState:
         at = max(dispatched, log.min_offset)
         while at < end:
             view = log.window(at, end)
-            walked = twins.walk(
+            walked = native.walk(
                 view,
                 at=at,
                 checks=Checks(body_crc=False, record_crc=False),  # recovery has judged them

@@ -16,7 +16,7 @@ from shared.state.state import BrokerState
 from shared.state.values import TopicConfig
 from tests.simulation.replication.machine import FILE_SIZE
 from tests.simulation.replication.violation import Violation
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.record import Checks
 from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset
@@ -50,7 +50,7 @@ class Confirmed:
         self.log += data
         while self._parsed < len(self.log):
             file_end = self._parsed - self._parsed % FILE_SIZE + FILE_SIZE
-            walked = twins.walk(
+            walked = native.walk(
                 bytes(self.log[self._parsed : file_end]),
                 at=PhysicalOffset(self._parsed),
                 checks=ALL_CHECKS,

@@ -15,7 +15,7 @@ from tests.support.runs import runs_of
 from tests.support.small_log import END, FILE_SIZE, Log, body_of_record, message
 from tests.support.small_log import log as log
 from tidemark.errors import CorruptRecord, FileNotReady, MessageTooLarge
-from tidemark.formats import record, twins
+from tidemark.formats import native, record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record_layout import BLANK_SIZE
 from tidemark.formats.runs import Run
@@ -386,6 +386,6 @@ class TestReading:
         def read_record(*_: object, **__: object) -> None:
             looks.append(1)
 
-        monkeypatch.setattr(twins, "read_record", read_record)
+        monkeypatch.setattr(native, "read_record", read_record)
         assert log.reader.record(offset, log.appender.written) is not None
         assert looks == [1]

@@ -131,7 +131,7 @@ def test_descriptors_are_allowed_as_far_as_the_system_lets_us() -> None:
 def test_a_service_says_once_that_the_pure_twins_run(
     why: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tidemark.formats.twins.WHY_PURE", why)
+    monkeypatch.setattr("tidemark.formats.native.WHY_PURE", why)
 
     async def good() -> None:
         pass

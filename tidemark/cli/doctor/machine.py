@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidemark import __version__
 from tidemark.cli.doctor.findings import Check, Finding, Level, unknown
-from tidemark.formats import twins
+from tidemark.formats import native
 
 MAPPED_FILES: Final = 64
 QUEUE_FILES: Final = 512
@@ -191,18 +191,18 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
 def python() -> Finding:
     """Report the Python version, and whether the native implementation is used."""
     cause = f"tidemark {__version__}, Python {platform.python_version()}"
-    if twins.WHY_PURE:
+    if native.WHY_PURE:
         return Finding(
             "python",
             Level.WARNING,
             "this process",
-            f"{cause}; {twins.WHY_PURE}",
+            f"{cause}; {native.WHY_PURE}",
             value="pure",
             limit="compiled",
             code="doctor-pure-twins",
             remedy="Use the image, or install a C compiler and build again.",
         )
-    return Finding("python", Level.OK, "this process", f"{cause}, compiled twins", "compiled")
+    return Finding("python", Level.OK, "this process", f"{cause}, native modules", "compiled")
 
 
 def _limit(value: int) -> str:

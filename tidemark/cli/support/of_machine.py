@@ -14,7 +14,7 @@ from tidemark import __version__
 from tidemark.cli.doctor.disk import mounted_at
 from tidemark.cli.support import redact
 from tidemark.cli.support.bundle import Bundle
-from tidemark.formats import twins
+from tidemark.formats import native
 
 PROC: Final = Path("/proc")
 KERNEL_FILES: Final = (
@@ -59,7 +59,7 @@ def versions(bundle: Bundle) -> None:
             "tidemark": __version__,
             "python": sys.version,
             "machine": platform.machine(),
-            "why_pure": twins.WHY_PURE or None,
+            "why_pure": native.WHY_PURE or None,
             "packages": dict(sorted(packages.items())),
         },
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tidemark.cli.doctor import machine
 from tidemark.cli.doctor.findings import Level
-from tidemark.formats import twins
+from tidemark.formats import native
 
 
 def test_a_clock_that_steps_while_it_is_watched_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_locked_memory_matters_only_where_the_settings_ask_for_it(
     assert found.level is Level.OK
 
 
-def test_pure_twins_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "WHY_PURE", "nobody compiled them")
+def test_the_pure_implementation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "WHY_PURE", "they were not compiled")
     found = machine.python()
     assert (found.level, found.code) == (Level.WARNING, "doctor-pure-twins")
-    assert "nobody compiled them" in found.cause
+    assert "they were not compiled" in found.cause

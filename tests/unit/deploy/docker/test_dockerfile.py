@@ -118,8 +118,8 @@ def test_every_package_is_installed_by_its_hash_and_none_is_built() -> None:
         assert locked or step.split()[-1] == "wheels/*.whl", step  # our own, just made
 
 
-def test_a_build_without_compiled_twins_fails() -> None:
-    assert "raise SystemExit(twins.WHY_PURE or 0)" in " ".join(STAGES["build"].texts("RUN"))
+def test_a_build_without_native_modules_fails() -> None:
+    assert "raise SystemExit(native.WHY_PURE or 0)" in " ".join(STAGES["build"].texts("RUN"))
 
 
 def copied(stage: Stage) -> list[str]:

@@ -36,7 +36,10 @@ def _why_pure() -> str:
             importlib.import_module(f"tidemark.formats.speedups.{name}")
         except ImportError as error:
             # -B: without it make considers everything up to date after a compiler was installed.
-            return f"compiled twins are not built ({error}); a C compiler and `make -B setup` do"
+            return (
+                f"the native modules are not built ({error}); "
+                "install a C compiler and run `make -B setup`"
+            )
     return ""
 
 

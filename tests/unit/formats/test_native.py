@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.fuzz_cases import FUZZERS
 from tests.support.twin_pairs import branches, function_pairs
 from tests.support.twins import twin_modules_of
-from tidemark.formats import twins
+from tidemark.formats import native
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEEDUPS = ROOT / "tidemark" / "formats" / "speedups"
@@ -27,7 +27,7 @@ except ImportError:
     if os.environ.get("TIDEMARK_REQUIRE_ALL") == "1":
         raise
     PAIRS = {}
-built = pytest.mark.skipif(not PAIRS, reason=twins.WHY_PURE or "not all twins are built")
+built = pytest.mark.skipif(not PAIRS, reason=native.WHY_PURE or "not all twins are built")
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -40,15 +40,15 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 def test_both_branches_offer_the_same_functions() -> None:
     compiled, original = branches()
     assert compiled.keys() == original.keys()
-    assert {name for name in twins.__all__ if not name.isupper()} == compiled.keys()
+    assert {name for name in native.__all__ if not name.isupper()} == compiled.keys()
 
 
 def test_every_module_is_a_source_with_a_stub_and_is_listed() -> None:
     sources = {path.stem for path in SPEEDUPS.glob("*.pyx")}
-    assert sources == {path.stem for path in SPEEDUPS.glob("*.pyi")} == set(twins.MODULES)
+    assert sources == {path.stem for path in SPEEDUPS.glob("*.pyi")} == set(native.MODULES)
     compiled, _ = branches()
     used = {module.rpartition(".")[2] for module in compiled.values()}
-    assert set(twins.MODULES) - used == {"checksum"}  # the others have it inlined
+    assert set(native.MODULES) - used == {"checksum"}  # the others have it inlined
 
 
 @built
