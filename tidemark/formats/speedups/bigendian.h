@@ -1,4 +1,4 @@
-/* Big-endian fields at any address. The caller has checked that they lie inside its buffer. */
+/* Big-endian fields at any address. The caller checks that they lie inside its buffer. */
 #ifndef TIDEMARK_BIGENDIAN_H
 #define TIDEMARK_BIGENDIAN_H
 

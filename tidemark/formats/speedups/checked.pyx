@@ -1,7 +1,7 @@
-"""Compiled twin of ``checked_record.read_record``: the contract stands there.
+"""Native implementation of ``checked_record.read_record``, which documents the contract.
 
-``record.h`` judges. What it leaves open (a record CRC property that looks damaged, for example) is
-handed to the original.
+``record.h`` checks the record. Cases that it leaves open (for example a record CRC property that
+may be damaged) are passed to the pure implementation.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -57,7 +57,7 @@ cdef type RecordType = Record
 assert len(Record._fields) == FIELDS
 
 cdef dict kept_hosts = {}
-"""Bytes of a host field → Host; emptied when it grows too large."""
+"""Cache from the bytes of a host field to its Host; cleared when it grows too large."""
 
 
 cdef object host_of(const uint8_t *at, Py_ssize_t size):

@@ -1,4 +1,4 @@
-"""CRC-32 of crc32.h for Python: what the other twins compute inline."""
+"""Python interface of the CRC-32 of crc32.h, which the other native modules compute inline."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from libc.stdint cimport uint32_t, uint8_t

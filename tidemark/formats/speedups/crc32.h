@@ -1,9 +1,10 @@
-/* CRC-32 as zlib computes it (reflected 0xEDB88320), several times faster on CPUs that can fold.
+/* CRC-32 as in zlib (reflected 0xEDB88320), several times faster on CPUs with PCLMULQDQ.
  *
- * tidemark_crc32(crc, data, size) continues crc, 0 at first, like zlib.crc32(data, crc). Folding by
- * carry-less multiplication: Gopal et al., "Fast CRC Computation for Generic Polynomials Using
- * PCLMULQDQ Instruction" (Intel, 2009); its constants for this polynomial. Elsewhere, and below 16
- * bytes, eight table look-ups per eight bytes. Both are tested against zlib.
+ * tidemark_crc32(crc, data, size) continues crc, which is 0 at first, like zlib.crc32(data, crc).
+ * It folds by carry-less multiplication: Gopal et al., "Fast CRC Computation for Generic
+ * Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), with that paper's constants for this
+ * polynomial. Other CPUs, and data below 16 bytes, use eight table look-ups per eight bytes. Both
+ * are tested against zlib.
  */
 #ifndef TIDEMARK_CRC32_H
 #define TIDEMARK_CRC32_H
@@ -37,8 +38,8 @@ static inline uint32_t tidemark_crc_tables(uint32_t crc, const uint8_t *data, si
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-/* _mm_shuffle_epi8 by the 16 from n on moves the first n bytes to the end, by those from 16 + n on
- * the others to the beginning; zeros take the rest. */
+/* Masks of _mm_shuffle_epi8: the 16 bytes at n move the first n bytes to the end, the 16 bytes at
+ * 16 + n move the other bytes to the beginning. The rest is filled with zeros. */
 static const uint8_t tidemark_crc_moves[48] = {
     0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
     0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
@@ -50,7 +51,7 @@ static const uint8_t tidemark_crc_moves[48] = {
     _mm_xor_si128(                                                                             \
         _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x11), _mm_clmulepi64_si128(x, k, 0x00)), next)
 
-/* size: at least 16. */
+/* size is at least 16. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t
 tidemark_crc_fold(uint32_t crc, const uint8_t *data, size_t size) {
     const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -86,14 +87,14 @@ tidemark_crc_fold(uint32_t crc, const uint8_t *data, size_t size) {
         size -= 16;
     }
     if (size) {
-        /* What is folded so far and the last bytes are 16 + size bytes. The first of them, as many
-         * as size, are folded into the rest, whose end is loaded with bytes that were seen before. */
+        /* The folded value and the last bytes are 16 + size bytes. The first size bytes of them are
+         * folded into the other 16; the load of the end overlaps bytes already processed. */
         const __m128i up = TIDEMARK_CRC_LOAD(tidemark_crc_moves + size);
         const __m128i down = TIDEMARK_CRC_LOAD(tidemark_crc_moves + 16 + size);
         b = _mm_blendv_epi8(TIDEMARK_CRC_LOAD(data + size - 16), _mm_shuffle_epi8(a, down), up);
         a = TIDEMARK_CRC_FOLD(_mm_shuffle_epi8(a, up), by_16, b);
     }
-    /* 128 bits to 64, to 32: the last by Barrett reduction. */
+    /* Reduce 128 bits to 64, then to 32 by Barrett reduction. */
     b = _mm_clmulepi64_si128(a, by_16, 0x10);
     a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
     b = _mm_srli_si128(a, 4);
@@ -109,7 +110,7 @@ tidemark_crc_fold(uint32_t crc, const uint8_t *data, size_t size) {
 #undef TIDEMARK_CRC_FOLD
 #endif
 
-/* Once per module, before the first call. */
+/* Call it once per module, before the first CRC. */
 static void tidemark_crc32_prepare(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;

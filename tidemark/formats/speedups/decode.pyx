@@ -1,7 +1,8 @@
-"""Compiled twin of ``formats.message.decode_messages``.
+"""Native implementation of ``formats.message.decode_messages``.
 
-What is equal to the message before it is made once: topic, hosts, names and values of properties.
-Anything that is not a sound record is left to the original, which says what is wrong with it.
+Objects equal to those of the previous message are reused: topic, hosts, names and values of
+properties. Anything that is not a valid record is passed to the pure implementation, which reports
+the error.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -62,7 +63,7 @@ cdef inline bint _same(const Piece *kept, const uint8_t *at, Py_ssize_t size) no
 
 
 cdef object _text(const uint8_t *at, Py_ssize_t size):
-    """As properties.text."""
+    """Equivalent of ``properties.text``."""
     try:
         return PyUnicode_DecodeUTF8(<const char *>at, size, NULL)
     except UnicodeDecodeError:
@@ -70,7 +71,7 @@ cdef object _text(const uint8_t *at, Py_ssize_t size):
 
 
 cdef class _Decoder:
-    """What was made for the message before, and from which bytes."""
+    """Objects created for the previous message, with the bytes they were decoded from."""
 
     cdef int32_t size
     cdef Piece topic, born_host, store_host
@@ -121,7 +122,7 @@ cdef class _Decoder:
         return text
 
     cdef dict properties(self, const uint8_t *at, Py_ssize_t left):
-        """As properties.parse."""
+        """Equivalent of ``properties.parse``."""
         cdef dict found = {}
         cdef const uint8_t *stop
         cdef const uint8_t *middle
@@ -153,9 +154,9 @@ cdef class _Decoder:
         return found
 
     cdef object decode(self, const uint8_t *at, Py_ssize_t room):
-        """The message of the record at ``at``; None if there is none, or its body is damaged.
+        """Return the message of the record at ``at``; None if it or its body is damaged.
 
-        room: bytes that may be read.
+        room: number of readable bytes.
         """
         cdef int32_t size, body_size, topic_size, properties_size, stored_crc
         cdef uint32_t magic, flags, crc
@@ -257,7 +258,7 @@ cdef class _Decoder:
 
 
 cdef inline void _put(made, Py_ssize_t number, value):
-    Py_INCREF(value)  # the tuple takes a reference over
+    Py_INCREF(value)  # the tuple steals a reference
     PyTuple_SET_ITEM(made, number, value)
 
 
@@ -274,7 +275,7 @@ def decode_messages(raw):
         while left > 0:
             message = decoder.decode(at, left)
             if message is None:
-                return pure.decode_messages(raw)  # raises, and says what is wrong where
+                return pure.decode_messages(raw)  # raises an error with the cause and the position
             messages.append(message)
             at += decoder.size
             left -= decoder.size

@@ -1,9 +1,10 @@
-"""Compiled twin of ``tidemark.formats.runs``: the contracts stand there.
+"""Native implementation of ``tidemark.formats.runs``, which documents the contracts.
 
-What is unusual or wrong (a topic that is no UTF-8, a number that its field cannot hold, a damaged
-entry, a buffer of another shape) goes to the original, which accepts or names it: the results are
-the same by construction. A first pass over the entries checks every length and adds up the exact
-size; only then is the buffer touched. The entries are ``bytes``, which do not change in between.
+Unusual or invalid input (a topic that is not UTF-8, a number that does not fit its field, a damaged
+entry, a buffer of another shape) is passed to the pure implementation, which accepts it or raises
+the error, so the results are the same by construction. A first pass over the entries checks every
+length and sums up the exact size; the buffer is written only after it. The entries are ``bytes``,
+which do not change in between.
 """
 
 from cpython.buffer cimport (
@@ -54,13 +55,13 @@ cdef enum:
     PROPERTIES_SIZE_MAX = 32767
     TOPIC_SIZE_V1_MAX = 127
     TOPIC_SIZE_MAX = 255
-    HEAD_SIZE_V4 = 88  # of a record, up to its body, both hosts IPv4 (2.1)
+    HEAD_SIZE_V4 = 88  # of a record up to its body if both hosts are IPv4 (2.1)
     HEAD_SIZE_MAX = 112
     CRC_SLOT_SIZE = 20
     CRC_NAME_SIZE = 9
     PAIR_END = 0x02
     MASK_31 = 0x7FFFFFFF
-    GIL_SIZE = 65536  # bytes of records from which others may run meanwhile
+    GIL_SIZE = 65536  # bytes of records from which the GIL is released
 
 cdef const char *CRC_NAME = b"__CRC32#\x01"
 cdef const uint32_t MAGIC_V1 = 0xDAA320A7
@@ -68,7 +69,7 @@ cdef const uint32_t MAGIC_V2 = 0xDAA320AB
 cdef const int64_t I64_MAX = 0x7FFFFFFFFFFFFFFF
 
 cdef char[200] PAIRS
-"""Two digits of 0 to 99, the less significant first."""
+"""The two digits of each number from 0 to 99, the less significant one first."""
 for _digit in range(200):
     PAIRS[_digit] = 0x30 + (_digit // 20 if _digit % 2 else _digit // 2 % 10)
 
@@ -80,7 +81,7 @@ cdef struct Address:
 
 
 cdef struct Plan:
-    # One run, as C sees it. The pointers borrow from objects that the caller's tuple of runs holds.
+    # One run in C. The pointers are borrowed from objects held by the caller's tuple of runs.
     const uint8_t *entries
     Py_ssize_t entries_size
     Py_ssize_t count
@@ -94,8 +95,8 @@ cdef struct Plan:
     int64_t born_timestamp_ms
     int64_t prepared_transaction_offset
     int64_t first
-    int64_t size  # bytes of its records
-    bint strips  # whether an entry has a record CRC property
+    int64_t size  # total bytes of its records
+    bint strips  # whether some entry has a record CRC property
 
 
 def runs_size(runs, *, bint record_crc):
@@ -138,7 +139,7 @@ def body_size_counts(entries, bounds):
     bound_count = len(held)
     if not PyBytes_CheckExact(entries):
         return original.body_size_counts(entries, held)
-    # Both arrays in one piece: limits first, then one count more than limits.
+    # One allocation for both arrays: the limits, then the counts, which are one more.
     limits = <int64_t *>PyMem_Malloc((2 * bound_count + 1) * sizeof(int64_t))
     if limits == NULL:
         raise MemoryError
@@ -155,7 +156,7 @@ def body_size_counts(entries, bounds):
             if not tidemark_read_entry(at, end - at, &entry):
                 return original.body_size_counts(entries, held)
             counts[place_of(entry.body_size, limits, bound_count)] += 1
-            total += entry.body_size  # no more than the entries' own size
+            total += entry.body_size  # at most the size of the entries
             at = entry.end
         found = [counts[number] for number in range(bound_count + 1)]
         found.append(total)
@@ -172,7 +173,7 @@ cdef object encoded(
     object store_timestamp_ms,
     bint record_crc,
 ):
-    """What ``encode_runs`` returns; None, with nothing written, if the original has to judge."""
+    """Return the result of ``encode_runs``; None, without a write, if the pure one must run."""
     cdef Py_ssize_t run_count = PyTuple_GET_SIZE(runs), number, record_count = 0
     cdef int64_t total = 0, at, stored_ms, first
     cdef Plan *plans
@@ -200,9 +201,9 @@ cdef object encoded(
         try:
             PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
         except (BufferError, TypeError):
-            return None  # read-only, or not in one piece
+            return None  # read-only or not contiguous
         try:
-            # A view of larger items has fewer of them than bytes; its slices are no bytes.
+            # A view of larger items has fewer items than bytes, and its slices are not bytes.
             if view.len < total or len(buffer) != view.len:
                 return None
             sizes = PyBytes_FromStringAndSize(NULL, record_count * 4)
@@ -241,7 +242,7 @@ cdef void write_all(
 
 
 cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) except -1:
-    """Read a run and measure its records; False if the original has to judge it."""
+    """Read a run and measure its records; False if the pure implementation must handle it."""
     if type(run) is not Run or PyTuple_GET_SIZE(run) != 10:
         return False
     topic, entries = <object>PyTuple_GET_ITEM(run, 0), <object>PyTuple_GET_ITEM(run, 2)
@@ -268,7 +269,7 @@ cdef bint plan_run(object run, int64_t first, bint record_crc, Plan *plan) excep
     plan.entries = <const uint8_t *>PyBytes_AS_STRING(entries)
     plan.entries_size = PyBytes_GET_SIZE(entries)
     if count < 0 or count > plan.entries_size:
-        return False  # an entry has 22 bytes at least: it cannot be so many
+        return False  # an entry has at least 22 bytes: the count is too large
     plan.count = count
     plan.first = first
     if first > I64_MAX - count:
@@ -304,7 +305,7 @@ cdef bint number_32(object value, int32_t *number) except -1:
 
 
 cdef bint measure(Plan *plan, bint record_crc) noexcept nogil:
-    """Fill in size and strips; False if an entry is damaged or too large, or the count wrong."""
+    """Set size and strips; False if an entry is damaged or too large, or the count is wrong."""
     cdef const uint8_t *at = plan.entries
     cdef const uint8_t *end = at + plan.entries_size
     cdef Entry entry
@@ -336,11 +337,11 @@ cdef bint measure(Plan *plan, bint record_crc) noexcept nogil:
 
 
 cdef bint holds_crc(const uint8_t *raw, Py_ssize_t size) noexcept nogil:
-    """Whether the name of the record CRC property stands anywhere in them."""
+    """Return whether the bytes contain the name of the record CRC property."""
     cdef const uint8_t *end = raw + size
     cdef const uint8_t *mark = raw
     while True:
-        # Its last letter but one is rare in properties, and found many bytes at a time.
+        # "#" is rare in properties, and memchr checks many bytes at a time.
         mark = <const uint8_t *>memchr(mark, c"#", end - mark)
         if mark == NULL:
             return False
@@ -356,9 +357,9 @@ cdef bint holds_crc(const uint8_t *raw, Py_ssize_t size) noexcept nogil:
 cdef Py_ssize_t without_crc(
     uint8_t *out, const uint8_t *raw, Py_ssize_t size, bint *ends_pair
 ) noexcept nogil:
-    """``properties.strip_crc`` into out, or with NULL only measured; return the size.
+    """Do ``properties.strip_crc`` into out (NULL: only measure); return the size.
 
-    ends_pair: whether the last byte that is left is 0x02.
+    ends_pair: set to whether the last remaining byte is 0x02.
     """
     cdef Py_ssize_t at = 0, end, written = 0, kept = 0
     cdef const uint8_t *found
@@ -400,7 +401,7 @@ cdef void write_runs(
     int64_t stored_ms,
     bint record_crc,
 ) noexcept nogil:
-    """Write all records; out has room for the sum of the plans' sizes, sizes for 4 bytes each."""
+    """Write all records. out has room for all plans' sizes, sizes for 4 bytes per record."""
     cdef Py_ssize_t number, index
     cdef int64_t written = 0
     cdef uint32_t record
@@ -416,7 +417,7 @@ cdef void write_runs(
         end = at + plans[number].entries_size
         for index in range(plans[number].count):
             if not tidemark_read_entry(at, end - at, &entry):
-                return  # cannot be: ``measure`` has read them all
+                return  # impossible: ``measure`` has read all entries
             flag = at + TIDEMARK_ENTRY_FLAG_AT
             at = entry.end
             record = write_record(
@@ -436,7 +437,7 @@ cdef void write_runs(
 
 
 cdef Py_ssize_t make_head(uint8_t *head, const Plan *plan, int64_t stored_ms) noexcept nogil:
-    """What the records of a run have in common up to their bodies; return its size."""
+    """Write the head up to the body, common to all records of a run; return its size."""
     cdef Py_ssize_t born = plan.born.size, store = plan.store.size, at
     cdef uint32_t sys_flag = <uint32_t>plan.sys_flag & ~<uint32_t>0x30
     sys_flag |= (0x10 if born == 16 else 0) | (0x20 if store == 16 else 0)
@@ -467,14 +468,14 @@ cdef uint32_t write_record(
     int64_t physical_offset,
     bint record_crc,
 ) noexcept nogil:
-    """Write one record, as large as ``measure`` found it to be; return its size."""
+    """Write one record of the size computed by ``measure``; return its size."""
     cdef size_t raw_size = entry.properties_size
     cdef uint8_t *at
     cdef uint8_t *size_at
     cdef uint32_t size
     cdef bint ends_pair = raw_size > 0 and entry.properties[raw_size - 1] == PAIR_END
     if head_size == HEAD_SIZE_V4:
-        memcpy(out, head, HEAD_SIZE_V4)  # of a known size: a few moves
+        memcpy(out, head, HEAD_SIZE_V4)  # constant size: compiles to a few moves
     else:
         memcpy(out, head, head_size)
     tidemark_put_32(out + 8, tidemark_crc32(0, entry.body, entry.body_size) & MASK_31)
@@ -514,7 +515,7 @@ cdef uint32_t write_record(
 
 
 cdef void put_crc_slot(uint8_t *at, uint32_t crc) noexcept nogil:
-    """The record CRC property (2.6): ten digits, least significant first."""
+    """Write the record CRC property (2.6): ten digits, least significant first."""
     cdef uint32_t high = crc // 100_000_000
     cdef uint32_t low = crc - high * 100_000_000
     cdef uint32_t upper = low // 10_000
@@ -530,7 +531,7 @@ cdef void put_crc_slot(uint8_t *at, uint32_t crc) noexcept nogil:
 
 
 cdef Py_ssize_t place_of(int64_t size, const int64_t *bounds, Py_ssize_t count) noexcept nogil:
-    """``bisect.bisect_left``: the first bound that is not below size."""
+    """Return the index of the first bound ≥ size, like ``bisect.bisect_left``."""
     cdef Py_ssize_t low = 0, high = count, middle
     while low < high:
         middle = (low + high) // 2

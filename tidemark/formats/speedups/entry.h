@@ -1,4 +1,4 @@
-/* Wire entries of a batch (docs/formats.md, 2.12): one whole entry, or none. */
+/* Reads wire entries of a batch (docs/formats.md, 2.12): one complete entry or none. */
 #ifndef TIDEMARK_ENTRY_H
 #define TIDEMARK_ENTRY_H
 
@@ -22,7 +22,7 @@ typedef struct {
     const uint8_t *end;
 } tidemark_entry;
 
-/* The entry at `at`, of which `room` bytes are there; 0 if it does not lie within them. */
+/* Read the entry at `at`, of which `room` bytes exist; return 0 if it exceeds them. */
 static inline int tidemark_read_entry(const uint8_t *at, size_t room, tidemark_entry *entry) {
     int32_t body_size;
     int16_t properties_size;

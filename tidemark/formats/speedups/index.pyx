@@ -1,8 +1,8 @@
-"""Index file, the hot part: the compiled twin of formats/index_chains.py, whose contract it keeps.
+"""Native implementation of formats/index_chains.py, the hot functions of index files.
 
-Every number that is read from the file is loaded once, compared with the room and used as it was
-compared: another process may write to the file meanwhile. What others see, in this process after a
-kill or in another one, is stored with release order: slots after the entries, counts at the end.
+Another process may write to the file meanwhile, so every number is loaded once, and the loaded copy
+is checked against the room and used. Values that other processes, or this one after a kill, rely on
+are stored with release order: slots after the entries, counts at the end.
 """
 
 from cpython.buffer cimport (
@@ -37,7 +37,7 @@ cdef extern from "bigendian.h":
 
 cdef extern from *:
     """
-    /* One aligned store that no compiler moves before an earlier one, nor splits. */
+    /* One aligned store that is not split and not moved before an earlier one. */
     static inline void tidemark_store_32(uint8_t *at, uint32_t value) {
         __atomic_store_n((uint32_t *)at, TIDEMARK_SWAP_32(value), __ATOMIC_RELEASE);
     }
@@ -50,7 +50,7 @@ cdef extern from *:
     static inline uint64_t tidemark_load_64(const uint8_t *at) {
         return TIDEMARK_SWAP_64(__atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE));
     }
-    /* Fetch what will be read and stored soon; any address does. */
+    /* Prefetch memory that is read and written soon; the address may be invalid. */
     static inline void tidemark_fetch(const void *at) { __builtin_prefetch(at, 1, 2); }
     """
     void tidemark_store_32(uint8_t *at, uint32_t value) nogil
@@ -71,8 +71,8 @@ cdef enum:
     BEGIN_OFFSET_AT = 16
     END_OFFSET_AT = 24
     COUNTS_AT = 32
-    UNLOCKED_ROWS = 2731  # 64 KiB of rows: others may run meanwhile
-    AHEAD = 24  # entries whose slots are fetched in advance
+    UNLOCKED_ROWS = 2731  # 64 KiB of rows, from which the GIL is released
+    AHEAD = 24  # number of entries whose slots are prefetched
 
 cdef int64_t SECONDS_MAX = 0x7FFFFFFF
 cdef int64_t HASH_MAX = 0x7FFFFFFF
@@ -95,11 +95,11 @@ cdef struct Entry:
 
 cdef struct Place:
     uint32_t slot
-    uint32_t number  # 0: nobody is here
+    uint32_t number  # 0: free
 
 
 cdef class View:
-    """A borrowed index file whose slots and entries lie inside its bytes."""
+    """A borrowed buffer of an index file, checked to contain all slots and entries."""
 
     cdef Py_buffer buffer
     cdef bint is_held
@@ -161,7 +161,7 @@ cdef inline int64_t visible_count(const File *file) noexcept nogil:
 cdef inline int64_t newest_visible(
     const File *file, uint32_t slot_value, int64_t newest
 ) noexcept nogil:
-    """Follow a chain down to the first entry ≤ newest (< entries); 0 if there is none."""
+    """Follow a chain to its first entry number ≤ newest (< entries); 0 if there is none."""
     cdef int64_t number = slot_value
     cdef int32_t previous
     if number >= file.entries:
@@ -172,7 +172,7 @@ cdef inline int64_t newest_visible(
     return number
 
 
-# -- rows in ---------------------------------------------------------------------------------------
+# -- insertion -------------------------------------------------------------------------------------
 
 
 def put_rows(view, slots, entries, rows, first):
@@ -227,7 +227,7 @@ cdef int64_t put_all(const File *file, const uint8_t *rows, int64_t count) noexc
 
 
 cdef int64_t put_step(const File *file, const uint8_t *rows, int64_t count) noexcept nogil:
-    """Put up to count (at most STEP_MAX) rows under one store of the counts."""
+    """Insert up to count (at most STEP_MAX) rows with one store of the counts."""
     cdef uint64_t counts = tidemark_load_64(file.base + COUNTS_AT)
     cdef uint32_t slots_used = <uint32_t>(counts >> 32)
     cdef int64_t first_number = next_entry_of(counts)
@@ -245,14 +245,14 @@ cdef int64_t put_step(const File *file, const uint8_t *rows, int64_t count) noex
     if count <= 0:
         return 0
 
-    # The slots are anywhere in a table larger than the processor's caches: fetched all at once.
+    # The table is larger than the CPU caches: prefetch all slots at once.
     for index in range(count):
         memcpy(&key_hash, rows + ROW_SIZE * index + 16, 8)
         slot = <uint32_t>(key_hash & 0x7FFFFFFF) % file.slots
         slot_of[index] = slot
         tidemark_fetch(file.slots_at + SLOT_SIZE * <uint64_t>slot)
 
-    # Newest entry of each slot of this step: the slots themselves are stored after all entries.
+    # Newest entry of each slot in this step; the slots are stored after all entries.
     while places_mask < 2 * count:
         places_mask *= 2
     memset(places, 0, places_mask * sizeof(Place))
@@ -306,7 +306,7 @@ cdef int64_t put_step(const File *file, const uint8_t *rows, int64_t count) noex
     return count
 
 
-# -- offsets out -----------------------------------------------------------------------------------
+# -- look-up ---------------------------------------------------------------------------------------
 
 
 cdef int64_t clamped(value):
@@ -337,7 +337,7 @@ def look_up(
     if not 0 <= key_hash <= HASH_MAX:
         raise ValueError(f"key hash {key_hash} is not in 0…{HASH_MAX}")
     wanted = key_hash
-    # The slot before the count: see the original.
+    # Load the slot before the count: see the pure implementation.
     slot_value = tidemark_load_32(
         file.slots_at + SLOT_SIZE * <uint64_t>(<uint32_t>wanted % file.slots)
     )
@@ -356,7 +356,7 @@ def look_up(
         get_entry(file, number, &entry)
         if entry.seconds < 0:
             return hits, 0, seen
-        # Only upwards can the sum leave the range, and is then after every end.
+        # The sum can only overflow upwards, and is then after every end.
         time_ms = <int64_t>(file_begin_ms + <uint64_t>entry.seconds * 1000)
         is_beyond = <int64_t>file_begin_ms > 0 and time_ms < 0
         if entry.key_hash == wanted and not is_beyond and begin <= time_ms <= end:
@@ -433,7 +433,7 @@ cdef int64_t held(const File *file, const uint8_t *rows, int64_t first, int64_t 
 cdef inline int64_t find_hash(
     const File *file, int64_t start, int64_t end, int64_t key_hash
 ) noexcept nogil:
-    """Number of the first entry of [start, end) with that hash; 0 if none has it."""
+    """Return the number of the first entry of [start, end) with the hash; 0 if there is none."""
     cdef int64_t number
     for number in range(start, end):
         if <int32_t>tidemark_get_32(file.entries_at + ENTRY_SIZE * number) == key_hash:
@@ -463,7 +463,7 @@ def chains_are_sound(view, slots, entries, first):
 cdef bint sound_from(
     const File *file, uint32_t *newest, int64_t first, int64_t count
 ) noexcept nogil:
-    """newest: a zero for each slot; takes the number of the slot's newest entry."""
+    """newest: one zero per slot; receives the number of the slot's newest entry."""
     cdef int64_t number, ahead, before = 0
     cdef uint32_t slot
     cdef Entry entry

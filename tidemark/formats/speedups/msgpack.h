@@ -1,8 +1,8 @@
-/* msgpack (github.com/msgpack/msgpack/blob/master/spec.md), read and written in place.
+/* Reads and writes msgpack (github.com/msgpack/msgpack/blob/master/spec.md) in place.
  *
- * Readers take a cursor that never passes its end: a value is taken whole, whatever encoding it
- * has, or not at all. They do not recurse and skip nothing: whoever reads knows what has to come.
- * Writers trust their caller, who has found out the room.
+ * Readers advance a cursor that never passes its end: they read a complete value in any of its
+ * encodings, or nothing. They do not recurse and skip nothing: callers know which type must follow.
+ * Writers do not check the room: their callers have computed it.
  */
 #ifndef TIDEMARK_MSGPACK_H
 #define TIDEMARK_MSGPACK_H
@@ -29,12 +29,12 @@ static inline size_t tidemark_left(const tidemark_cursor *from) {
     return (size_t)(from->end - from->at);
 }
 
-/* The next byte, which says what comes; 0xc1, that never begins a value, at the end. */
+/* Return the next byte, the type of a value; at the end 0xc1, which is never used as a type. */
 static inline uint8_t tidemark_peek(const tidemark_cursor *from) {
     return from->at < from->end ? *from->at : 0xc1;
 }
 
-/* A head of 1 + width bytes: its number. */
+/* Read the number of a head of 1 + width bytes. */
 static inline int tidemark_head(tidemark_cursor *from, size_t width, uint64_t *value) {
     if (tidemark_left(from) < 1 + width) return 0;
     switch (width) {
@@ -67,7 +67,7 @@ static inline int tidemark_read_str(tidemark_cursor *from, tidemark_piece *text)
            tidemark_bytes(from, size, text);
 }
 
-/* size: of text, a constant, so that the comparison is one of numbers. */
+/* size of text is a constant, so that the comparison compiles to one of numbers. */
 static inline int tidemark_is(const tidemark_piece *piece, const char *text, size_t size) {
     return piece->size == size && memcmp(piece->at, text, size) == 0;
 }
@@ -102,7 +102,7 @@ static inline int tidemark_read_map(tidemark_cursor *from, uint64_t *count) {
     return tidemark_head(from, first == 0xde ? 2 : 4, count);
 }
 
-/* A whole number that an i64 holds. */
+/* Read an integer that fits into an i64. */
 static inline int tidemark_read_int(tidemark_cursor *from, int64_t *value) {
     uint8_t first = tidemark_peek(from);
     uint64_t raw;
@@ -144,7 +144,7 @@ static inline uint8_t *tidemark_write_head(
     return to + 1 + width;
 }
 
-/* The shortest encoding, at most 9 bytes. */
+/* Write the shortest encoding, at most 9 bytes. */
 static inline uint8_t *tidemark_write_int(uint8_t *to, int64_t value) {
     uint64_t raw = (uint64_t)value;
     if (value >= 0) {
@@ -167,7 +167,7 @@ static inline uint8_t *tidemark_write_int(uint8_t *to, int64_t value) {
     return tidemark_write_head(to, 0xd3, 8, raw);
 }
 
-/* At most 5 bytes and the text. */
+/* Write at most 5 bytes and the text. */
 static inline uint8_t *tidemark_write_str(uint8_t *to, const uint8_t *text, size_t size) {
     if (size <= 31)
         *to++ = (uint8_t)(0xa0 | size);
@@ -180,7 +180,7 @@ static inline uint8_t *tidemark_write_str(uint8_t *to, const uint8_t *text, size
     return tidemark_write(to, text, size);
 }
 
-/* At most 5 bytes. */
+/* Write at most 5 bytes. */
 static inline uint8_t *tidemark_write_array(uint8_t *to, size_t count) {
     if (count <= 15) {
         *to = (uint8_t)(0x90 | count);

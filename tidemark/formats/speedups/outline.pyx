@@ -1,7 +1,7 @@
-"""Compiled twins of ``outline.outline_records`` and ``property_values``: the contracts stand there.
+"""Native implementation of ``outline.outline_records`` and ``property_values``.
 
-``record.h`` judges records; a record costs no Python object. What it leaves open (a doubtful record
-CRC, a value that is no ASCII) is handed to the pure originals.
+``record.h`` checks records; no Python object is created per record. Cases that it leaves open (a
+doubtful record CRC, a value that is not ASCII) are passed to the pure implementation.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -64,14 +64,14 @@ cdef struct Row:
 assert sizeof(Row) == pure.ROW.size
 
 cdef struct Seat:
-    # A topic seen lately, as bytes of the view, and its number; data NULL: nobody sits here.
+    # A recent topic, as bytes of the view, and its number. The slot is free if data is NULL.
     const uint8_t *data
     uint32_t size
     int32_t number
 
 
 cdef int32_t number_of(bytes raw, dict numbers, list names, object topics) except -2:
-    """The topic's number; -1: it is not asked for."""
+    """Return the topic's number; -1 if the topic is not requested."""
     found = numbers.get(raw)
     if found is None:
         text = topic_text(raw)
@@ -86,7 +86,7 @@ cdef int32_t number_of(bytes raw, dict numbers, list names, object topics) excep
 cdef int32_t soundness(
     view, const uint8_t *data, int64_t start, size_t room, int checks, bint required
 ) except -2:
-    """Whether the CRCs of the record at data, which has a record's shape, fit."""
+    """Return whether the CRCs of the record at data, whose structure is valid, match."""
     cdef tidemark_record found
     cdef int judged = tidemark_judge_record(data, room, 0, checks, &found)
     if judged == NO_RECORD:

@@ -1,9 +1,9 @@
-/* What a record is, judged over the mapping itself (docs/formats.md, 2.1 to 2.14).
+/* Checks records in the mapping itself (docs/formats.md, 2.1 to 2.14).
  *
- * The rules of record_check.validate, for records that pass: nothing is said of one that does not,
- * the caller asks validate for the reason. Every length is loaded once, held against the room and
- * then only that copy is used: the bytes may be hostile, and may change while they are looked at.
- * Include crc32.h's preparation once per module: tidemark_crc32_prepare().
+ * The rules are those of record_check.validate. No reason is returned for an invalid record: the
+ * caller gets it from validate. The bytes may be hostile and may change meanwhile, so every length
+ * is loaded once, checked against the room, and only that copy is used.
+ * Each module must call tidemark_crc32_prepare() of crc32.h once.
  */
 #ifndef TIDEMARK_RECORD_H
 #define TIDEMARK_RECORD_H
@@ -25,7 +25,7 @@ enum {
 enum {
     TIDEMARK_NO_RECORD = 0,
     TIDEMARK_RECORD = 1,
-    TIDEMARK_ASK = 2, /* a record, if record_check.record_crc_fault has nothing against it */
+    TIDEMARK_ASK = 2, /* a record if record_check.record_crc_fault finds no fault */
 };
 
 enum { TIDEMARK_RECORD_SIZE_MIN = 91, TIDEMARK_UNIT_SIZE = 20, TIDEMARK_CRC_SLOT_SIZE = 20 };
@@ -36,9 +36,9 @@ typedef struct {
     int32_t queue_id;
     int64_t queue_offset;
     int64_t store_timestamp_ms;
-    /* Offsets from the record's first byte, and sizes; the properties with all that is in them. */
+    /* Offsets from the record's first byte, and sizes; the properties include the record CRC. */
     uint32_t body_at, body_size, topic_at, topic_size, properties_at, properties_size;
-    int crc_slot; /* the last 20 bytes are a record CRC property that was found right */
+    int crc_slot; /* the last 20 bytes are a record CRC property that matches */
 } tidemark_record;
 
 /* A queue unit: physical offset, size of the record, tags code (section 4.1). */
@@ -48,12 +48,12 @@ static inline void tidemark_store_unit(uint8_t *data, int64_t at, uint32_t size,
     tidemark_put_64(data + 12, (uint64_t)code);
 }
 
-/* The number that a record CRC property's ten digits are, least significant first; all ones if they
- * are no digits or no pair end follows. Read, and not written for comparison: a chain of divisions
- * could only begin once the CRC is there. */
+/* Return the number of a record CRC property's ten digits, least significant first; all ones if
+ * they are not digits or no pair end follows. Parsing the digits is faster than formatting the CRC
+ * for a comparison: its chain of divisions could only start when the CRC is computed. */
 static inline uint64_t tidemark_crc_slot_value(const uint8_t *slot) {
     const uint64_t zeros = 0x3030303030303030u, tops = 0x8080808080808080u;
-    /* The lowest byte is the last of eight digits, so the most significant. */
+    /* The lowest byte is the last of eight digits, which is the most significant one. */
     uint64_t low = tidemark_get_64(slot + 9) ^ zeros;
     const unsigned ninth = slot[17] ^ 0x30u, tenth = slot[18] ^ 0x30u;
     if (((low + 0x7676767676767676u) | low) & tops || ninth > 9 || tenth > 9 || slot[19] != 2)
@@ -77,12 +77,12 @@ static inline int tidemark_judge_record_crc(const uint8_t *data, tidemark_record
         }
         return TIDEMARK_ASK;
     }
-    /* A damaged one must not pass for none: its digits and its end would still be there. */
+    /* A damaged property must not count as absent: its digits and its end remain. */
     return tidemark_crc_slot_value(slot) == ~(uint64_t)0 ? without : TIDEMARK_ASK;
 }
 
-/* Judge the record at data, of which room bytes may be looked at. at: its physical offset.
- * found is whole unless TIDEMARK_NO_RECORD is returned. */
+/* Check the record at data, of which room bytes are readable. at: its physical offset.
+ * found is complete unless TIDEMARK_NO_RECORD is returned. */
 static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_t at, int checks,
                                         tidemark_record *found) {
     if (room < TIDEMARK_RECORD_SIZE_MIN) return TIDEMARK_NO_RECORD;
@@ -90,7 +90,7 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     if (size < TIDEMARK_RECORD_SIZE_MIN || size > 0x7FFFFFFF || size > room)
         return TIDEMARK_NO_RECORD;
     const uint32_t magic = tidemark_get_32(data + 4);
-    uint32_t length_size; /* bytes of the topic's length */
+    uint32_t length_size; /* size of the field with the topic's length */
     if (magic == 0xDAA320A7u)
         length_size = 1;
     else if (magic == 0xDAA320ABu)
@@ -98,13 +98,13 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     else
         return TIDEMARK_NO_RECORD;
     const int32_t sys_flag = (int32_t)tidemark_get_32(data + 36);
-    /* Prefixes of 88, 100, 100 and 112 bytes: each of the two hosts has 8 or 20. */
+    /* Prefixes have 88, 100, 100 or 112 bytes: each of the two hosts has 8 or 20. */
     const uint32_t born_extra = sys_flag & 0x10 ? 12 : 0, store_extra = sys_flag & 0x20 ? 12 : 0;
     const uint32_t body_at = 88 + born_extra + store_extra;
     if (size < body_at + length_size + 2) return TIDEMARK_NO_RECORD;
     uint32_t left = size - body_at - length_size - 2; /* for body, topic and properties */
     const uint32_t body_size = tidemark_get_32(data + body_at - 4);
-    if (body_size > left) return TIDEMARK_NO_RECORD; /* negative ones are too large */
+    if (body_size > left) return TIDEMARK_NO_RECORD; /* negative sizes are too large */
     left -= body_size;
     const uint8_t *length = data + body_at + body_size;
     const uint32_t topic_size = length_size == 1 ? length[0] : tidemark_get_16(length);
@@ -135,7 +135,7 @@ static inline int tidemark_judge_record(const uint8_t *data, size_t room, int64_
     return tidemark_judge_record_crc(data, found, checks);
 }
 
-/* A property's value in place; size 0: there is none (an empty value does not count). */
+/* A property's value in place. size is 0 if it is absent; an empty value counts as absent. */
 typedef struct {
     const uint8_t *data;
     uint32_t size;
@@ -145,14 +145,14 @@ typedef struct {
     tidemark_value tags, keys, unique_id, delay;
 } tidemark_properties;
 
-/* The properties that dispatch asks for. As properties.find: the last of equal names wins, a value
- * that is empty does not count, a missing last 0x02 is accepted. */
+/* Find the properties that dispatch needs. As in properties.find, the last of equal names wins, an
+ * empty value does not count, and a missing last 0x02 is accepted. */
 static inline void tidemark_find_properties(const uint8_t *data, const tidemark_record *found,
                                             tidemark_properties *wanted) {
     const uint8_t *at = data + found->properties_at;
     const uint8_t *end = at + found->properties_size;
     memset(wanted, 0, sizeof *wanted);
-    /* Nobody asks for a record CRC that is a pair of its own; else it is the end of some value. */
+    /* A record CRC that is a pair of its own is not needed; otherwise it ends some value. */
     if (found->crc_slot && (found->properties_size == TIDEMARK_CRC_SLOT_SIZE ||
                             end[-TIDEMARK_CRC_SLOT_SIZE - 1] == 2))
         end -= TIDEMARK_CRC_SLOT_SIZE;
@@ -180,15 +180,15 @@ static inline void tidemark_find_properties(const uint8_t *data, const tidemark_
     }
 }
 
-/* Java's string hash, continued over ASCII bytes: hash * 31^size + ... *others collects the bytes'
- * top bits: with 0x80 set there was another character, and the hash means nothing. */
+/* Continue Java's string hash over ASCII bytes: hash * 31^size + ... *others collects the top bits
+ * of the bytes: if 0x80 is set, some character was not ASCII, and the hash is not valid. */
 static inline uint32_t tidemark_string_hash(uint32_t hash, const uint8_t *data, size_t size,
                                             uint8_t *others) {
     const uint32_t p2 = 961u, p3 = 29791u, p4 = 923521u, p5 = 28629151u, p6 = 887503681u,
                    p7 = 1742810335u /* 31^7 and 31^8 modulo 2^32 */, p8 = 2487512833u;
     uint8_t seen = 0;
     while (size >= 8) {
-        /* Eight products that do not wait for each other, not eight that do. */
+        /* Eight independent products, which the CPU computes in parallel. */
         seen |= data[0] | data[1] | data[2] | data[3] | data[4] | data[5] | data[6] | data[7];
         hash = hash * p8 + (data[0] * p7 + data[1] * p6 + data[2] * p5 + data[3] * p4) +
                (data[4] * p3 + data[5] * p2 + data[6] * 31u + data[7]);
@@ -203,13 +203,13 @@ static inline uint32_t tidemark_string_hash(uint32_t hash, const uint8_t *data, 
     return hash;
 }
 
-/* What the index stores of a hash: absolute value, and 0 for the one that has none (5.2). */
+/* Return the value of a hash in the index: its absolute value; 0 for INT32_MIN (5.2). */
 static inline int64_t tidemark_index_hash(uint32_t hash) {
     if (hash < 0x80000000u) return hash;
     return hash > 0x80000000u ? (int64_t)(uint32_t)(0u - hash) : 0;
 }
 
-/* For the table of (topic, queue) pairs; seed: chosen anew by each process. */
+/* Hash of the table of (topic, queue) pairs. seed is random per process. */
 static inline uint64_t tidemark_table_hash(const uint8_t *data, size_t size, int32_t queue_id,
                                            uint64_t seed) {
     const uint64_t odd = 0x9E3779B97F4A7C15u; /* 2^64 divided by the golden ratio */

@@ -1,4 +1,4 @@
-"""Compiled twin of ``formats.select``: no Python object per unit, one pair per stretch."""
+"""Native implementation of ``formats.select``: one Python pair per range, no object per unit."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -40,7 +40,7 @@ cdef struct Tag:
 
 
 cdef class _Filter:
-    """A subscription as arrays; the texts' bytes belong to ``owner``."""
+    """A subscription as arrays; ``owner`` holds the bytes of the texts."""
 
     cdef Py_ssize_t hash_count, tag_count
     cdef bint compares_tags
@@ -59,7 +59,7 @@ cdef class _Filter:
             try:
                 raw = text.encode()
             except UnicodeEncodeError:
-                continue  # no stored tag is decoded to that
+                continue  # no stored tag decodes to this text
             if raw:
                 self.owner.append(raw)
         self.tag_count = len(self.owner)
@@ -96,9 +96,9 @@ cdef int64_t _behind_topic(
     const uint8_t *record, int64_t size, int64_t physical_offset, int64_t queue_offset,
     int64_t queue, const uint8_t *topic, Py_ssize_t topic_size,
 ) noexcept:
-    """Where the topic of the record, which must be the named one, ends in it; -1 if it is not.
+    """Return where the record's topic ends in it; -1 if it is not the expected topic.
 
-    record: size bytes may be read.
+    record: has size readable bytes.
     """
     cdef uint32_t magic, flags
     cdef uint64_t body_at, topic_at
@@ -138,9 +138,9 @@ cdef int64_t _behind_topic(
 
 
 cdef int _tags_fit(const uint8_t *record, int64_t size, int64_t at, _Filter wanted) noexcept:
-    """1 if the record's TAGS is a wanted one, 0 if not, -1 if its properties do not end it.
+    """Return 1 if TAGS matches, 0 if not, -1 if the properties do not end the record.
 
-    at: where the topic ends, at most size.
+    at: end of the topic, at most size.
     """
     cdef int64_t stop, left
     cdef const uint8_t *segment
@@ -157,7 +157,7 @@ cdef int _tags_fit(const uint8_t *record, int64_t size, int64_t at, _Filter want
     while left > 0:
         found = <const uint8_t *>memchr(segment, 2, left)
         stop = left if found == NULL else found - segment
-        # The last one counts, and one without a value does not.
+        # The last TAGS wins; one without a value is ignored.
         if stop > 5 and not memcmp(segment, b"TAGS\x01", 5):
             value = segment + 5
             value_size = stop - 5
@@ -176,7 +176,7 @@ def select(
     cdef _Filter filtering = None
     if wanted is not None:
         if wanted.tags is not None and any("\ufffd" in tag for tag in wanted.tags):
-            # What is not UTF-8 in a record reads as this character: compared as text only.
+            # Invalid UTF-8 decodes to this character, so compare as text in the pure version.
             return pure.select(
                 units, first, window, window_at, topic=topic, queue=queue, limits=limits,
                 wanted=wanted, count=count, bytes_total=bytes_total, skip_until=skip_until,
@@ -214,7 +214,7 @@ cdef _select(
     cdef Py_ssize_t looked
     cdef int halt = END, tagged
     for looked in range(unit_count):
-        # Once each: another process may be writing to what the units lie in.
+        # Load each once: another process may write to the units.
         offset = <int64_t>tidemark_get_64(unit)
         size = <int32_t>tidemark_get_32(unit + 8)
         tags_code = <int64_t>tidemark_get_64(unit + 12)
@@ -231,13 +231,13 @@ cdef _select(
                 if size <= 0 or size > room or offset < window_at:
                     halt = OUTSIDE
                     break
-                # Unsigned: window_at may be negative, the difference then more than an i64 holds.
+                # Unsigned: with a negative window_at the difference may overflow an i64.
                 if <uint64_t>offset - <uint64_t>window_at > <uint64_t>(room - size):
                     halt = OUTSIDE
                     break
                 at = offset - window_at
                 if looked + 1 < unit_count:
-                    # Far apart, each record costs a miss of every cache: ask for the next early.
+                    # Records that lie far apart miss every cache: prefetch the next one.
                     ahead = <int64_t>(tidemark_get_64(unit + UNIT_SIZE) - <uint64_t>window_at)
                     if 0 <= ahead < room:
                         tidemark_prefetch(window + ahead)
@@ -274,7 +274,7 @@ cdef int _judge(
     const uint8_t *record, int64_t size, int64_t physical_offset, int64_t queue_offset,
     int64_t queue, const uint8_t *topic, Py_ssize_t topic_size, _Filter wanted,
 ) noexcept:
-    """1 to take the record, 0 to pass it, -1 if it is another one."""
+    """Return 1 to select the record, 0 to skip it, -1 if it is a different record."""
     cdef int64_t at = _behind_topic(
         record, size, physical_offset, queue_offset, queue, topic, topic_size
     )

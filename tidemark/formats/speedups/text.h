@@ -1,4 +1,4 @@
-/* What a text is made of, eight bytes at a time. */
+/* Classifies the bytes of a text, eight at a time. */
 #ifndef TIDEMARK_TEXT_H
 #define TIDEMARK_TEXT_H
 
@@ -12,8 +12,8 @@ enum {
     TIDEMARK_HAS_HIGH = 4,  /* a byte of 0x80 or more: not ASCII */
 };
 
-/* Whether 1, and only then the result is exact for each of them: Anderson, "Bit Twiddling Hacks",
- * "Determine if a word has a byte less than n", "… a zero byte". */
+/* Return which classes of bytes the word contains. Each test is exact for the whole word: Anderson,
+ * "Bit Twiddling Hacks", "Determine if a word has a byte less than n", "… a zero byte". */
 static inline int tidemark_word_has(uint64_t word) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     uint64_t spaces = word ^ (ones * 0x20);
@@ -43,8 +43,8 @@ static inline int tidemark_text_has(const uint8_t *text, size_t size) {
     return has;
 }
 
-/* Whether the bytes are UTF-8: no surrogates, nothing longer than need be, U+10FFFF at most
- * (Unicode 15, table 3-7). characters: how many they are. */
+/* Return whether the bytes are UTF-8: no surrogates, no overlong forms, at most U+10FFFF (Unicode
+ * 15, table 3-7). characters receives the number of characters. */
 static inline int tidemark_is_utf8(const uint8_t *text, size_t size, size_t *characters) {
     size_t at = 0, count = 0;
     while (at < size) {

@@ -1,4 +1,7 @@
-"""Compiled twin of ``queue_unit.leading_units``: a gigabyte of units takes some tenths of a second."""
+"""Native implementation of ``queue_unit.leading_units``.
+
+It checks a gigabyte of units in some tenths of a second.
+"""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -32,7 +35,7 @@ def leading_units(view, *, int64_t end, int64_t end_max):
 cdef Py_ssize_t leading(
     const uint8_t *at, Py_ssize_t units, int64_t *end, int64_t end_max
 ) noexcept nogil:
-    """Reads at[0 : units * 20] and nothing else; each field once: the file may change under us."""
+    """Read only at[0 : units * 20], each field once, because the file may change meanwhile."""
     cdef Py_ssize_t number
     cdef int64_t offset
     cdef int32_t size

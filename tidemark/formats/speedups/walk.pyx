@@ -1,10 +1,10 @@
-"""Compiled twins of ``scan.walk`` and ``plan.plan_range``: the contracts stand there.
+"""Native implementation of ``scan.walk`` and ``plan.plan_range``, which document the contracts.
 
-``record.h`` judges records over the mapping itself. A plan makes no Python object per record: units
-and rows go to two growing arrays, and which run a unit belongs to stands beside it; what a run
-needs of Python is made once per run, what a queue needs once per queue. What ASCII rules do not
-settle (other texts, a DELAY that is no plain number, a doubtful record CRC) is handed to the pure
-originals.
+``record.h`` checks records in the mapping itself. A plan creates no Python object per record: units
+and rows are appended to two growing arrays, and a third one stores the run of each unit. Python
+objects are created once per run and once per queue. Cases that ASCII rules do not decide (other
+texts, a DELAY that is not a plain number, a doubtful record CRC) are passed to the pure
+implementation.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
@@ -93,23 +93,23 @@ cdef enum:
     PREPARED = 0x4
     ROLLBACK = 0xC
     INNER_BATCH = 0x80
-    UNLOCKED_SIZE = 65536  # with less to do, giving the interpreter lock away costs more than it gives
-    DELAY_DIGITS_MAX = 9  # such a number fits 32 bits
+    UNLOCKED_SIZE = 65536  # for less work, releasing the GIL costs more than it gains
+    DELAY_DIGITS_MAX = 9  # a number of that many digits fits into 32 bits
 
-# Chosen anew by each process, as that of Python's own tables: names cannot be made to collide.
+# Random per process, like the seed of Python's dicts, so that names cannot be made to collide.
 cdef uint64_t SEED = <uint64_t><int64_t>hash(b"tidemark")
 cdef object NEW_TUPLE = tuple.__new__
 cdef Py_ssize_t ENTRY_FIELDS = len(Entry._fields)
 
 
 cdef struct Group:
-    # One (topic, queue) of the records walked. The topic's bytes are those of its first record.
+    # One (topic, queue) of the records. The topic's bytes are those of its first record.
     const uint8_t *topic
     uint32_t topic_size
     int32_t queue_id
     uint64_t hash
-    Py_ssize_t same_as  # number of the group of the same text, where that has other bytes
-    Py_ssize_t run  # the open one; -1 before the first
+    Py_ssize_t same_as  # number of the group of the same text with other bytes
+    Py_ssize_t run  # number of the open run; -1 before the first
     int64_t next_offset
     uint32_t topic_hash  # of "topic#"
     bint is_schedule
@@ -145,13 +145,13 @@ cdef bint is_ascii(tidemark_value value) noexcept nogil:
 
 cdef str text(tidemark_value value):
     if is_ascii(value):
-        # Read again, and another process may have written to it meanwhile: no reason to end a walk.
+        # This is a second read, so another process may have changed the bytes: do not fail.
         return PyUnicode_DecodeASCII(<const char *>value.data, value.size, b"replace")
     return properties.text(raw(value))
 
 
 cdef void *grown(void *array, Py_ssize_t *room, Py_ssize_t size) noexcept nogil:
-    """The array with twice the room [elements of size bytes]; NULL, and the old one stays."""
+    """Return the array with twice the room [elements]; NULL if that fails: it is unchanged then."""
     cdef Py_ssize_t wanted = room[0] * 2 if room[0] else 256
     cdef void *larger = realloc(array, <size_t>wanted * <size_t>size)
     if larger != NULL:
@@ -160,14 +160,14 @@ cdef void *grown(void *array, Py_ssize_t *room, Py_ssize_t size) noexcept nogil:
 
 
 cdef class Walker:
-    """One walk over one view: the records, judged, and the queues they belong to."""
+    """One pass over a view: the checked records and the queues they belong to."""
 
     cdef object view, no_units_for
     cdef Py_buffer buffer
     cdef bint is_held
     cdef const uint8_t *data
     cdef size_t size
-    cdef size_t end  # behind the last record taken
+    cdef size_t end  # end of the last processed record
     cdef int64_t at
     cdef Py_ssize_t left
     cdef int checks
@@ -176,16 +176,16 @@ cdef class Walker:
     cdef int64_t *levels_ms
     cdef Py_ssize_t level_count
 
-    cdef list texts  # of the groups' topics
-    cdef dict not_ascii  # (topic, queue) of such groups: number of the first
+    cdef list texts  # topics of the groups
+    cdef dict not_ascii  # (topic, queue) of groups that are not ASCII → number of the first
     cdef Group *groups
     cdef Py_ssize_t group_count, group_room
-    cdef int32_t *table  # number of a group + 1, 0: free; open addressing
+    cdef int32_t *table  # open addressing: number of a group + 1; 0 is free
     cdef Py_ssize_t table_size
 
     cdef uint8_t *units
     cdef Py_ssize_t unit_count, unit_room
-    cdef int32_t *run_of  # of each unit
+    cdef int32_t *run_of  # number of the run of each unit
     cdef Py_ssize_t run_of_room
     cdef Run *runs
     cdef Py_ssize_t run_count, run_room
@@ -202,7 +202,7 @@ cdef class Walker:
         self.data = <const uint8_t *>self.buffer.buf
         self.size = <size_t>self.buffer.len
         self.at = at
-        # No view holds more records than that; the number asked for may be any.
+        # Upper limit of the records in a view, because records_max may be any number.
         self.left = max(0, min(records_max, self.buffer.len // RECORD_SIZE_MIN + 1))
         self.checks = checks_of(checks)
         self.require_record_crc = bool(checks.require_record_crc)
@@ -231,7 +231,7 @@ cdef class Walker:
             PyBuffer_Release(&self.buffer)
 
     cdef int next(self, tidemark_record *found) except -1 nogil:
-        """Judge the record at ``end``; 0 if there is none."""
+        """Check the record at ``end``; return 0 if there is none."""
         cdef int judged = tidemark_judge_record(
             self.data + self.end, self.size - self.end, self.at + <int64_t>self.end, self.checks, found
         )
@@ -252,7 +252,7 @@ cdef class Walker:
     cdef Py_ssize_t group_of(
         self, const uint8_t *topic, uint32_t topic_size, int32_t queue_id
     ) except -1 nogil:
-        """Number of the group of these bytes, made if they are new."""
+        """Return the number of the group of these bytes; create the group if it is new."""
         cdef uint64_t hashed = tidemark_table_hash(topic, topic_size, queue_id, SEED)
         cdef Py_ssize_t slot = <Py_ssize_t>(hashed & <uint64_t>(self.table_size - 1))
         cdef Group *group
@@ -293,7 +293,7 @@ cdef class Walker:
         group.is_schedule = name == hashing.SCHEDULE_TOPIC
         group.has_units = name not in self.no_units_for
         if not name.isascii():
-            # Different bytes may be the same text once what is not UTF-8 is replaced.
+            # Different bytes may decode to the same text, because invalid UTF-8 is replaced.
             group.same_as = self.not_ascii.setdefault((name, queue_id), number)
         self.texts.append(name)
         self.group_count += 1
@@ -301,7 +301,7 @@ cdef class Walker:
         return group.same_as
 
     cdef int enter(self, Py_ssize_t number) except -1:
-        """Put a group into the table, made twice as large once it is half full."""
+        """Add a group to the table, whose size is doubled when it is half full."""
         cdef Py_ssize_t slot, first = number
         cdef int32_t *larger
         if 2 * self.group_count > self.table_size:
@@ -320,7 +320,7 @@ cdef class Walker:
     # -- planning -----------------------------------------------------------------------------
 
     cdef int plan(self, bint index) except -1 nogil:
-        """Take records until there is none, or as many as were asked for."""
+        """Process records up to the first invalid one, or up to the requested number."""
         cdef tidemark_record found
         cdef tidemark_properties wanted
         cdef const uint8_t *start
@@ -377,7 +377,7 @@ cdef class Walker:
         self.run_of[self.unit_count] = <int32_t>group.run
         self.runs[group.run].count += 1
         self.unit_count += 1
-        # The largest offset is followed by none: the smallest never goes on with a run.
+        # Wraps after the largest offset, and the smallest offset never continues a run.
         group.next_offset = <int64_t>(<uint64_t>found.queue_offset + 1)
         self.unit_timestamp_ms = found.store_timestamp_ms
         return 0
@@ -412,7 +412,7 @@ cdef class Walker:
     cdef int64_t tags_code(
         self, bint is_schedule, tidemark_record *found, tidemark_properties *wanted
     ) except? -1 nogil:
-        """Of a unit: the due time of a delayed record, else the tags' hash."""
+        """Set the unit's code: the due time of a delayed record, else the hash of the tags."""
         cdef uint8_t others = 0
         cdef uint32_t hashed
         cdef int64_t due
@@ -429,7 +429,7 @@ cdef class Walker:
     cdef int due_time(
         self, tidemark_record *found, tidemark_value *delay, int64_t *due
     ) except -1 nogil:
-        """Whether a record is delayed, and until when: ``hashing.delivery_time_code``."""
+        """Compute ``hashing.delivery_time_code``: whether a record is delayed, and until when."""
         cdef Py_ssize_t level = 0
         cdef uint32_t digit
         cdef bint is_plain = delay.size <= DELAY_DIGITS_MAX
@@ -457,7 +457,7 @@ cdef class Walker:
     cdef int add_rows(
         self, Py_ssize_t number, tidemark_record *found, tidemark_properties *wanted
     ) except -1 nogil:
-        """A row for the unique id, and one for each part of KEYS between spaces."""
+        """Append a row for the unique id and one for each key of KEYS, separated by spaces."""
         cdef uint32_t topic_hash = self.groups[number].topic_hash
         cdef const uint8_t *start = wanted.keys.data
         cdef const uint8_t *end = start + wanted.keys.size
@@ -489,7 +489,7 @@ cdef class Walker:
         cdef void *larger
         if others >= 0x80:
             with gil:
-                # What is not UTF-8 is replaced piece by piece, and no piece holds a space.
+                # Invalid UTF-8 is replaced per sequence, and no such sequence contains a space.
                 hashed = hashing.index_hash(
                     self.texts[number],
                     properties.text(PyBytes_FromStringAndSize(<const char *>key, <Py_ssize_t>size)),
@@ -508,7 +508,7 @@ cdef class Walker:
         return 0
 
     cdef object planned(self):
-        """What was planned, as the pure original has it."""
+        """Return the plan in the form of the pure implementation."""
         cdef Py_ssize_t number, run
         cdef uint8_t **ends
         cdef list runs = []
@@ -554,7 +554,7 @@ cdef class Walker:
     # -- walking ------------------------------------------------------------------------------
 
     cdef list entries(self):
-        """The records as ``scan.Entry``, until there is none, or as many as were asked for."""
+        """Return valid records as ``scan.Entry``, up to the requested number."""
         cdef tidemark_record found
         cdef tidemark_properties wanted
         cdef const uint8_t *start
@@ -575,7 +575,7 @@ cdef class Walker:
         tags_code = self.tags_code(self.groups[group].is_schedule, found, wanted)
         unique_id = text(wanted.unique_id) if wanted.unique_id.size else None
         keys = text(wanted.keys) if wanted.keys.size else ""
-        # What tuple.__new__ does, without the tuple that it would be made from.
+        # Like tuple.__new__, without creating the argument tuple.
         cdef object made = tidemark_new_tuple(Entry, ENTRY_FIELDS)
         put(made, 0, self.at + <int64_t>self.end)
         put(made, 1, found.size)
@@ -590,7 +590,7 @@ cdef class Walker:
         return made
 
     cdef object stopped(self, checks):
-        """Why the walk ended where it did, as a ``Walk`` without entries."""
+        """Return why the walk ended, as a ``Walk`` without entries."""
         if self.left <= 0:
             return Walk([], self.end, Stop.LIMIT, "")
         return scan.stopped(self.view, self.end, self.at, checks, [])
@@ -602,7 +602,7 @@ cdef inline void put(made, Py_ssize_t number, value):
 
 
 cdef bint is_beyond(view, at):
-    """Physical offsets would not fit 63 bits."""
+    """Return whether physical offsets would exceed 63 bits."""
     return not 0 <= at <= INT64_MAX - len(view)
 
 

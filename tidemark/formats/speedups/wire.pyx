@@ -1,9 +1,9 @@
-"""Compiled twin of ``tidemark.formats.produce_wire``: the contracts stand there.
+"""Native implementation of ``tidemark.formats.produce_wire``, which documents the contracts.
 
-One pass over the request's bytes makes the entries: no map, no object per message. A message is
-read whole; then its entry's size is known and held against the room that is left; then it is
-written. Nothing nests deeper than the common form does, so nothing recurses. The request's bytes
-and the entries are ``bytes``, which do not change while they are looked at.
+One pass over the bytes of the request creates the entries, without a map and without an object per
+message. A message is read completely, then the size of its entry is checked against the remaining
+room, then the entry is written. Nothing recurses, because the common form has a fixed depth. The
+request and the entries are ``bytes``, which do not change meanwhile.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -79,13 +79,13 @@ cdef enum:
     REFUSED_MAX = 128
     ID_HEAD_SIZE_MAX = 64
     HOST_SIZE_MAX = 20
-    # Names, message id, the unique id's head, four numbers; the unique id itself comes on top.
+    # Names, message id, head of the unique id, four numbers; without the unique id itself.
     RESULT_SIZE_MAX = 76 + 2 + 2 * (HOST_SIZE_MAX + 8) + 5 + 4 * 9
-    ANSWER_HEAD_SIZE_MAX = 64  # and the level itself
+    ANSWER_HEAD_SIZE_MAX = 64  # without the durability level
     MESSAGE_FIELDS = 8
     REQUEST_FIELDS = 4
     PAIR_END = 0x02
-    GIL_SIZE = 65536  # bytes of a request from which others may run meanwhile
+    GIL_SIZE = 65536  # bytes of a request from which the GIL is released
 
 assert PAIRS_MAX == original.PAIRS_MAX
 assert len(properties.REFUSED) <= REFUSED_MAX
@@ -112,7 +112,7 @@ cdef enum:
 
 
 cdef struct Rules:
-    int64_t body_max  # bytes; negative takes none at all
+    int64_t body_max  # bytes; no message fits if it is negative
     int64_t stored_max
     bint makes_ids
     uint32_t id_count
@@ -121,7 +121,7 @@ cdef struct Rules:
 
 
 cdef struct Message:
-    # A message as read. Pieces lie in the request; a size of 0 is an absent field.
+    # A parsed message. The pieces point into the request; an absent field has size 0.
     uint32_t seen
     Piece body
     Piece tags
@@ -149,7 +149,7 @@ cdef int refused_count = 0
 cdef Piece[REFUSED_MAX] REFUSED_PREFIXES
 cdef int refused_prefix_count = 0
 cdef bint[256] REFUSED_BEGINS
-"""By first byte: whether any refused name begins so. Nearly no sender's name does."""
+"""Whether some refused name starts with the byte. Names of senders nearly never do."""
 _refused = [name.encode("ascii") for name in sorted(properties.REFUSED)]
 _refused_prefixes = [name.encode("ascii") for name in properties.REFUSED_PREFIXES]
 for _raw in _refused:
@@ -164,7 +164,7 @@ for _raw in _refused_prefixes:
     refused_prefix_count += 1
 
 cdef char[512] HEX
-"""Two upper-case digits of every byte."""
+"""The two upper-case hex digits of every byte."""
 for _number in range(256):
     HEX[2 * _number] = ord("0123456789ABCDEF"[_number >> 4])
     HEX[2 * _number + 1] = ord("0123456789ABCDEF"[_number & 15])
@@ -209,7 +209,7 @@ def read_plain(
 
 
 cdef object request(object body, Rules *rules, int64_t messages_max, int64_t timeout_ms_max):
-    """What ``read_plain`` returns."""
+    """Return the result of ``read_plain``."""
     cdef Cursor cursor, messages
     cdef Piece key, ack
     cdef Entries entries
@@ -229,11 +229,11 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
             if tidemark_is(&key, b"messages", 8):
                 if made != NULL or not tidemark_read_array(&cursor, &message_count):
                     return None
-                # A message takes a byte at least: more of them than bytes are none.
+                # A message has at least one byte, so there cannot be more messages than bytes.
                 if message_count > left(&cursor) or not 0 < <int64_t>message_count <= messages_max:
                     return None
                 messages = cursor
-                # An entry is not larger than its message, but for its head and a made id.
+                # An entry is at most its message, its head and a generated id.
                 made = raw_bytes(
                     NULL,
                     left(&cursor) + message_count * (TIDEMARK_ENTRY_OVERHEAD + rules.id_size + 14),
@@ -242,7 +242,7 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
                 if not read_messages(&cursor, message_count, rules, &entries):
                     if has_ids or not rules.makes_ids:
                         return None
-                    # Perhaps only with a made id too large, and none is wanted: that may follow.
+                    # It may only be too large with a generated id, which may be turned off below.
                     cursor = messages
                     rules.makes_ids = False
                     begin(&entries, made)
@@ -279,7 +279,7 @@ cdef object request(object body, Rules *rules, int64_t messages_max, int64_t tim
         if made == NULL or cursor.at != cursor.end or wants_none:
             return None
         if entries.made_ids and not rules.makes_ids:
-            # The word that none should be made stood behind the messages.
+            # The field that turns off generated ids followed the messages.
             begin(&entries, made)
             if not read_messages(&messages, message_count, rules, &entries):
                 return None
@@ -325,7 +325,7 @@ cdef void begin(Entries *entries, PyObject *made) noexcept:
 cdef bint read_messages(
     Cursor *cursor, uint64_t count, const Rules *rules, Entries *entries
 ) noexcept:
-    """Write the entries of count messages; False if one of them is not of the common form."""
+    """Write the entries of count messages; return False if one is not of the common form."""
     cdef bint done
     if left(cursor) < GIL_SIZE:
         return write_messages(cursor, count, rules, entries)
@@ -371,7 +371,7 @@ cdef uint32_t field_of(const Piece *key) noexcept nogil:
 
 
 cdef bint read_message(Cursor *cursor, Message *message) noexcept nogil:
-    """Read and check one message but for its sizes; False if it is not of the common form."""
+    """Read and check one message, except for its sizes; False if it is not of the common form."""
     cdef uint64_t field_count, number
     cdef size_t characters
     cdef int64_t value = 0
@@ -440,7 +440,7 @@ cdef bint read_keys(Cursor *cursor, Message *message) noexcept nogil:
         return False
     message.keys = cursor[0]
     for number in range(message.key_count):
-        # A space would make two keys of one.
+        # A space separates keys.
         if not tidemark_read_str(cursor, &key) or not is_text(&key, False, SIZE_MAX):
             return False
         message.keys_size += key.size + (number > 0)
@@ -475,7 +475,7 @@ cdef inline bint is_same(const Piece *one, const Piece *other) noexcept nogil:
 
 
 cdef bint is_text(const Piece *text, bint with_spaces, size_t characters_max) noexcept nogil:
-    """Whether it can be a property's name or value: UTF-8, not empty, no 0x01 and no 0x02."""
+    """Return whether the text is non-empty UTF-8 without 0x01 and 0x02, as properties require."""
     cdef int has = tidemark_text_has(text.at, text.size)
     cdef size_t characters = text.size
     if text.size == 0 or (has & TIDEMARK_HAS_SPACE and not with_spaces):
@@ -490,7 +490,7 @@ cdef bint is_text(const Piece *text, bint with_spaces, size_t characters_max) no
 
 
 cdef bint is_refused(const Piece *name) noexcept nogil:
-    """``properties.is_refused`` of a name that is not empty."""
+    """Return ``properties.is_refused`` of a non-empty name."""
     cdef int number
     if not REFUSED_BEGINS[name.at[0]]:
         return False
@@ -507,7 +507,7 @@ cdef bint is_refused(const Piece *name) noexcept nogil:
 
 
 cdef bint write_entry(const Message *message, const Rules *rules, Entries *entries) noexcept nogil:
-    """Write the message's entry; False if its properties are too large."""
+    """Write the entry of the message; return False if its properties are too large."""
     cdef size_t stored = message.pairs_size, size
     cdef uint8_t *at = entries.at
     cdef Cursor strings
@@ -536,7 +536,7 @@ cdef bint write_entry(const Message *message, const Rules *rules, Entries *entri
     strings = message.pairs
     for number in range(2 * message.pair_count):
         if not tidemark_read_str(&strings, &text):
-            return False  # cannot be: it was read before
+            return False  # impossible: it was read before
         at = tidemark_write(at, text.at, text.size)
         at[0] = <uint8_t>(1 + number % 2)
         at += 1
@@ -609,7 +609,7 @@ def pack_answer(
 
 
 cdef struct Common:
-    # What the results of one answer have in common, and where the next one is.
+    # Common values of the results of one answer, and the offsets of the next result.
     int64_t queue
     int64_t queue_offset
     int64_t physical_offset
@@ -629,7 +629,7 @@ cdef object packed(
     object first_physical_offset,
     object store_timestamp_ms,
 ):
-    """What ``pack_answer`` returns; None if the original has to judge."""
+    """Return the result of ``pack_answer``; None if the pure implementation must run."""
     cdef Common common
     cdef Py_ssize_t level_size, count, number, room
     cdef int64_t copy_count
@@ -698,7 +698,7 @@ cdef bint number_64(object value, int64_t *number) except -1:
 
 
 cdef Py_ssize_t stored_size(object entries, Py_ssize_t count) noexcept:
-    """Bytes of the entries' properties; -1 if one is damaged, or there are not count."""
+    """Return the bytes of all properties; -1 if an entry is damaged or the count is wrong."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
     cdef const uint8_t *end = at + PyBytes_GET_SIZE(entries)
     cdef Py_ssize_t total = 0
@@ -715,7 +715,7 @@ cdef Py_ssize_t stored_size(object entries, Py_ssize_t count) noexcept:
 cdef uint8_t *write_results(
     uint8_t *to, const uint8_t *at, size_t size, const uint8_t *sizes, Common *common
 ) noexcept nogil:
-    """Write a result for every entry; NULL if the original has to judge a unique id."""
+    """Write a result per entry; NULL if the pure implementation must handle a unique id."""
     cdef const uint8_t *end = at + size
     cdef size_t characters
     cdef uint32_t record
@@ -723,7 +723,7 @@ cdef uint8_t *write_results(
     cdef Piece unique_id
     while at < end:
         if not tidemark_read_entry(at, end - at, &entry):
-            return NULL  # cannot be: stored_size has read them all
+            return NULL  # impossible: stored_size has read all entries
         at = entry.end
         to = tidemark_write(to, b"\x86\xaamessage_id", 12)
         to = write_id(to, common)
@@ -754,7 +754,7 @@ cdef uint8_t *write_results(
 
 
 cdef uint8_t *write_id(uint8_t *to, const Common *common) noexcept nogil:
-    """The offset message id (2.8) as msgpack."""
+    """Write the offset message id (2.8) as msgpack."""
     cdef size_t size = common.host_size + 16
     cdef uint64_t offset = <uint64_t>common.physical_offset
     cdef int shift
@@ -772,7 +772,7 @@ cdef uint8_t *write_id(uint8_t *to, const Common *common) noexcept nogil:
 
 
 cdef bint find_unique_id(const uint8_t *raw, size_t size, Piece *value) noexcept nogil:
-    """``properties.find`` of UNIQ_KEY: its last segment with a value."""
+    """Find UNIQ_KEY like ``properties.find``: its last segment with a value."""
     cdef const uint8_t *end = raw + size
     cdef const uint8_t *begin
     cdef const uint8_t *before
