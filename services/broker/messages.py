@@ -36,9 +36,9 @@ from tidemark.errors import (
 )
 from tidemark.formats import batch, hashing, properties
 from tidemark.formats.batch import WireMessage
+from tidemark.formats.nack import PROPERTIES_ROOM
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
-from tidemark.formats.send_back import PROPERTIES_ROOM
 
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000

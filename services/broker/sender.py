@@ -36,8 +36,8 @@ from tidemark.errors import (
 )
 from tidemark.formats import native
 from tidemark.formats.hosts import Host
+from tidemark.formats.nack import RECORD_ROOM
 from tidemark.formats.runs import Run
-from tidemark.formats.send_back import RECORD_ROOM
 from tidemark.offsets import PhysicalOffset
 
 OnAppended = Callable[[str, SendResult, int, int], None]

@@ -18,7 +18,7 @@ from tests.support import offline
 from tests.support.node import Node, wait_until
 from tests.support.raw_member import RawMember
 from tests.support.small_disk import MIB, mounted
-from tidemark.formats import delay, properties, send_back
+from tidemark.formats import delay, nack, properties
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
 
@@ -238,7 +238,7 @@ def check_log(
         died = properties.parse(letter.properties)
         assert (died["RETRY_TOPIC"], died["DELAY"]) == ("orders", "0")
         assert died["ORIGIN_MESSAGE_ID"] == first["message_id"]
-        assert send_back.redrive_origin(copy.properties) == ("billing", letter.queue_offset)
+        assert nack.redrive_origin(copy.properties) == ("billing", letter.queue_offset)
         assert {bytes(each.body) for each in own} == {bytes(own[0].body)}
         assert {each.born_timestamp_ms for each in own} == {own[0].born_timestamp_ms}
 
@@ -331,7 +331,7 @@ def test_letters_are_redriven_once_although_the_broker_is_killed_meanwhile(tmp_p
     copies: Counter[str] = Counter()
     for unique_id, own in by_id(node.store_dir).items():
         for each in own:
-            copies[unique_id] += send_back.redrive_origin(each.properties) is not None
+            copies[unique_id] += nack.redrive_origin(each.properties) is not None
     assert copies == {f"ID-{number}": 1 for number in range(count)}
 
 

@@ -20,7 +20,7 @@ from tidemark.client.client import Client
 from tidemark.client.groups import Start
 from tidemark.client.messages import Topic
 from tidemark.errors import BroadcastGroup, UnknownGroup, UnknownTopic
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from tidemark.client.subscription import Subscription

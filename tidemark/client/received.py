@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from tidemark.client.tags import Wanted, passing
 from tidemark.formats import native, properties
 from tidemark.formats.message import Message, Source, iterate_records
+from tidemark.formats.nack import RETRY_PREFIX
 from tidemark.formats.record import UndecodableRecord
 from tidemark.formats.record_layout import Buffer
-from tidemark.formats.send_back import RETRY_PREFIX
 
 
 class Returned(Message):

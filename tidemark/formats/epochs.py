@@ -51,10 +51,10 @@ def decode(data: bytes) -> list[EpochStart]:
         raise EpochsUnreadable("the file ends within its first two lines")
     stored_crc = _number(crc_line, "the CRC")
     if stored_crc and stored_crc != _masked_crc(body):
-        raise EpochsUnreadable(f"CRC-32 is {_masked_crc(body)}, the file says {stored_crc}")
+        raise EpochsUnreadable(f"CRC-32 is {_masked_crc(body)}, the file has {stored_crc}")
     entries = [_entry(line) for line in body.split(b"\n") if line.strip(b"\r")]
     if len(entries) != count:
-        raise EpochsUnreadable(f"{len(entries)} entries, the file says {count}")
+        raise EpochsUnreadable(f"{len(entries)} entries, the file has the count {count}")
     return entries
 
 

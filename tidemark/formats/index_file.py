@@ -259,7 +259,7 @@ class IndexFile:
             first, last = self.entry(1).physical_offset, self.entry(count).physical_offset
             if (first, last) != (header.begin_offset, header.end_offset):
                 return (
-                    f"entries run from physical offset {first} to {last}, the header says "
+                    f"entries run from physical offset {first} to {last}, the header has "
                     f"{header.begin_offset} to {header.end_offset}"
                 )
         return None

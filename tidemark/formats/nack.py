@@ -123,7 +123,7 @@ def _rule(reconsume_times: int) -> int:
     return FIRST_LEVEL + reconsume_times
 
 
-def sent_back(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
+def nacked(stored: Record, *, dead: bool, nack_id: str | None = None) -> bytes:
     """Properties of the record that a nacked message becomes (13.2, steps 2, 4 and 5).
 
     For a message that is not dead, pass them to ``delay.by_level``. The earlier delay origin is

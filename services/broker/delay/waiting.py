@@ -29,8 +29,8 @@ from tidemark.errors import StoreError
 from tidemark.formats import delay, timer_log
 from tidemark.formats.delay import TIMER_LEVEL, TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.nack import RETRY_PREFIX
 from tidemark.formats.record import Record
-from tidemark.formats.send_back import RETRY_PREFIX
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)

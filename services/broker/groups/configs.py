@@ -22,7 +22,7 @@ from shared.state import records
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig
 from shared.state.state import BrokerState
 from tidemark.errors import BadName, BadRequest, Overloaded, UnknownGroup
-from tidemark.formats.send_back import DEAD_PREFIX, RETRY_PREFIX
+from tidemark.formats.nack import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.offsets import PhysicalOffset
 
 GROUPS_MAX: Final = 100_000

@@ -30,9 +30,9 @@ from services.broker.topics import Topics
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, Overloaded, RequestError
-from tidemark.formats import send_back
+from tidemark.formats import nack
+from tidemark.formats.nack import DEAD_QUEUE, RedriveOrigin, dead_topic, retry_topic
 from tidemark.formats.record import Record
-from tidemark.formats.send_back import DEAD_QUEUE, RedriveOrigin, dead_topic, retry_topic
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 UNDISPATCHED_MAX: Final = 100_000
@@ -76,7 +76,7 @@ class LetterFilter(NamedTuple):
     def matches(self, letter: Record) -> bool:
         """Whether a letter is meant."""
         return (
-            (self.topic is None or send_back.original_topic(letter) == self.topic)
+            (self.topic is None or nack.original_topic(letter) == self.topic)
             and (self.key is None or self.key in letter.keys)
             and (self.begin_ms is None or letter.store_timestamp_ms >= self.begin_ms)
             and (self.end_ms is None or letter.store_timestamp_ms <= self.end_ms)
@@ -88,7 +88,7 @@ class LetterFilter(NamedTuple):
         return (
             letter.unique_id == name
             or letter.message_id == upper
-            or send_back.original_message_id(letter) == upper
+            or nack.original_message_id(letter) == upper
         )
 
 
@@ -167,8 +167,8 @@ class DeadLetters:
             "queue_offset": letter.queue_offset,
             "message_id": letter.message_id,
             "unique_id": letter.unique_id,
-            "original_topic": send_back.original_topic(letter),
-            "original_message_id": send_back.original_message_id(letter),
+            "original_topic": nack.original_topic(letter),
+            "original_message_id": nack.original_message_id(letter),
             "reconsume_times": letter.reconsume_times,
             "dead_at_ms": letter.store_timestamp_ms,
             "born_timestamp_ms": letter.born_timestamp_ms,
@@ -215,9 +215,9 @@ class DeadLetters:
         It is asked in slices: who is to send the letter again claims it before.
         """
         origin = RedriveOrigin(group, letter.queue_offset)
-        unique_id = send_back.copy_unique_id(letter)
+        unique_id = nack.copy_unique_id(letter)
         was_whole = self._index_is_whole()
-        for topic in {send_back.original_topic(letter), retry_topic(group)}:
+        for topic in {nack.original_topic(letter), retry_topic(group)}:
             if await self._is_in(topic, unique_id, origin, letter.physical_offset):
                 return Redriven.YES
         # Before and after: it may have been taken away, or become whole, between the two look-ups.
@@ -233,7 +233,7 @@ class DeadLetters:
         place: IndexPlace | None = None
         while True:
             search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX, at=place)
-            if any(send_back.redrive_origin(each.properties) == origin for each in search.found):
+            if any(nack.redrive_origin(each.properties) == origin for each in search.found):
                 return True
             place = search.place
             if place is None:

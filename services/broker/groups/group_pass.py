@@ -18,7 +18,7 @@ from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pai
 from services.broker.groups.sources import OBJECTIVE_MS, Queue, Watched
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 READ_ALL: Final = Lag(0, None, 0.0, in_flight=0)
 IS_READ: Final = QueueSample(READ_ALL)

@@ -24,7 +24,7 @@ from services.broker.queue_offsets import Queue
 from services.broker.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 

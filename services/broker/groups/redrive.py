@@ -39,12 +39,12 @@ from tidemark.errors import (
     TidemarkError,
     UnknownTopic,
 )
-from tidemark.formats import batch, properties, send_back
+from tidemark.formats import batch, nack, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
+from tidemark.formats.nack import RedriveOrigin
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
-from tidemark.formats.send_back import RedriveOrigin
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class _Call:
 
 def _target(group: str, letter: Record, request: RedriveRequest) -> str:
     """The topic that a letter's copy goes to."""
-    return send_back.retry_topic(group) if request.to_group else send_back.original_topic(letter)
+    return nack.retry_topic(group) if request.to_group else nack.original_topic(letter)
 
 
 class Redrive:
@@ -338,13 +338,13 @@ class Redrive:
         topic = _target(group, letter, request)
         queues = queues_of[topic]
         if isinstance(queues, TidemarkError):
-            call.refuse(send_back.original_topic(letter), queues)
+            call.refuse(nack.original_topic(letter), queues)
             return None
-        raw = send_back.redriven(letter, group, to_group=request.to_group)
+        raw = nack.redriven(letter, group, to_group=request.to_group)
         if len(raw) > self._properties_size_max:
             # RocketMQ fills letters to the last byte. With room for the retries of the copy.
-            room = self._properties_size_max - send_back.PROPERTIES_ROOM
-            raw, dropped = send_back.shortened(raw, room)
+            room = self._properties_size_max - nack.PROPERTIES_ROOM
+            raw, dropped = nack.shortened(raw, room)
             log.warning(
                 "a dead letter has no room for its place in the copy; the copy lacks properties",
                 extra={

@@ -20,7 +20,7 @@ from services.broker.query import look_up
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind
-from tidemark.formats import send_back
+from tidemark.formats import nack
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
@@ -104,7 +104,7 @@ class RepeatedNacks:
         if self._index is None or message.unique_id is None:
             return None
         was_whole = self._index_is_whole()
-        for topic in (SCHEDULE_TOPIC, send_back.dead_topic(group)):
+        for topic in (SCHEDULE_TOPIC, nack.dead_topic(group)):
             asked = Asked(
                 topic,
                 message.unique_id,
@@ -118,7 +118,7 @@ class RepeatedNacks:
                     self._index, asked, self._clock, hits_max=QUERY_MAX, at=place
                 )
                 for found in search.found:
-                    if send_back.nack_id(found.properties) == nack_id:
+                    if nack.nack_id(found.properties) == nack_id:
                         return found
                 place = search.place
                 if place is None:

@@ -27,7 +27,7 @@ from services.broker.groups.redrive import RedriveRequest
 from services.broker.groups.stored_messages import Place
 from services.broker.http_requests import number, parameters
 from tidemark.errors import BadRequest
-from tidemark.formats.send_back import NACK_ID_SIZE_MAX
+from tidemark.formats.nack import NACK_ID_SIZE_MAX
 
 I32_MAX: Final = (1 << 31) - 1
 DEAD_MAX: Final = 1000

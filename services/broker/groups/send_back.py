@@ -1,6 +1,6 @@
 """Send-back: a message that a member could not handle goes to a retry, or to the dead letters.
 
-The rules are ``tidemark.formats.send_back`` and ``delay``; here is the shell around them: which
+The rules are ``tidemark.formats.nack`` and ``delay``; here is the shell around them: which
 message is meant, whether the group may send it back, one append, and the wait until it is on disk.
 Only then is the caller answered, and only then may it commit the message: a crash in between leaves
 a message that is delivered once more, never one that is lost.
@@ -29,12 +29,12 @@ from tidemark.errors import (
     DelayOutOfRange,
     NotServing,
 )
-from tidemark.formats import batch, delay, ids, record, send_back
+from tidemark.formats import batch, delay, ids, nack, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
+from tidemark.formats.nack import DEAD_AT_ONCE, DEAD_QUEUE, Verdict
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
-from tidemark.formats.send_back import DEAD_AT_ONCE, DEAD_QUEUE, Verdict
 from tidemark.offsets import PhysicalOffset
 
 RETRY: Final = "RETRY"
@@ -165,7 +165,7 @@ class SendBack:
             raise not_assigned(group, member, queue)
         if config.retry_queues <= 0:
             return SentBack(IGNORED, None, stored.reconsume_times, 0, None, None, stored.unique_id)
-        verdict = send_back.judge(
+        verdict = nack.judge(
             stored.reconsume_times,
             delay_level,
             retry_max=config.retry_max,
@@ -203,7 +203,7 @@ class SendBack:
             topic = await self._configs.retry_topic(group)
             found = self._topics.find(topic)
             queue = self._pick(max(1, found.queues if found is not None else 1))
-            raw = send_back.sent_back(stored, dead=False, nack_id=nack_id)
+            raw = nack.nacked(stored, dead=False, nack_id=nack_id)
             place = delay.by_level(
                 topic, queue, raw, verdict.delay_level, len(self._delay_levels_ms)
             )
@@ -228,7 +228,7 @@ class SendBack:
         appended = await self._append.append([run], own=True)
         self._on_stored(topic, 1, appended.end - appended.start)
         if verdict.dead:
-            self._counters.dead(group, send_back.original_topic(stored))
+            self._counters.dead(group, nack.original_topic(stored))
         sent = SentBack(
             DEAD if verdict.dead else RETRY,
             topic,
@@ -242,11 +242,11 @@ class SendBack:
 
     def _as_stored(self, group: str, found: Record) -> StoredNack:
         """What an earlier try of a nack has stored, as it was answered then."""
-        dead = found.topic == send_back.dead_topic(group)
+        dead = found.topic == nack.dead_topic(group)
         level = 0 if dead else found.queue_id + 1
         sent = SentBack(
             DEAD if dead else RETRY,
-            found.topic if dead else send_back.retry_topic(group),
+            found.topic if dead else nack.retry_topic(group),
             found.reconsume_times,
             level,
             self._due_ms(found.store_timestamp_ms, level),
@@ -275,12 +275,12 @@ class SendBack:
         Only messages that were not sent through this API, or by an earlier version, lack the room.
         Refused, such a message would end every member that meets it, one after another.
         """
-        raw = send_back.sent_back(stored, dead=True, nack_id=nack_id)
+        raw = nack.nacked(stored, dead=True, nack_id=nack_id)
         room = self._room(stored, topic)
         if len(raw) <= room:
             return raw
         # With room for a redrive and for the retries of the copy.
-        raw, dropped = send_back.shortened(raw, max(0, room - send_back.PROPERTIES_ROOM))
+        raw, dropped = nack.shortened(raw, max(0, room - nack.PROPERTIES_ROOM))
         log.warning(
             "a message sent back has no room for a retry; its dead letter lacks properties",
             extra={

@@ -13,7 +13,7 @@ from services.broker.groups.queue_looks import QueueLooks
 from services.broker.queue_extents import QueueExtents
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 OBJECTIVE_MS: Final = 60_000
 """The lag objective of a group whose configuration has none."""

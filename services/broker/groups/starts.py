@@ -16,7 +16,7 @@ from services.broker.groups.offsets import Offsets
 from services.broker.queue_offsets import Queue
 from shared.files.queue_math import Boundary
 from shared.state.records import GroupConfig, Start
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 
 class Bounds(Protocol):

@@ -37,8 +37,8 @@ from shared.state.records import Queue
 from tidemark.clock import Clock
 from tidemark.errors import UnknownMessage
 from tidemark.formats import delay
+from tidemark.formats.nack import dead_topic, retry_topic
 from tidemark.formats.record import Record
-from tidemark.formats.send_back import dead_topic, retry_topic
 from tidemark.offsets import PhysicalOffset
 
 GROUPS_MAX: Final = 256

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tidemark.formats import delay, hashing, properties, send_back
+from tidemark.formats import delay, hashing, nack, properties
 from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.nack import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.formats.record import Record
-from tidemark.formats.send_back import DEAD_PREFIX, RETRY_PREFIX
 
 NOT_RECORDED: Final = "not_recorded"
 """It has happened; nothing in the store says when."""
@@ -103,7 +103,7 @@ def role_of(stored: Record) -> Role:
     if stored.topic.startswith(DEAD_PREFIX):
         return Role.DEAD
     # Retries of a redriven message carry its origin, too, and have come back at least once.
-    if stored.reconsume_times == 0 and send_back.redrive_origin(raw) is not None:
+    if stored.reconsume_times == 0 and nack.redrive_origin(raw) is not None:
         return Role.REDRIVEN
     if stored.topic.startswith(RETRY_PREFIX) or delay.origin_of(raw) is not None:
         return Role.RELEASED
@@ -116,7 +116,7 @@ def home_of(stored: Record) -> str:
         place = delay.real_place(stored.properties) if stored.topic in DELAY_TOPICS else None
         if place is not None:
             return place.topic
-    return send_back.original_topic(stored)
+    return nack.original_topic(stored)
 
 
 def group_of(stored: Record) -> str | None:
@@ -152,7 +152,7 @@ def _expired(first: Record) -> Event:
     facts = {
         "reason": EXPIRED,
         "topic": home_of(first),
-        "message_id": send_back.original_message_id(first),
+        "message_id": nack.original_message_id(first),
         "born_timestamp_ms": first.born_timestamp_ms,
     }
     return Event("produced", None, first.store_timestamp_ms, facts)
@@ -196,7 +196,7 @@ def _of_record(stored: Record, delay_levels_ms: Sequence[int], flushed: int) -> 
         case Role.DEAD:
             found = [event("dead", group=group_of(stored), reconsume_times=stored.reconsume_times)]
         case Role.REDRIVEN:
-            origin = send_back.redrive_origin(stored.properties)
+            origin = nack.redrive_origin(stored.properties)
             assert origin is not None, "that is what the role says"
             found = [event("redriven", group=origin.group, dead_queue_offset=origin.queue_offset)]
     if role in (Role.PRODUCED, Role.DELAYED, Role.REDRIVEN):

@@ -27,7 +27,7 @@ from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
-from tidemark.formats.send_back import RETRY_PREFIX
+from tidemark.formats.nack import RETRY_PREFIX
 
 UNITS_MAX: Final = 1 << 20
 """Unread messages whose bytes are added up for one answer: 40 ms of work, in slices."""

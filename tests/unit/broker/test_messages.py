@@ -30,8 +30,8 @@ from tidemark.errors import (
 from tidemark.formats import batch, hashing, properties, record
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hosts import Host
+from tidemark.formats.nack import PROPERTIES_ROOM
 from tidemark.formats.record import Message, Record
-from tidemark.formats.send_back import PROPERTIES_ROOM
 
 RULES = Rules(message_size_max=1000, record_crc=True)
 HOST = Host(b"\x7f\x00\x00\x01", 10911)

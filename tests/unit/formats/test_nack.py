@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.formats import delay, properties, record, send_back
+from tidemark.formats import delay, nack, properties, record
 from tidemark.formats.hosts import Host
+from tidemark.formats.nack import RedriveOrigin, Verdict
 from tidemark.formats.record import Message, Record
-from tidemark.formats.send_back import RedriveOrigin, Verdict
 from tidemark.offsets import QueueOffset
 
 HOST = Host(b"\x7f\0\0\1", 10911)
@@ -44,7 +44,7 @@ def stored(
 # The table of store.md 13.2: RECONSUMETIMES before, and the level that it waits at.
 @pytest.mark.parametrize("times", range(20))
 def test_each_retry_waits_one_level_longer_and_the_seventeenth_time_is_the_end(times: int) -> None:
-    verdict = send_back.judge(times, 0, retry_max=16, level_count=LEVELS)
+    verdict = nack.judge(times, 0, retry_max=16, level_count=LEVELS)
     if times < 16:
         assert verdict == Verdict(dead=False, delay_level=min(3 + times, LEVELS))
     else:
@@ -60,7 +60,7 @@ def test_each_retry_waits_one_level_longer_and_the_seventeenth_time_is_the_end(t
     ),
 )
 def test_every_verdict(times: int, asked: int, retry_max: int, levels: int) -> None:
-    verdict = send_back.judge(times, asked, retry_max=retry_max, level_count=levels)
+    verdict = nack.judge(times, asked, retry_max=retry_max, level_count=levels)
     assert verdict.dead == (asked < 0 or times >= retry_max)
     if verdict.dead:
         assert verdict.delay_level == 0
@@ -70,7 +70,7 @@ def test_every_verdict(times: int, asked: int, retry_max: int, levels: int) -> N
 
 def test_the_first_time_back_notes_where_the_message_came_from() -> None:
     message = stored()
-    assert properties.parse(send_back.sent_back(message, dead=False)) == {
+    assert properties.parse(nack.nacked(message, dead=False)) == {
         "KEYS": "k1 k2",
         "UNIQ_KEY": "ID",
         "TAGS": "TagA",
@@ -81,13 +81,13 @@ def test_the_first_time_back_notes_where_the_message_came_from() -> None:
 
 
 def test_later_times_keep_what_the_first_one_noted() -> None:
-    first = send_back.sent_back(stored(), dead=False)
+    first = nack.nacked(stored(), dead=False)
     waited = delay.by_level("%RETRY%billing", 0, first, 3, LEVELS)
     scheduled = stored(waited.topic, waited.properties, queue=waited.queue_id, at=9000, times=1)
     released = delay.delivered(scheduled, 10)
     assert released is not None
     retried = stored("%RETRY%billing", released.properties, at=12_000, times=1)
-    again = properties.parse(send_back.sent_back(retried, dead=True))
+    again = properties.parse(nack.nacked(retried, dead=True))
     assert again["RETRY_TOPIC"] == "orders"
     assert again["ORIGIN_MESSAGE_ID"] == stored().message_id
     assert again["DELAY"] == "0"
@@ -98,23 +98,23 @@ def test_later_times_keep_what_the_first_one_noted() -> None:
 
 def letter(raw: bytes = OWN, *, at: int = 12_000) -> Record:
     """The dead letter number 7 of the group billing."""
-    died = send_back.sent_back(stored(raw=raw), dead=True)
+    died = nack.nacked(stored(raw=raw), dead=True)
     return stored("%DLQ%billing", died, at=at, times=17)
 
 
 def test_a_redriven_message_is_like_new_and_says_which_letter_it_was() -> None:
-    copy = send_back.redriven(letter(), "billing", to_group=False)
+    copy = nack.redriven(letter(), "billing", to_group=False)
     assert properties.parse(copy) == {
         "KEYS": "k1 k2",
         "UNIQ_KEY": "ID",
         "TAGS": "TagA",
         "TIDEMARK_REDRIVE_ORIGIN": "billing@7",
     }
-    assert send_back.redrive_origin(copy) == RedriveOrigin("billing", 7)
+    assert nack.redrive_origin(copy) == RedriveOrigin("billing", 7)
 
 
 def test_redriven_to_the_group_it_still_names_its_topic_and_first_id() -> None:
-    copy = send_back.redriven(letter(), "billing", to_group=True)
+    copy = nack.redriven(letter(), "billing", to_group=True)
     assert properties.parse(copy) == {
         "KEYS": "k1 k2",
         "UNIQ_KEY": "ID",
@@ -128,28 +128,28 @@ def test_redriven_to_the_group_it_still_names_its_topic_and_first_id() -> None:
 @pytest.mark.parametrize("to_group", [False, True])
 def test_a_letter_without_unique_id_can_be_looked_up_by_its_own_message_id(to_group: bool) -> None:
     nameless = letter(b"a\x01b\x02")
-    copy = send_back.redriven(nameless, "billing", to_group=to_group)
+    copy = nack.redriven(nameless, "billing", to_group=to_group)
     found = properties.parse(copy)
-    assert found["UNIQ_KEY"] == nameless.message_id == send_back.copy_unique_id(nameless)
-    assert send_back.copy_unique_id(letter()) == "ID"
+    assert found["UNIQ_KEY"] == nameless.message_id == nack.copy_unique_id(nameless)
+    assert nack.copy_unique_id(letter()) == "ID"
 
 
 def test_a_letter_that_rocketmq_wrote_elsewhere_gets_its_origin_when_redriven_to_the_group() -> (
     None
 ):
     foreign = stored("%DLQ%billing", OWN)
-    copy = properties.parse(send_back.redriven(foreign, "billing", to_group=True))
+    copy = properties.parse(nack.redriven(foreign, "billing", to_group=True))
     assert copy["ORIGIN_MESSAGE_ID"] == foreign.message_id
-    assert send_back.original_message_id(foreign) is None
-    assert send_back.original_topic(foreign) == "%DLQ%billing"
+    assert nack.original_message_id(foreign) is None
+    assert nack.original_topic(foreign) == "%DLQ%billing"
 
 
 def test_a_message_redriven_twice_names_the_last_letter_only() -> None:
-    copy = stored(raw=send_back.redriven(letter(), "billing", to_group=False))
-    back = send_back.sent_back(copy, dead=True)
-    assert send_back.redrive_origin(back) == RedriveOrigin("billing", 7)
+    copy = stored(raw=nack.redriven(letter(), "billing", to_group=False))
+    back = nack.nacked(copy, dead=True)
+    assert nack.redrive_origin(back) == RedriveOrigin("billing", 7)
     second = stored("%DLQ%billing", back, queue_offset=9, times=17)
-    again = send_back.redriven(second, "billing", to_group=True)
+    again = nack.redriven(second, "billing", to_group=True)
     assert properties.parse(again)["TIDEMARK_REDRIVE_ORIGIN"] == "billing@9"
     assert again.count(b"TIDEMARK_REDRIVE_ORIGIN") == 1
 
@@ -158,16 +158,16 @@ def test_a_message_redriven_twice_names_the_last_letter_only() -> None:
     "value", [b"", b"7", b"billing", b"billing@", b"billing@x", b"billing@" + b"9" * 20]
 )
 def test_what_is_no_origin_is_none(value: bytes) -> None:
-    assert send_back.redrive_origin(b"TIDEMARK_REDRIVE_ORIGIN\x01" + value + b"\x02") is None
+    assert nack.redrive_origin(b"TIDEMARK_REDRIVE_ORIGIN\x01" + value + b"\x02") is None
 
 
 @given(st.dictionaries(st.text("abcKEYS_1", min_size=1), st.text("xyz 7", min_size=1), max_size=5))
 def test_a_senders_own_properties_survive_every_way_back(own: dict[str, str]) -> None:
     message = stored(raw=properties.encode(own))
-    back = send_back.sent_back(message, dead=True)
+    back = nack.nacked(message, dead=True)
     died = stored("%DLQ%billing", back, times=17)
     for to_group in (False, True):
-        copy = properties.parse(send_back.redriven(died, "billing", to_group=to_group))
+        copy = properties.parse(nack.redriven(died, "billing", to_group=to_group))
         assert own.items() <= copy.items()
 
 
@@ -191,7 +191,7 @@ def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() ->
     topic, group = "t" * 127, "g" * 127
     own = properties.encode({"UNIQ_KEY": "u" * 128, "KEYS": "k", "a": "b"})
     largest = len(own)
-    retry_topic = send_back.retry_topic(group)
+    retry_topic = nack.retry_topic(group)
 
     def waits(raw: bytes) -> bytes:
         nonlocal largest
@@ -205,7 +205,7 @@ def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() ->
     current = delivered(carried._replace(properties=waits(carried.properties)), topic)
     for _ in range(2):
         for _ in range(3):
-            raw = send_back.sent_back(current, dead=False, nack_id="n" * 64)
+            raw = nack.nacked(current, dead=False, nack_id="n" * 64)
             wait = delay.by_level(retry_topic, (1 << 31) - 1, raw, 18, 18)
             waits(wait.properties)
             carried = delay.carried(stored(wait.topic, wait.properties, queue=17), 1 << 52)
@@ -213,12 +213,12 @@ def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() ->
             waits(carried.properties)
             current = delivered(carried, retry_topic)
             waits(current.properties)
-        raw = send_back.sent_back(current, dead=True, nack_id="n" * 64)
-        letter = stored(send_back.dead_topic(group), raw)
+        raw = nack.nacked(current, dead=True, nack_id="n" * 64)
+        letter = stored(nack.dead_topic(group), raw)
         waits(letter.properties)
         letter = letter._replace(queue_offset=QueueOffset((1 << 63) - 1))
-        current = stored(retry_topic, waits(send_back.redriven(letter, group, to_group=True)))
-    assert len(own) + 512 < largest <= len(own) + send_back.PROPERTIES_ROOM
+        current = stored(retry_topic, waits(nack.redriven(letter, group, to_group=True)))
+    assert len(own) + 512 < largest <= len(own) + nack.PROPERTIES_ROOM
 
 
 @given(
@@ -232,7 +232,7 @@ def test_shortened_properties_fit_and_lose_no_more_than_they_name(
     pairs: dict[str, str], size_max: int
 ) -> None:
     raw = properties.encode(pairs)
-    short, dropped = send_back.shortened(raw, size_max)
+    short, dropped = nack.shortened(raw, size_max)
     assert len(short) <= size_max
     assert bool(dropped) == (len(raw) > size_max) or not pairs
     found = properties.parse(short)

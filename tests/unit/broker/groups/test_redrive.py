@@ -21,7 +21,7 @@ from shared.runtime import turns
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
 from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
-from tidemark.formats import properties, send_back
+from tidemark.formats import nack, properties
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
@@ -81,7 +81,7 @@ class Kit:
         """One message that is a dead letter now."""
         name = unique_id if unique_id is not None else f"ID-{body.decode()}"
         sent = self.broker.send(topic, body, unique_id=name or None, pairs=pairs)
-        raw = send_back.sent_back(sent, dead=True)
+        raw = nack.nacked(sent, dead=True)
         await self.broker.configs.dead_topic("billing")
         return self.broker.send(
             DEAD, body, unique_id=None, pairs=properties.parse(raw), reconsume_times=17
@@ -106,7 +106,7 @@ class Kit:
             bytes(each.body)
             for queue in range(2)
             for each in self.broker.all(topic, queue)
-            if send_back.redrive_origin(each.properties) is not None
+            if nack.redrive_origin(each.properties) is not None
         ]
 
 
@@ -251,7 +251,7 @@ async def test_a_letter_that_came_of_a_redriven_one_can_be_redriven(kit: Kit) ->
     await kit.redrive()
     kit.broker.dispatch()
     copy = kit.broker.all("orders")[-1]
-    raw = properties.parse(send_back.sent_back(copy, dead=True))
+    raw = properties.parse(nack.nacked(copy, dead=True))
     second = kit.broker.send(DEAD, b"a", unique_id=None, pairs=raw, reconsume_times=17)
     assert second.property_map["TIDEMARK_REDRIVE_ORIGIN"] == f"billing@{first.queue_offset}"
     assert counts(await kit.redrive()) == (2, 1, 1)
@@ -401,7 +401,7 @@ async def test_messages_with_a_sharding_key_go_to_its_queue(kit: Kit) -> None:
     kit.broker.dispatch()
     for queue in range(2):
         for each in kit.broker.all("orders", queue):
-            if send_back.redrive_origin(each.properties) is not None:
+            if nack.redrive_origin(each.properties) is not None:
                 key = each.property_map["__SHARDINGKEY"]
                 assert queue == abs(_java_hash(key)) % 2
 
@@ -511,7 +511,7 @@ async def test_a_letter_that_is_filled_to_the_last_byte_is_redriven_without_its_
     await kit.topics()
     letter = await kit.die(b"a", pairs={"long": "x" * 3000, "short": "s"})
     await kit.die(b"b")
-    redriven = send_back.redriven(letter, "billing", to_group=False)
+    redriven = nack.redriven(letter, "billing", to_group=False)
     kit.again(properties_size_max=len(redriven) - 1)
     result = await kit.redrive()
     assert (counts(result), result.as_dict()["refused"]) == ((2, 2, 0), 0)
@@ -519,12 +519,12 @@ async def test_a_letter_that_is_filled_to_the_last_byte_is_redriven_without_its_
     (copy,) = (
         each
         for each in kit.broker.all("orders", 0)
-        if bytes(each.body) == b"a" and send_back.redrive_origin(each.properties) is not None
+        if bytes(each.body) == b"a" and nack.redrive_origin(each.properties) is not None
     )
     found = properties.parse(copy.properties)
     assert "long" not in found
     assert found["short"] == "s"
-    assert found[send_back.DROPPED_PROPERTIES] == "long"
+    assert found[nack.DROPPED_PROPERTIES] == "long"
     assert copy.unique_id == "ID-a"
     assert [getattr(each, "event", "") for each in caplog.records] == ["redriven-shortened"]
     assert counts(await kit.redrive()) == (2, 0, 2), "each is found to be redriven"

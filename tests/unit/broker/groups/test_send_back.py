@@ -33,8 +33,8 @@ from tidemark.errors import (
     UnknownQueue,
     UnknownTopic,
 )
+from tidemark.formats.nack import PROPERTIES_ROOM, redriven
 from tidemark.formats.record import Record
-from tidemark.formats.send_back import PROPERTIES_ROOM, redriven
 
 RETRY = "%RETRY%billing"
 DEAD = "%DLQ%billing"

@@ -22,7 +22,7 @@ from shared.state.records import DelayRecord, OffsetsRecord
 from tests.support.small_broker import FIRST_MS, HOST, LEVELS_MS, SmallBroker
 from tests.unit.broker.groups.test_send_back import Members
 from tidemark.errors import BadRequest, UnknownMessage, UnknownTopic
-from tidemark.formats import batch, delay, properties, send_back
+from tidemark.formats import batch, delay, nack, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.record import Record
@@ -204,7 +204,7 @@ async def test_a_message_that_fails_until_it_is_dead_and_is_redriven(kit: Kit) -
     story.append(("dead", await kit.nack(current)))
     story.append(("committed", kit.commit(current)))
     (letter,) = kit.broker.all(DEAD)
-    raw = send_back.redriven(letter, "billing", to_group=False)
+    raw = nack.redriven(letter, "billing", to_group=False)
     kit.later()
     copy = kit.broker.send("orders", unique_id=None, pairs=properties.parse(raw))
     story += [("redriven", copy.store_timestamp_ms), ("flushed", None), ("dispatched", None)]
