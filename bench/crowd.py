@@ -64,7 +64,7 @@ async def _ask(
     async with session.request(method, path, json=body) as answered:
         if answered.status == 200:
             return True
-        said: dict[str, Any] = await answered.json()
-        if said.get("code") != allowed:
-            raise OSError(f"{method} {path}: {said}")
+        answer: dict[str, Any] = await answered.json()
+        if answer.get("code") != allowed:
+            raise OSError(f"{method} {path}: {answer}")
         return False

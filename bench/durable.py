@@ -356,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and a real file system; records of {len(record)} B (body of {BODY_SIZE} B, tags, one
         key, a unique id, record CRC) in log files of {
         BrokerConfig().store.commit_log_file_size >> 20
-    } MiB whose blocks are reserved and, unless said otherwise, which were warmed up
+    } MiB whose blocks are reserved and, unless stated otherwise, which were warmed up
         (the broker's setting warm_up_files, off by default: a flush then waits for no change of
         the file's extents). Every waiter sends its next message when the last one is on disk.
         Runs of {seconds:g} s, jobs interleaved with bare pwrite + fdatasync of the same bytes,

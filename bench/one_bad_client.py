@@ -168,12 +168,12 @@ def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[R
         for _ in range(runs):
             for name in names:
                 done = attacked(node, name, seconds)
-                print(f"{name}: {said([done])}", file=sys.stderr, flush=True)
+                print(f"{name}: {summary([done])}", file=sys.stderr, flush=True)
                 found[name].append(done)
     return found
 
 
-def said(rounds: Sequence[Round]) -> str:
+def summary(rounds: Sequence[Round]) -> str:
     """Format p99 before and during an attack, with and without the time without a core."""
     before, during = (
         f"{statistics.median(each.with_core_p99_s for each in sent) * 1000:.1f} ms "
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         most = [each.memory / MIB for each in rounds]
         bound = GROWTH_MAX / MIB
         figures.append(Figure(f"memory beside {what}", "MiB", most, bound, more_is_better=False))
-        notes.append(f"{what}: {said(rounds)}")
+        notes.append(f"{what}: {summary(rounds)}")
     method = f"""Broker and reput on core 0; on core {LOAD_CORE} one client that sends one message
         at a time at disk, with {PAUSE_S * 1000:.0f} ms between two, and the attack's process, which
         the kernel runs only while the client does not (SCHED_IDLE). {seconds:.1f} s before the

@@ -53,7 +53,7 @@ class TidemarkError(Exception):
 
 
 LATER: Final = "answered"
-"""Name of the module of classes for codes that only a later version knows."""
+"""Name of the module of classes for error codes that only later versions define."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -125,7 +125,7 @@ class LogFilesMissing(CorruptRecord):
             f"the commit log lacks the bytes from physical offset {at} on ({path}): {reason}. "
             "Nothing is served, nothing was changed.",
             "Stop the node and put the file back (from where it was moved to, a backup, another "
-            f"replica). Without it, {', '.join(ways) or '`tidemark store repair` says more'}.",
+            f"replica). Without it, {', '.join(ways) or 'see `tidemark store repair`'}.",
             at=at,
             reason=reason,
             path=path,

@@ -164,7 +164,7 @@ class Committing:
             member.pulse.ring()
 
     async def _commit_each(self, offsets: Mapping[Queue, int], generation: int) -> None:
-        """At least one queue is not ours: commit them one by one to find out which."""
+        """At least one queue was revoked: commit them one by one to find out which."""
         member = self._member
         for queue, offset in offsets.items():
             try:

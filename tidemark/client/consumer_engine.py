@@ -200,8 +200,8 @@ class ConsumerEngine:
     async def may_start(self, held: HeldQueue) -> bool:
         """Whether processing a message of this queue may start now. Waits while it is uncertain.
 
-        Returns False if the queue is no longer ours or the subscription ends; the caller then gives
-        the message up.
+        Returns False if the queue is no longer assigned or the subscription ends; the caller then
+        gives the message up.
         """
         while held.hold is Hold.OWNED and not self.is_interrupted:
             if self.member.may_hand_out:
@@ -233,7 +233,7 @@ class ConsumerEngine:
         self._after_finish(held, messages)
 
     def redeliver_given_up(self) -> None:
-        """Deliver given-up messages of queues that are still ours again, to this member.
+        """Deliver given-up messages of queues that are still assigned to this member again.
 
         1. A program cancels ``run``, which gives up its messages; 2. it calls ``run`` again; 3.
         without this step the messages would not come, and the commits of their queues would stop.
@@ -295,7 +295,7 @@ class ConsumerEngine:
                 task.exception()
 
     async def nack(self, held: HeldQueue, source: Source, *, delay_level: int) -> bool:
-        """Nack a message whose processing failed. Returns False if it is no longer ours.
+        """Nack a message whose processing failed. Returns False if its queue was revoked.
 
         In that case the new owner of the queue gets the message. A message in progress is nacked
         once, however many calls there are and whichever answers are lost. Waits for a broker that

@@ -197,7 +197,7 @@ class Handlers:
             self._engine.give_up(held, (message,))
 
     async def _until_done(self, held: HeldQueue, message: Message) -> bool:
-        """Return True when the message is handled or nacked, False if it is no longer ours."""
+        """Return True when the message is handled or nacked, False if its queue was revoked."""
         engine, failures = self._engine, 0
         while await engine.may_start(held):
             try:

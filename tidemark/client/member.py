@@ -128,7 +128,7 @@ class Member:
         self.pulse.ring()
 
     def heard_of(self, generation: int) -> None:
-        """Send a heartbeat now if this generation from an answer differs from ours."""
+        """Send a heartbeat now if the generation of an answer differs from the member's."""
         if generation != self.generation:
             self.hurry()
 
@@ -140,7 +140,7 @@ class Member:
             await self.pulse.wait()
 
     def lose(self, gone: Iterable[HeldQueue]) -> None:
-        """Drop queues that the broker says are not ours; the program will be notified."""
+        """Drop queues that are not assigned to the member any more; later notify the program."""
         lost = self.holdings.lose(gone)
         self.ledger.forget(held.queue for held in lost)
         self._lost += lost
@@ -229,15 +229,15 @@ class Member:
     def _is_untouched(self, held: HeldQueue, committed: int | None, *, is_kept: bool) -> bool:
         """Whether the committed offset can only be this member's own commit.
 
-        If it is above our position, another member has processed the queue. If it is below the
-        acknowledged offset, it was reset, or the broker lost an unwritten commit, and the queue
-        starts from there. If the broker reports the queue as kept, it was not reset, and we commit
-        the same again.
+        If it is above the member's position, another member has processed the queue. If it is
+        below the acknowledged offset, it was reset, or the broker lost an unwritten commit, and the
+        queue starts from there. If the broker reports the queue as kept, it was not reset, and the
+        member commits the same again.
         """
-        position, ours = held.progress.position, self.ledger.acknowledged(held.queue)
-        if committed is None or position is None or ours is None:
+        position, acknowledged = held.progress.position, self.ledger.acknowledged(held.queue)
+        if committed is None or position is None or acknowledged is None:
             return False
-        return committed <= position and (is_kept or ours <= committed)
+        return committed <= position and (is_kept or acknowledged <= committed)
 
     async def _call(
         self,

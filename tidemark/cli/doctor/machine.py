@@ -94,9 +94,7 @@ def synchronised() -> Finding:
     state = libc.adjtimex(buffer)
     if state < 0:
         reason = errno.errorcode.get(ctypes.get_errno(), "?")
-        return unknown(
-            "clock.synchronised", "this machine", f"the kernel cannot be asked (adjtimex: {reason})"
-        )
+        return unknown("clock.synchronised", "this machine", f"adjtimex failed: {reason}")
     # struct timex: modes, offset, freq, maxerror, esterror, status: an int, then longs.
     size = ctypes.sizeof(ctypes.c_long)
     max_error_us = ctypes.c_long.from_buffer(buffer, _MAX_ERROR_AT).value

@@ -41,7 +41,7 @@ class NodeAnswer(NamedTuple):
     """Why there is no view; "" if there is one."""
     version: str | None
     skew_s: float | None
-    """How far its clock is ahead of ours; None if its answer has no date."""
+    """How far its clock is ahead of the local clock; None if its answer has no date."""
 
 
 def checks(urls: Sequence[str]) -> list[Check]:
@@ -175,7 +175,7 @@ def _clock_of(name: str, answer: NodeAnswer) -> Finding:
         Level.ERROR if abs(answer.skew_s) > SKEW_ERROR_S else Level.WARNING,
         name,
         f"its clock is {abs(answer.skew_s):.1f} s "
-        f"{'ahead of' if answer.skew_s > 0 else 'behind'} ours",
+        f"{'ahead of' if answer.skew_s > 0 else 'behind'} the local clock",
         value=round(answer.skew_s, 1),
         limit=SKEW_MAX_S,
         unit="s",
@@ -184,12 +184,12 @@ def _clock_of(name: str, answer: NodeAnswer) -> Finding:
     )
     if abs(answer.skew_s) > SKEW_MAX_S:
         return finding
-    cause = f"its clock agrees with ours to within {SKEW_MAX_S:.0f} s"
+    cause = f"its clock agrees with the local clock within {SKEW_MAX_S:.0f} s"
     return finding._replace(level=Level.OK, code="", remedy="", cause=cause)
 
 
 def _versions(versions: Mapping[str, str | None]) -> Finding:
-    """Check that all versions are ours: adjacent versions work together, others are untested."""
+    """Check that all nodes have the local version: only adjacent versions are tested together."""
     shown = ", ".join(f"{name} {version or 'unknown'}" for name, version in versions.items())
     if None in versions.values():
         return unknown("nodes.version", shown, "a node does not report its version")

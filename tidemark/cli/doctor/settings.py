@@ -119,12 +119,12 @@ def _mistakes(check: str, config: Path, cause: str) -> Finding:
     )
 
 
-def _secret(settings: Mapping[str, Any], said: str) -> list[Finding]:
+def _secret(settings: Mapping[str, Any], log: str) -> list[Finding]:
     """Check the secret's file: ha has read it and logged a warning if others may read it."""
     path = (settings.get("cluster") or {}).get("secret_file")
     if path is None or "command_timeout_s" not in settings:  # only ha reads it
         return []
-    for line in said.splitlines():
+    for line in log.splitlines():
         if SECRET_EVENT in line:
             return [
                 Finding(
