@@ -121,7 +121,7 @@ def one_evaluate(arguments: list[str]) -> dict[str, float]:
 
 
 def one_backfill(arguments: list[str]) -> dict[str, float]:
-    """Return seconds, samples and CPU time of a backfill of so many hours."""
+    """Return seconds, samples and CPU time of a backfill."""
     from analytics.jobs import backfill
     from analytics.jobs.backfill import BackfillOptions
     from analytics.session import session

@@ -25,7 +25,7 @@ SLICE_S: Final = 3000
 
 
 def hour(pairs: int, queues: int, ticks: int, seed: int) -> dict[str, pa.Table]:
-    """Generate positions, series, pairs and logs of so many pairs with so many queues each."""
+    """Generate positions, series, pairs and logs of ``pairs`` pairs with ``queues`` queues each."""
     chance = np.random.default_rng(seed)
     count = pairs * queues
     ids = np.array([pair_id("c", "g0", f"group{p}", f"topic{p}") for p in range(pairs)])
@@ -131,7 +131,7 @@ _RANGE: Final = re.compile(r"\[([0-9]+)ms\]")
 
 
 class CannedServer(ThreadingHTTPServer):
-    """Answers each range of SLICE_S with the samples of so many queues of one group.
+    """Answers each range of SLICE_S with the samples of the queues of one group.
 
     The body is built once. For each range only its times are replaced, so that the server costs
     almost nothing compared with the reader. There are four series per queue.

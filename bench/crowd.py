@@ -23,7 +23,7 @@ def topic_name(number: int) -> str:
 
 
 def make(node: Node, count: int) -> None:
-    """Create so many topics, each with a group that lags by one message. Raises OSError."""
+    """Create ``count`` topics, each with a group that lags by one message. Raises OSError."""
     asyncio.run(_make(node, count))
 
 

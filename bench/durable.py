@@ -160,7 +160,7 @@ class Log:
         return rate
 
     def on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        """Let so many tasks append and wait for the disk, each one message at a time."""
+        """Let the waiters append and wait for the disk, each with one message at a time."""
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
@@ -205,7 +205,7 @@ class Bare:
         os.close(self._descriptor)
 
     def rate(self, data: bytes, messages: int, seconds: float) -> float:
-        """Messages per second if each step writes and syncs data, which has so many messages."""
+        """Messages per second if each step writes and syncs data, which contains ``messages``."""
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
             if self._at + len(data) > self._size:

@@ -64,7 +64,7 @@ class Encoding:
         return sum(self._sizes) / (BATCHES * self._batch_size)
 
     def encode(self, size: int) -> float:
-        """Encode about so many bytes; return records/s."""
+        """Encode about ``size`` bytes; return records/s."""
         return self._fill(size, self._runs, self._encode)
 
     def copy(self, size: int) -> float:

@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
 
 def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Cost:
-    """Send so many requests, wait until they are dispatched and synced; return the cost."""
+    """Send the requests, wait until they are dispatched and synced; return the cost."""
     # Reput syncs once a second. Without this wait, one measurement might have no sync, another two.
     node.wait_synced()
     broker, reput = node.processes["broker"], node.processes["reput"]
@@ -72,7 +72,7 @@ def cost(node: Node, places: Sequence[Place], shape: Shape, requests: int) -> Co
 
 
 def grow(node: Node, places: Sequence[Place], shape: Shape, size: int) -> None:
-    """Send until the log has so many bytes."""
+    """Send until the log has ``size`` bytes."""
     while (left := size - node.position(Slot.WRITTEN)) > 0:
         requests = max(1, left // (shape.messages * (shape.body_size + 200)))
         send(node.address, places, shape, connections=CONNECTIONS, requests=requests)
@@ -114,7 +114,7 @@ def by_log_size(sizes: Sequence[int], rounds: int) -> dict[int, list[Cost]]:
 
 
 class QueueNode:
-    """A node with so many queues, each with at least one message."""
+    """A node with ``count`` queues, each with at least one message."""
 
     def __init__(self, node: Node, count: int) -> None:
         self._node = node

@@ -211,7 +211,7 @@ def send(
     requests: int | None = None,
     check: bool = True,
 ) -> Outcome:
-    """Produce for so long or so many requests, without counting in a store.
+    """Produce for the given seconds or requests, without counting in a store.
 
     check: False for a server with arbitrary answers.
     """
@@ -250,7 +250,7 @@ class Produced(NamedTuple):
 
 
 def produce(node: Node, topic: str, shape: Shape, *, connections: int, seconds: float) -> Produced:
-    """Produce into one topic for so long; then as ``measured``."""
+    """Produce into one topic for the given seconds, and return what ``measured`` returns."""
     return measured(
         node,
         topic,

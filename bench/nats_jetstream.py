@@ -30,7 +30,7 @@ _GREETING_S: Final = 10.0
 
 
 def python_client(server: NatsServer, shape: Shape, seconds: float) -> Outcome:
-    """Use nats-py; each connection publishes so many messages, then waits for all of them."""
+    """Use nats-py; each connection publishes a batch of messages, then waits for all answers."""
     body = os.urandom(shape.body_size)
 
     async def work(client: Client, deadline: float) -> int:

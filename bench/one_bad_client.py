@@ -104,7 +104,7 @@ def run_delay_s(pid: int) -> float:
 
 
 def sends(node: Node, seconds: float) -> Sent:
-    """Send for so long, one message at a time."""
+    """Send one message at a time for the given seconds."""
     pids = os.getpid(), node.pid("broker")
     body = json.dumps({"messages": [{"body_text": "good"}]})
     done: list[Send] = []
@@ -158,7 +158,7 @@ def attacked(node: Node, name: str, seconds: float) -> Round:
 
 
 def measure(names: Sequence[str], runs: int, seconds: float) -> dict[str, list[Round]]:
-    """Run all attacks in turn, so many times."""
+    """Run all attacks in turn, ``runs`` times."""
     found: dict[str, list[Round]] = {name: [] for name in names}
     with Node(store=STORE, broker=SETTINGS) as node:
         with tidemark.connect_sync(node.url) as mq:

@@ -1,4 +1,4 @@
-"""Sends on request: reads lines ``PORT COUNT``, writes ``done`` after so many answers.
+"""Sends on request: reads lines ``PORT COUNT``, writes ``done`` after COUNT answers.
 
 It is a separate process, so that its work does not count as that of the measured broker.
 """

@@ -126,7 +126,7 @@ class Read(NamedTuple):
 
 
 def pull(address: tuple[str, int], topic: str, seconds: float) -> Read:
-    """Read all queues of topic for so long, each over its own connection."""
+    """Read all queues of topic for the given seconds, each over its own connection."""
     buffer = memoryview(bytearray(_BUFFER_SIZE))
     pullers = [Puller(address, topic, number % QUEUES, buffer) for number in range(CONNECTIONS)]
     by_number = {puller.socket.fileno(): puller for puller in pullers}

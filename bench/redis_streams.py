@@ -86,7 +86,7 @@ def raw_connections(server: RedisServer, shape: Shape, seconds: float) -> Outcom
 
 
 def own_tool(server: RedisServer, shape: Shape, seconds: float) -> Outcome:
-    """Use redis-benchmark with as many commands as it does in about that time."""
+    """Use redis-benchmark with the number of commands that takes it about the given seconds."""
 
     def command(pipelines: int) -> list[str]:
         return [

@@ -72,7 +72,9 @@ class Start:
 @click.option("--from-time", type=TIMESTAMP, help="Start at the first message stored at this time.")
 @click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending.")
-@click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--max", "count_max", type=click.IntRange(min=1), help="End after this many messages."
+)
 @click.option("--group", help="Join this group, which commits what is written.")
 @click.option("--tags", help="Only messages with one of these tags: `a || b`.")
 @click.option(

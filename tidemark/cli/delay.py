@@ -32,7 +32,7 @@ def delay() -> None:
 @click.option("--topic", help="Only messages to this topic.")
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
-    help="List at most so many.",
+    help="Maximum number of messages to list.",
 )  # fmt: skip
 @url_option
 @output_option
@@ -48,7 +48,7 @@ def list_delayed(topic: str | None, count_max: int, url: str) -> None:
 async def _list(
     url: str, topic: str | None, count_max: int
 ) -> tuple[list[DelayedMessage], int | None]:
-    """Return at most so many messages, and the total number; None if it is not known."""
+    """Return at most count_max messages, and the total; None if it is not known."""
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:
         page = await client.delayed.list(topic, max=count_max)
         listed = list(page.messages)

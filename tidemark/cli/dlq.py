@@ -77,7 +77,7 @@ def dlq() -> None:
 @click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
 @click.option(
     "--max", "count_max", type=click.IntRange(min=1), default=100, show_default=True,
-    help="List at most so many.",
+    help="Maximum number of messages to list.",
 )  # fmt: skip
 @url_option
 @output_option
@@ -117,7 +117,7 @@ async def _list(
 @click.option("--message-id", help="Only this one: by its id here, its first id, or its unique id.")
 @click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Start at this offset.")
 @click.option(
-    "--max", "count_max", type=click.IntRange(min=1), help="Take at most so many that match."
+    "--max", "count_max", type=click.IntRange(min=1), help="Maximum number of matching messages."
 )
 @click.option("--dry-run", is_flag=True, help="Count what would be sent again; send nothing.")
 @url_option

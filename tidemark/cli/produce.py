@@ -354,6 +354,6 @@ class _Bar:
             self._progress.stop()
 
     def advance(self, size: int) -> None:
-        """Record that so many more bytes are acknowledged."""
+        """Add size bytes to the acknowledged ones that the progress bar shows."""
         if self._progress is not None:
             self._progress.advance(self._task, size)

@@ -103,7 +103,7 @@ class MasterDiscovery:
             self._attempts.discard(attempt)
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until a master is found."""
+        """Wait for some seconds, or until a master is found."""
         self._pausing += 1
         self._wanted.set()
         try:

@@ -66,18 +66,20 @@ def iterate(batch: bytes | bytearray | memoryview) -> Iterator[WireMessage]:
     while at < len(view):
         body_at = at + _HEAD.size
         if body_at > len(view):
-            raise TruncatedEntry(number, at, f"{len(view) - at} bytes are no entry")
+            raise TruncatedEntry(number, at, f"{len(view) - at} bytes are too few for an entry")
         _, _, _, flag, body_size = _HEAD.unpack_from(view, at)
         if body_size < 0:
             raise BadEntrySize(number, at, f"body size {body_size}")
         properties_at = body_at + body_size + 2
         if properties_at > len(view):
-            raise TruncatedEntry(number, at, f"a body of {body_size} bytes goes past the batch")
+            raise TruncatedEntry(number, at, f"a body of {body_size} bytes exceeds the batch")
         (properties_size,) = _PROPERTIES_SIZE.unpack_from(view, properties_at - 2)
         if properties_size < 0:
             raise BadEntrySize(number, at, f"properties size {properties_size}")
         end = properties_at + properties_size
         if end > len(view):
-            raise TruncatedEntry(number, at, f"{properties_size} bytes of properties go past it")
+            raise TruncatedEntry(
+                number, at, f"{properties_size} bytes of properties exceed the batch"
+            )
         yield WireMessage(view[body_at : properties_at - 2], view[properties_at:end], flag)
         at, number = end, number + 1

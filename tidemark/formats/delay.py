@@ -113,7 +113,7 @@ def by_level(topic: str, queue_id: int, raw: bytes, level: int, level_count: int
     time becomes void, and its properties are removed.
     """
     if level < 1:
-        raise ValueError(f"delay level {level}: the first is 1")
+        raise ValueError(f"delay level {level}: levels start at 1")
     level = min(level, level_count)
     pairs = [(_DELAY, b"%d" % level), *_place_pairs(topic, queue_id)]
     changed = _changed(raw, _PLACE | _REQUESTS | {_DELAY}, pairs)

@@ -65,7 +65,7 @@ def _quote_key(match: re.Match[str]) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(digits: str) -> float:

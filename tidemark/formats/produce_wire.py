@@ -139,7 +139,7 @@ def pack_answer(
     offset does not fit into 63 bits.
     """
     if len(sizes) % 4:
-        raise ValueError(f"{len(sizes)} bytes are no sizes of 4 bytes each")
+        raise ValueError(f"{len(sizes)} bytes are not sizes of 4 bytes each")
     results: list[dict[str, object]] = []
     at = first_physical_offset
     for entry, size in zip(batch.iterate(entries), memoryview(sizes).cast("I"), strict=True):

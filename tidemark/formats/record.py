@@ -298,7 +298,7 @@ def decode(view: Buffer, start: int = 0) -> Record:
     """
     outcome = validate(view, start, at=None, checks=SHAPE_ONLY)
     if outcome.kind is not Kind.VALID:
-        raise UndecodableRecord(outcome.reason or "a filler, no record")
+        raise UndecodableRecord(outcome.reason or "it is a filler, not a record")
     (sys_flag,) = INT.unpack_from(view, start + SYS_FLAG_AT)
     prefix = PREFIXES[sys_flag >> 4 & 3]
     (

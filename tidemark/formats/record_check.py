@@ -87,9 +87,11 @@ def validate(view: Buffer, start: int, *, at: int | None, checks: Checks) -> Out
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         if size == 0 and magic == 0:
             return Outcome(Kind.BAD, 0, "zeros")
-        return Outcome(Kind.BAD, 0, f"magic {magic & 0xFFFFFFFF:#010x} is none of a record")
+        return Outcome(
+            Kind.BAD, 0, f"magic {magic & 0xFFFFFFFF:#010x} is not the magic of a record"
+        )
     if size < RECORD_SIZE_MIN:
-        return Outcome(Kind.BAD, 0, f"size {size} is less than any record's")
+        return Outcome(Kind.BAD, 0, f"size {size} is below the minimum of a record")
     outcome, properties_size = _judge_shape(
         view, start, size, magic, at if checks.position else None
     )
@@ -114,7 +116,7 @@ def _judge_shape(
     Also returns the size of the properties, 0 unless VALID.
     """
     room = len(view) - start
-    cut = Outcome(Kind.INCOMPLETE, size, f"of {size} bytes only {room} are there"), 0
+    cut = Outcome(Kind.INCOMPLETE, size, f"only {room} of its {size} bytes exist"), 0
     if room < SYS_FLAG_AT + 4:
         return cut
     if at is not None:
@@ -145,7 +147,9 @@ def _judge_shape(
     )
     if properties_size < 0 or properties_at + properties_size != size:
         total = properties_at + properties_size
-        return Outcome(Kind.INCONSISTENT, size, f"the fields make {total} bytes, not {size}"), 0
+        return Outcome(
+            Kind.INCONSISTENT, size, f"the fields have {total} bytes in total, not {size}"
+        ), 0
     return (Outcome(Kind.VALID, size), properties_size) if room >= size else cut
 
 
@@ -174,7 +178,7 @@ def record_crc_fault(
     # Checked first: otherwise a body that ends with the property's name, followed by a short topic
     # and no properties, would count as a damaged record.
     if properties_size < CRC_PROPERTY_SIZE:
-        return "record crc: there is none" if required else ""
+        return "record crc: the property is missing" if required else ""
     slot = bytes(view[end - CRC_PROPERTY_SIZE : end])
     name, digits = properties.CRC_SLOT_NAME, slot[_SLOT_DATA_AT:-1]
     if slot.startswith(name):
@@ -192,4 +196,4 @@ def record_crc_fault(
         differing: int = sum(map(operator.ne, slot, name))
         if differing <= 2:
             return "record crc: the property's name is damaged"
-    return "record crc: there is none" if required else ""
+    return "record crc: the property is missing" if required else ""

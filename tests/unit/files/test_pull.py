@@ -443,7 +443,7 @@ class TestDamage:
         at = small.log_bytes()["0" * 20].index(b"orders") + len(b"orders")
         small.overwrite(at, b"\x7f\xff")
         wanted = Wanted(frozenset({string_hash("a")}), frozenset({"a"}))
-        with pytest.raises(CorruptRecord, match="the fields make") as damaged:
+        with pytest.raises(CorruptRecord, match="the fields have") as damaged:
             get_message(queue, log, offset=0, dispatched=small.end, wanted=wanted)
         assert damaged.value.at == small.units[0][3].physical_offset
 

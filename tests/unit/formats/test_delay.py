@@ -51,7 +51,7 @@ def test_a_level_above_the_highest_is_the_highest() -> None:
 
 
 def test_there_is_no_level_below_one() -> None:
-    with pytest.raises(ValueError, match="delay level 0: the first is 1"):
+    with pytest.raises(ValueError, match="delay level 0: levels start at 1"):
         delay.by_level("orders", 0, OWN, 0, 18)
 
 

@@ -330,7 +330,7 @@ def test_a_size_that_leads_past_the_view_is_inconsistent_if_the_lengths_are_seen
     grown[2] = 0x7F
     outcome = record.validate(grown, 0, at=0, checks=SHAPE_ONLY)
     assert outcome.kind is Kind.INCONSISTENT
-    assert outcome.reason == "the fields make 165 bytes, not 32677"
+    assert outcome.reason == "the fields have 165 bytes in total, not 32677"
 
 
 def test_zeros_have_a_name() -> None:
@@ -339,7 +339,7 @@ def test_zeros_have_a_name() -> None:
 
 def test_another_magic_is_named() -> None:
     outcome = record.validate(b"\0\0\0\xa5" + b"\xde\xad\xbe\xef" * 50, 0, at=0, checks=Checks())
-    assert outcome == (Kind.BAD, 0, "magic 0xdeadbeef is none of a record")
+    assert outcome == (Kind.BAD, 0, "magic 0xdeadbeef is not the magic of a record")
 
 
 def test_a_record_at_another_place_is_bad() -> None:
@@ -351,7 +351,7 @@ def test_a_record_at_another_place_is_bad() -> None:
 
 def test_a_record_without_crc_is_bad_where_one_is_required() -> None:
     outcome = record.validate(V1, 0, at=0, checks=STRICT)
-    assert outcome == (Kind.BAD, 165, "record crc: there is none")
+    assert outcome == (Kind.BAD, 165, "record crc: the property is missing")
 
 
 def test_a_body_that_ends_like_a_crc_property_is_not_taken_for_one() -> None:
@@ -366,7 +366,8 @@ def test_a_value_that_ends_like_a_crc_property_is_not_taken_for_one() -> None:
     raw = b"a\x01x__CRC32#\x011234567890\x02"
     data = encode(message(properties=raw))
     assert record.validate(data, 0, at=0, checks=Checks()).kind is Kind.VALID
-    assert record.validate(data, 0, at=0, checks=STRICT).reason == "record crc: there is none"
+    strict = record.validate(data, 0, at=0, checks=STRICT)
+    assert strict.reason == "record crc: the property is missing"
 
 
 @pytest.mark.parametrize("name", [b"ORDER_ID", b"__CRC64_", b"__SHARD#", b"C32#C32#"])
@@ -380,7 +381,7 @@ def test_a_size_below_any_records_is_bad(size: int) -> None:
     damaged = bytearray(V1)
     damaged[:4] = size.to_bytes(4, "big", signed=True)
     outcome = record.validate(damaged, 0, at=0, checks=Checks())
-    assert outcome == (Kind.BAD, 0, f"size {size} is less than any record's")
+    assert outcome == (Kind.BAD, 0, f"size {size} is below the minimum of a record")
 
 
 # --- any bytes ----------------------------------------------------------------------------------
