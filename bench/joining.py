@@ -45,7 +45,7 @@ class Joined(NamedTuple):
         return self.cpu_s * 1e9 / self.size
 
 
-class Felt(NamedTuple):
+class Observed(NamedTuple):
     """Latency of light senders in milliseconds."""
 
     before: float
@@ -87,7 +87,7 @@ def join(group: Group) -> Joined:
     return joined
 
 
-def felt(group: Group, topic: str, seconds: float) -> Felt:
+def observe(group: Group, topic: str, seconds: float) -> Observed:
     """Send lightly without a slave, then while one joins; stop the slave at the end."""
     settle()
     shape = Shape(1, BODY_SIZE, "disk", "given")
@@ -101,7 +101,7 @@ def felt(group: Group, topic: str, seconds: float) -> Felt:
     group.end_slave()
     during = [each.took_s for each in load.between(joined.began, joined.ended)]
     before = percentiles([each.took_s for each in load.between(began, ended)]).p99
-    return Felt(before, percentiles(during).p99, len(during), joined)
+    return Observed(before, percentiles(during).p99, len(during), joined)
 
 
 def _copied(node: Node) -> int:

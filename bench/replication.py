@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from bench import outages
 from bench.group import Group
 from bench.harness import Figure, interleave, of_ratios, options, report
-from bench.joining import LIGHT_RATE, Felt, Joined, felt, fill, join
+from bench.joining import LIGHT_RATE, Joined, Observed, fill, join, observe
 from bench.latency import percentiles
 from bench.load import Shape, send
 from bench.servers import Node, settle, wait_until
@@ -206,7 +206,7 @@ def throughput(seconds: float, idle_s: float, runs: int) -> Throughput:
         return Throughput(batches, single, lags, idle_shares(group, idle_s))
 
 
-def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Felt]]:
+def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Observed]]:
     """Measure slaves that join an idle master, and one that joins under light load."""
     with Group(with_slave=False) as group:
         group.master.make_topic(TOPIC, 4)
@@ -215,7 +215,7 @@ def joining(size: int, seconds: float, runs: int) -> tuple[list[Joined], list[Fe
         for _ in range(runs):
             joins.append(join(group))
             group.end_slave()
-        return joins, [felt(group, TOPIC, 2 * seconds) for _ in range(runs)]
+        return joins, [observe(group, TOPIC, 2 * seconds) for _ in range(runs)]
 
 
 def outages_of(runs: int) -> list[list[float]]:

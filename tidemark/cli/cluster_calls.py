@@ -73,7 +73,7 @@ class ClusterCalls:
             apis = [node.get("api") for view in views for node in view["nodes"]]
             others = {api.rstrip("/") for api in apis if api is not None} - set(self._urls)
             views += await _views(sorted(others), or_none=True)
-        found = max(views, key=_worth)
+        found = max(views, key=_rank)
         if not found["nodes"]:
             raise ClusterRefused(
                 f"{found.get('reason') or 'this node is alone, in no group'}. Nothing was changed.",
@@ -154,7 +154,7 @@ def _is_of_master(view: Mapping[str, Any]) -> bool:
     return (view.get("lease") or {}).get("deadline_in_ms") is not None
 
 
-def _worth(view: Mapping[str, Any]) -> tuple[bool, bool, int, int]:
+def _rank(view: Mapping[str, Any]) -> tuple[bool, bool, int, int]:
     """Return how complete a view is; the largest value is the best."""
     return (
         _is_of_master(view),

@@ -135,10 +135,10 @@ class OfflineStore:
 
     def slot(self, slot: Slot) -> int:
         """Return a published position; 0 if the checkpoint has none of Tidemark's."""
-        return proven(slot, self._slot_at) if self._page_is_ours else 0
+        return proven(slot, self._slot_at) if self._is_tidemark_page else 0
 
     @property
-    def _page_is_ours(self) -> bool:
+    def _is_tidemark_page(self) -> bool:
         return len(self._page) == SIZE and self._slot_at(Slot.MAGIC_AND_FORMAT) == REGION_MAGIC
 
     def _slot_at(self, number: int) -> int:
@@ -146,12 +146,12 @@ class OfflineStore:
 
     def damaged_slots(self) -> list[Slot]:
         """Return the positions whose value differs from the published one."""
-        return damaged_slots(self._slot_at) if self._page_is_ours else []
+        return damaged_slots(self._slot_at) if self._is_tidemark_page else []
 
     def missing_start(self) -> int | None:
         """Return where the log should start if its first file starts later; else None."""
         recorded = read_log_start(self.disk, self.store.log_start_path)
-        if self._page_is_ours and self._slot_at(check_slot(Slot.MIN)):
+        if self._is_tidemark_page and self._slot_at(check_slot(Slot.MIN)):
             recorded = max(recorded or 0, self.slot(Slot.MIN))
         if recorded is None or recorded >= self.min_offset or self.is_foreign:
             return None

@@ -447,12 +447,12 @@ def _run_reput(root: Path, config: StoreConfig, say: Callable[[str], None]) -> N
     if done.returncode:
         raise DamagedFile(
             "the queues and the index are incomplete: "
-            f"{why_it_ended(done.stderr, done.returncode)} The log was not changed.",
+            f"{exit_reason(done.stderr, done.returncode)} The log was not changed.",
             "Remove the cause and run the same command again.",
         )
 
 
-def why_it_ended(stderr: str, status: int) -> str:
+def exit_reason(stderr: str, status: int) -> str:
     """Return the error message of a service; its last output lines if there is none."""
     lines = stderr.strip().splitlines()
     messages = [line for line in lines if line.startswith("tidemark: ")]

@@ -42,13 +42,13 @@ class Changes:
             if lost := self._member.take_lost():
                 await self._notify_revoked(lost)
             elif left := [held for held in holdings.of(Hold.LEAVING) if held.is_idle]:
-                await self.let_go(left)
+                await self.release(left)
             elif arrived := [held for held in holdings.of(Hold.ARRIVING) if not held.is_notified]:
                 await self._take_up(arrived)
             else:
                 await self._member.pulse.wait()
 
-    async def let_go(self, left: list[HeldQueue]) -> None:
+    async def release(self, left: list[HeldQueue]) -> None:
         """Notify the program, commit, release. No message of these queues is in progress."""
         await self._notify_revoked(left)
         await self._committing.settle(left)

@@ -223,7 +223,7 @@ class Connection:
             else:
                 if self._connected_to != node and not is_read:
                     self._connected(node)
-                self._learn_soon(loop, node)
+                self._query_nodes_soon(loop, node)
                 return answer
 
     def _connected(self, node: str) -> None:
@@ -337,14 +337,14 @@ class Connection:
         else:
             await asyncio.sleep(pause_s)
 
-    def _learn_soon(self, loop: asyncio.AbstractEventLoop, node: str) -> None:
+    def _query_nodes_soon(self, loop: asyncio.AbstractEventLoop, node: str) -> None:
         """Query the node that has just answered for the other nodes, if a query is due."""
         if self._learn_at is None or loop.time() < self._learn_at or self._learning is not None:
             return
         self._learn_at = loop.time() + LEARN_AFTER_S
-        self._learning = loop.create_task(self._learn(node))
+        self._learning = loop.create_task(self._query_nodes(node))
 
-    async def _learn(self, node: str) -> None:
+    async def _query_nodes(self, node: str) -> None:
         try:
             view = await self._ask(node, is_held=False)
             if view is None:

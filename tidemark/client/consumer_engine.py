@@ -204,7 +204,7 @@ class ConsumerEngine:
         gives the message up.
         """
         while held.hold is Hold.OWNED and not self.is_interrupted:
-            if self.member.may_hand_out:
+            if self.member.may_deliver:
                 return True
             await self.member.pulse.wait()
         return False
@@ -331,7 +331,7 @@ class ConsumerEngine:
                 f"{SETTLED_BY * self._leave_timeout_s:g} s. The message is delivered again.",
                 "Check the node's /ready.",
             ) from None
-        if is_ours and held.progress.is_under_way(source.queue_offset):
+        if is_ours and held.progress.is_in_progress(source.queue_offset):
             held.nacked.add(source.queue_offset)
         return is_ours
 
@@ -341,7 +341,7 @@ class ConsumerEngine:
         is_repeat = nack_id is not None
         if nack_id is None:
             nack_id = self._nack_ids.make()
-            if held.progress.is_under_way(source.queue_offset):
+            if held.progress.is_in_progress(source.queue_offset):
                 held.nack_ids[source.queue_offset] = nack_id
         while held.hold is not Hold.LOST:
             generation = member.generation
@@ -408,7 +408,7 @@ class ConsumerEngine:
         await self._end("fetches", "changes")
         try:
             async with asyncio.timeout_at(self._leave_by(SETTLED_BY)):
-                await self._let_all_go()
+                await self._release_all()
         except TimeoutError:
             raise errors.Unreachable(
                 f"the broker has not taken the last commits of group {self.member.calls.group} "
@@ -423,20 +423,20 @@ class ConsumerEngine:
         if not self._failure_is_known:
             self.raise_failure()
 
-    async def _let_all_go(self) -> None:
+    async def _release_all(self) -> None:
         """Release every queue while the heartbeat and commit tasks are still running."""
         left = [held for held in self.member.holdings if held.is_notified]
         for held in left:
             held.hold = Hold.LEAVING
-        letting_go = asyncio.create_task(self._changes.let_go(left))
+        releasing = asyncio.create_task(self._changes.release(left))
         helpers = [task for name, task in self._tasks.items() if name in ("heartbeats", "commits")]
         try:
-            await asyncio.wait({letting_go, *helpers}, return_when=asyncio.FIRST_COMPLETED)
-            if letting_go.done():
-                letting_go.result()
+            await asyncio.wait({releasing, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+            if releasing.done():
+                releasing.result()
         finally:
-            letting_go.cancel()
-            await asyncio.gather(letting_go, return_exceptions=True)
+            releasing.cancel()
+            await asyncio.gather(releasing, return_exceptions=True)
 
     async def _send_leave(self) -> None:
         try:

@@ -95,7 +95,7 @@ class Fetching:
         member = self._member
         failed = 0
         while True:
-            await self._until_wanted()
+            await self._wait_for_demand()
             generation = member.generation
             try:
                 await self._interruptible(self._fetch_in_turn(generation))
@@ -123,11 +123,11 @@ class Fetching:
                 slices.popleft()
                 self._forget(first)
                 continue
-            if not self._member.may_hand_out:
+            if not self._member.may_deliver:
                 return None
             room = self._span_max - held.progress.span
             if room <= 0 and first.at < len(first.messages):
-                self._set_aside(held)
+                self._exclude(held)
                 continue
             taken = first.messages[first.at : first.at + min(count, room)]
             first.at += len(taken)
@@ -146,9 +146,9 @@ class Fetching:
         # Not at the first free place: otherwise each fetch would bring a single message.
         if self._full and held in self._full and held.progress.span <= self._span_max // 2:
             self._slices.extendleft(reversed(self._full.pop(held)))
-            self.want(held)
+            self.refetch(held)
         elif held.damaged_at is not None and held.is_idle:
-            self.want(held)
+            self.refetch(held)
 
     def drop(self, held: HeldQueue) -> None:
         """Drop the buffered messages of a queue; they are fetched again."""
@@ -170,7 +170,7 @@ class Fetching:
         held.progress.take_back(messages[0].queue_offset)
         held.go_on_at(messages[0].queue_offset)
 
-    def want(self, held: HeldQueue) -> None:
+    def refetch(self, held: HeldQueue) -> None:
         """Fetch from a queue again that was excluded."""
         if held in self._without:
             self.interrupt()
@@ -199,7 +199,7 @@ class Fetching:
         else:
             call.result()
 
-    def _set_aside(self, held: HeldQueue) -> None:
+    def _exclude(self, held: HeldQueue) -> None:
         """Stop delivering from a queue until fewer of its messages are in progress."""
         self._full[held] = deque(each for each in self._slices if each.held is held)
         self._slices = slices = deque(each for each in self._slices if each.held is not held)
@@ -224,7 +224,7 @@ class Fetching:
             and self._size_in_flight <= FETCH_SIZE_MAX
         )
 
-    async def _until_wanted(self) -> None:
+    async def _wait_for_demand(self) -> None:
         """Wait until there is room, a lease and a queue to fetch, and callbacks have returned."""
         member = self._member
         while True:
@@ -238,7 +238,7 @@ class Fetching:
                     self.drop(held)
             if (
                 self._has_room
-                and member.may_hand_out
+                and member.may_deliver
                 and not member.holdings.of(Hold.ARRIVING)
                 and (not owned or len(left_out) < len(owned))
             ):
@@ -317,7 +317,7 @@ class Fetching:
                 held.is_placed = held.fetched_to == offset
         for each in fetched.queues:
             self._accept(each)
-        self._member.heard_of(fetched.generation)
+        self._member.check_generation(fetched.generation)
         self._member.pulse.ring()
         return fetched
 

@@ -63,7 +63,7 @@ class Member:
         return self.joined.generation
 
     @property
-    def may_hand_out(self) -> bool:
+    def may_deliver(self) -> bool:
         """Whether the lease is held now."""
         return self.lease.is_held(self.clock())
 
@@ -127,7 +127,7 @@ class Member:
         self._is_urgent = True
         self.pulse.ring()
 
-    def heard_of(self, generation: int) -> None:
+    def check_generation(self, generation: int) -> None:
         """Send a heartbeat now if the generation of an answer differs from the member's."""
         if generation != self.generation:
             self.hurry()

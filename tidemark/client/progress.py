@@ -17,29 +17,29 @@ from collections.abc import Collection, Sequence
 class QueueProgress:
     """Progress of one member in one queue. Offsets are queue offsets."""
 
-    __slots__ = ("_finished", "_given_up_at", "_reached", "_under_way")
+    __slots__ = ("_finished", "_given_up_at", "_in_progress", "_reached")
 
     def __init__(self, start: int | None = None) -> None:
         """start: everything below it is done; None until the first message or ``cover`` sets it."""
         self._reached = start
-        self._under_way: deque[int] = deque()
+        self._in_progress: deque[int] = deque()
         """Delivered offsets, ascending; finished ones stay while a lower one is unfinished."""
         self._finished: set[int] = set()
-        """Offsets in ``_under_way`` that are finished."""
+        """Offsets in ``_in_progress`` that are finished."""
         self._given_up_at: int | None = None
 
     @property
     def position(self) -> int | None:
         """The offset that may be committed; None while unknown."""
-        at = self._under_way[0] if self._under_way else self._reached
+        at = self._in_progress[0] if self._in_progress else self._reached
         if self._given_up_at is not None and (at is None or at > self._given_up_at):
             return self._given_up_at
         return at
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         """Number of messages delivered and not finished."""
-        return len(self._under_way) - len(self._finished)
+        return len(self._in_progress) - len(self._finished)
 
     @property
     def span(self) -> int:
@@ -47,12 +47,12 @@ class QueueProgress:
 
         At most this many are delivered again if the member dies now.
         """
-        return len(self._under_way)
+        return len(self._in_progress)
 
     @property
     def is_idle(self) -> bool:
         """Whether all delivered messages are finished."""
-        return not self._under_way  # finished offsets are removed with the last unfinished one
+        return not self._in_progress  # finished offsets are removed with the last unfinished one
 
     @property
     def reached(self) -> int | None:
@@ -63,21 +63,23 @@ class QueueProgress:
         """Record a delivered message. Raises ValueError if it is not above all before it."""
         if self._reached is not None and offset < self._reached:
             raise ValueError(f"queue offset {offset} after {self._reached} was reached")
-        self._under_way.append(offset)
+        self._in_progress.append(offset)
         self._reached = offset + 1
 
     def hand_all(self, offsets: Sequence[int]) -> None:
         """Record several delivered messages, ascending. Raises ValueError like ``hand``."""
         if offsets:
             self.hand(offsets[0])
-            self._under_way.extend(offsets[1:])
+            self._in_progress.extend(offsets[1:])
             self._reached = offsets[-1] + 1
 
-    def is_under_way(self, offset: int) -> bool:
+    def is_in_progress(self, offset: int) -> bool:
         """Whether a message is not finished. offset: of a message that was delivered."""
-        under_way = self._under_way
+        in_progress = self._in_progress
         return bool(
-            under_way and under_way[0] <= offset <= under_way[-1] and offset not in self._finished
+            in_progress
+            and in_progress[0] <= offset <= in_progress[-1]
+            and offset not in self._finished
         )
 
     def finish(self, offset: int) -> None:
@@ -87,14 +89,16 @@ class QueueProgress:
         range in progress or finished already. Whether it is in the range's list is not checked,
         because that search would cost more with every message.
         """
-        under_way = self._under_way
-        if under_way and under_way[0] == offset:
-            under_way.popleft()
+        in_progress = self._in_progress
+        if in_progress and in_progress[0] == offset:
+            in_progress.popleft()
             finished = self._finished
-            while finished and under_way[0] in finished:
-                finished.remove(under_way.popleft())
+            while finished and in_progress[0] in finished:
+                finished.remove(in_progress.popleft())
         elif (
-            not under_way or not under_way[0] < offset <= under_way[-1] or offset in self._finished
+            not in_progress
+            or not in_progress[0] < offset <= in_progress[-1]
+            or offset in self._finished
         ):
             raise ValueError(f"queue offset {offset} is not in progress")
         else:
@@ -120,7 +124,7 @@ class QueueProgress:
         Returns None if the newest is not in it.
         """
         lowest: int | None = None
-        for offset in reversed(self._under_way):
+        for offset in reversed(self._in_progress):
             if offset not in unused:
                 break
             lowest = offset
@@ -128,8 +132,8 @@ class QueueProgress:
 
     def take_back(self, offset: int) -> None:
         """Undo the delivery of all messages from ``offset`` on: they are delivered again."""
-        while self._under_way and self._under_way[-1] >= offset:
-            self._under_way.pop()
+        while self._in_progress and self._in_progress[-1] >= offset:
+            self._in_progress.pop()
         self._reached = offset
 
     def cover(self, next_offset: int) -> None:

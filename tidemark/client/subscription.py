@@ -36,7 +36,7 @@ from tidemark.client.holdings import HeldQueue, Hold
 from tidemark.formats.message import Message, Source
 
 T = TypeVar("T")
-Asker = asyncio.Task[Any] | threading.Thread
+Caller = asyncio.Task[Any] | threading.Thread
 """Caller that asks for messages: a task, or a thread of a program without asyncio."""
 
 BATCH_COUNT_MAX: Final = 1024
@@ -70,7 +70,7 @@ class Subscription:
         """Messages from ``getone`` and ``getmany`` until ``ack`` or ``nack``."""
         self._iteration: Callable[[], Iteration[Any] | None] = _none
         """Weak reference to the iteration that asked last."""
-        self._asked_by: Callable[[], Asker | None] = _none
+        self._asked_by: Callable[[], Caller | None] = _none
         """Weak reference to the task or thread that asked last."""
         self._handlers: set[Handlers] = set()
         """One per ``run`` in progress."""
@@ -114,13 +114,13 @@ class Subscription:
     ) -> None:
         await self.leave(error, asyncio.current_task())
 
-    async def leave(self, error: BaseException | None, asker: Asker | None) -> None:
+    async def leave(self, error: BaseException | None, caller: Caller | None) -> None:
         """Leave the group, as at the end of ``async with``. error: the exception of the body.
 
-        asker: the caller. Messages in hand of another caller that still runs are neither done nor
-        failed.
+        caller: task or thread that leaves. Messages of another one that still runs are neither done
+        nor failed.
         """
-        is_mine = not self._has_other_asker(asker)
+        is_mine = not self._has_other_caller(caller)
         await self._leave(
             error,
             is_done=is_mine and error is None,
@@ -294,7 +294,7 @@ class Subscription:
                 held.is_paused = False
                 for handlers in self._handlers:
                     handlers.resume(held)
-                self._engine.fetching.want(held)
+                self._engine.fetching.refetch(held)
                 if not held.is_placed:
                     # The fetch in progress may ask for messages after those that `pause` dropped.
                     self._engine.fetching.interrupt()
@@ -459,20 +459,20 @@ class Subscription:
         kind = "task" if thread is None else "thread"
         if self._is_asked:
             raise RuntimeError(f"two {kind}s ask one iteration for its next message at once")
-        asker = thread or asyncio.current_task()
+        caller = thread or asyncio.current_task()
         is_shared = iteration is not None and last is iteration
-        if is_shared and self._in_hand and self._has_other_asker(asker):
+        if is_shared and self._in_hand and self._has_other_caller(caller):
             raise RuntimeError(
                 f"another {kind} has messages of this iteration in hand, which this one would "
                 f"commit; use getone() and ack(), or a subscription for each {kind}"
             )
-        self._asked_by = _none if asker is None else weakref.ref(asker)
+        self._asked_by = _none if caller is None else weakref.ref(caller)
         self._finish_in_hand()
 
-    def _has_other_asker(self, asker: Asker | None) -> bool:
+    def _has_other_caller(self, caller: Caller | None) -> bool:
         """Whether a caller other than this one asked last and still runs."""
         before = self._asked_by()
-        if before is None or before is asker:
+        if before is None or before is caller:
             return False
         return before.is_alive() if isinstance(before, threading.Thread) else not before.done()
 
@@ -533,7 +533,7 @@ class Subscription:
         if self._rest and self._held is not None:
             if self._held.hold is not Hold.OWNED or self._engine.is_interrupted:
                 self._give_up_rest()
-            elif not self._member.may_hand_out:
+            elif not self._member.may_deliver:
                 return None
             else:
                 rest = self._rest

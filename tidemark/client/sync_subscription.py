@@ -159,8 +159,8 @@ class _Each(Iterator[T]):
     def __del__(self) -> None:
         self._iteration.is_over = True  # the other thread may still hold a reference for a moment
 
-    async def _following(self, asker: threading.Thread) -> tuple[T] | None:
-        self._iteration.thread = asker  # without an await before the request
+    async def _following(self, caller: threading.Thread) -> tuple[T] | None:
+        self._iteration.thread = caller  # without an await before the request
         async for element in self._iteration:
             return (element,)
         return None

@@ -55,7 +55,7 @@ class Turns:
     def give(self, amount: int) -> None:
         """Return units; waiting tasks get them in their order as far as there is room."""
         self.taken -= amount
-        self._let_in()
+        self._admit()
         if not self.taken and not self._waiting:
             for empty in self._when_empty:
                 if not empty.done():
@@ -71,9 +71,9 @@ class Turns:
 
     def _leave(self, ready: asyncio.Future[None]) -> None:
         del self._waiting[ready]
-        self._let_in()  # it may have blocked a smaller request behind it
+        self._admit()  # it may have blocked a smaller request behind it
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         while self._waiting:
             ready, amount = next(iter(self._waiting.items()))
             if not self._fits(amount):

@@ -23,7 +23,7 @@ from shared.files.store_config import (
 from shared.files.store_dir import StoreDir
 from tests.support import golden
 from tidemark.cli.main import cli
-from tidemark.cli.store_rebuild import why_it_ended
+from tidemark.cli.store_rebuild import exit_reason
 from tidemark.formats.hashing import index_hash
 from tidemark.formats.index_file import ROW, Geometry, IndexFile
 from tidemark.formats.queue_unit import UNIT
@@ -272,8 +272,8 @@ def test_a_cut_needs_a_yes_and_a_dry_run_cuts_nothing(store: Path) -> None:
 def test_a_rebuild_that_cannot_go_on_says_why_in_a_sentence() -> None:
     # It called itself a bug ([internal]) and printed log lines for what the store's owner did.
     stderr = "x\ntidemark: [stray-file] lines/0 is a file where a directory belongs. Move it away."
-    assert why_it_ended(stderr, 1).startswith("[stray-file] lines/0 is a file")
-    assert why_it_ended("a\nb\nc\nd", 137) == "reput ended with status 137: b / c / d"
+    assert exit_reason(stderr, 1).startswith("[stray-file] lines/0 is a file")
+    assert exit_reason("a\nb\nc\nd", 137) == "reput ended with status 137: b / c / d"
 
 
 def test_a_dry_rebuild_says_what_it_would_do(store: Path) -> None:

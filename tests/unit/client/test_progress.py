@@ -58,7 +58,7 @@ def test_the_position_is_the_lowest_that_is_not_done(steps: list[tuple[str, int]
         held_back = open_offsets | given_up
         assert progress.position == (min(held_back) if held_back else reached)
         assert progress.reached == reached
-        assert progress.under_way == len(open_offsets)
+        assert progress.in_progress == len(open_offsets)
         assert progress.is_idle == (not open_offsets)
         if last is not None:
             assert progress.position is not None

@@ -84,7 +84,7 @@ def steps() -> Finding:
         code="doctor-clock-wrong",
         remedy="Let one service set the clock, and let it slew instead of step.",
     )
-    return finding if abs(moved_ms) > STEP_MAX_MS else _well(finding)
+    return finding if abs(moved_ms) > STEP_MAX_MS else _as_ok(finding)
 
 
 def synchronised() -> Finding:
@@ -139,7 +139,7 @@ def open_files(settings: Mapping[str, Any]) -> Finding:
         code="doctor-limit-low",
         remedy=f"ulimit -n {needed}, LimitNOFILE= of the unit, or lower connections_max.",
     )
-    return _well(finding) if allowed >= needed else finding
+    return _as_ok(finding) if allowed >= needed else finding
 
 
 def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Finding:
@@ -162,7 +162,7 @@ def mappings(settings: Mapping[str, Any], *, proc: Path = Path("/proc")) -> Find
         code="doctor-limit-low",
         remedy="sysctl -w vm.max_map_count=65530",
     )
-    return _well(finding) if allowed >= needed else finding
+    return _as_ok(finding) if allowed >= needed else finding
 
 
 def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
@@ -183,7 +183,7 @@ def memory_lock(settings: Mapping[str, Any]) -> list[Finding]:
         code="doctor-limit-low",
         remedy="LimitMEMLOCK= of the unit, or lock_files_memory = false.",
     )
-    return [_well(finding) if soft in (resource.RLIM_INFINITY,) or soft >= needed else finding]
+    return [_as_ok(finding) if soft in (resource.RLIM_INFINITY,) or soft >= needed else finding]
 
 
 def python() -> Finding:
@@ -207,5 +207,5 @@ def _limit(value: int) -> str:
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
-def _well(finding: Finding) -> Finding:
+def _as_ok(finding: Finding) -> Finding:
     return finding._replace(level=Level.OK, code="", remedy="")

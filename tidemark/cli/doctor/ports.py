@@ -49,7 +49,7 @@ def port(service: str, place: tuple[str, int], path: str) -> Finding:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, number))
     except OSError as error:
-        if error.errno == errno.EADDRINUSE and _is_ours(host, number, path):
+        if error.errno == errno.EADDRINUSE and _is_held_by_node(host, number, path):
             return Finding(check, Level.OK, subject, "a Tidemark service listens there")
         return Finding(
             check,
@@ -103,7 +103,7 @@ def replication(name: str, address: str) -> Finding:
     )
 
 
-def _is_ours(host: str, number: int, path: str) -> bool:
+def _is_held_by_node(host: str, number: int, path: str) -> bool:
     """Whether the program that listens there answers like a Tidemark service."""
     connection = http.client.HTTPConnection(LOCAL_OF_ANY.get(host, host), number, timeout=CONNECT_S)
     try:

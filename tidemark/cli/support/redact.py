@@ -93,7 +93,7 @@ def settings(values: object) -> object:
             return values
 
 
-def disguises(secret: bytes) -> list[bytes]:
+def encodings_of(secret: bytes) -> list[bytes]:
     """Return the forms of a secret in a text: raw, hex, and base64 at any alignment."""
     found = {secret, secret.strip()}
     for plain in tuple(found):
@@ -110,9 +110,9 @@ def without(data: bytes, secrets: Iterable[bytes]) -> tuple[bytes, int]:
     """Return (data without the secrets, number of occurrences)."""
     count = 0
     for secret in secrets:
-        for disguise in sorted(disguises(secret), key=len, reverse=True):
-            found = data.count(disguise)
+        for encoding in sorted(encodings_of(secret), key=len, reverse=True):
+            found = data.count(encoding)
             if found:
-                data = data.replace(disguise, LEFT_OUT.encode())
+                data = data.replace(encoding, LEFT_OUT.encode())
                 count += found
     return data, count
