@@ -79,7 +79,7 @@ class Rate(NamedTuple):
 
 
 class LoneGround:
-    """What surrounds ``Append`` where nothing reads, dispatches or replicates the log."""
+    """The parts that ``Append`` needs if the log is not read, dispatched or replicated."""
 
     term = None
     appends = True
@@ -103,7 +103,7 @@ class LoneGround:
         )
 
     def append(self) -> Append:
-        """An appender of the broker on this log."""
+        """Create the broker's ``Append`` for this log."""
         return Append(
             cast(Ground, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), HeldPulls()
         )
