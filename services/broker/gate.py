@@ -48,6 +48,8 @@ class Gate:
         """Why sends are shut while reads may be open, if not for the start's sake."""
         self.fault: TidemarkError | None = None
         """What keeps the node from serving until somebody repairs it, a damaged log say."""
+        self._fault_of: tuple[int, int] | None = None
+        """The start of reput whose queues were read when the fault was met."""
         self.standing: Standing | None = None
         """Of a node of a group; None: the node is alone."""
         self.damaged_at: int | None = None
@@ -110,6 +112,22 @@ class Gate:
         at = self.damaged_at
         if at is not None and positions.get(Slot.DAMAGED_AT) != at + 1:
             positions.publish(Slot.DAMAGED_AT, at + 1)
+
+    def stay_shut(self, error: CorruptRecord | DamagedFile, positions: Positions) -> None:
+        """Serve nothing for a reason that only a repair ends."""
+        self.shut()
+        self.fault, self._fault_of = error, positions.resumed_dispatch()
+
+    def is_repaired(self, positions: Positions) -> bool:
+        """Whether what kept the node shut may be whole again: reput has made the queues anew since.
+
+        Otherwise: 1. a unit of the state queue is damaged as the node becomes master; 2. another
+        node takes over, and reput makes the queues again; 3. this one serves no reads for ever.
+        """
+        made_anew = positions.resumed_dispatch() not in (None, self._fault_of)
+        if isinstance(self.fault, DamagedFile) and made_anew:
+            self.fault = None
+        return self.fault is None
 
     def open_as(self, standing: Standing) -> None:
         """Open for reads and sends, under what standing says.

@@ -98,6 +98,8 @@ def master_of(own: Own, peers: Peers) -> tuple[str | None, str | None]:
         return None, "the lease is released"
     if holder.member == own.member:
         return None, f"this node has the lease, and is {own.state.value}"
+    if holder.node == own.name:
+        return None, "the lease is held by the volume that this node had before"
     status = peers.fresh(holder.node)
     if status is not None and status.state != State.MASTER.value:
         return None, f"{holder.node} has the lease, and is {status.state}"

@@ -123,7 +123,7 @@ class Master:
         try:
             ground, built = await self._rise()
         except (CorruptRecord, DamagedFile) as error:
-            self._gate.fault = error
+            self._gate.stay_shut(error, self._positions)
             await self._wait_for_another(error, Trouble.DAMAGED)
             return
         except (DiskFull, ReadOnlyDisk) as error:

@@ -103,7 +103,7 @@ class Slave:
             self._health.add_reason("no-role", self._why_shut())
             return
         self._health.clear_reason("no-role")
-        if self._gate.fault is not None:
+        if self._gate.fault is not None and not self._gate.is_repaired(self._store.positions):
             return
         try:
             await self._follow()
@@ -189,7 +189,8 @@ class Slave:
             "the state cannot be read; nothing is served",
             extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
         )
-        self._gate.fault = error
+        self._gate.stay_shut(error, self._store.positions)
+        self._trouble = Trouble.DAMAGED
         self._health.add_reason(error.code, f"{error.detail} {error.advice}", lasting=True)
         self._store.positions.publish(Slot.BROKER_TROUBLE, Trouble.DAMAGED)
 

@@ -10,9 +10,9 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from services.broker.config import BrokerConfig
 from services.broker.gate import Gate
@@ -22,6 +22,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.replication.term import Term
 from services.broker.send_result import SendResult
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
@@ -32,18 +33,29 @@ from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
+from tests.simulation.replication.api_client import (
+    ANYWHERE_HEADERS,
+    PORT,
+    ApiClient,
+    View,
+    make_api,
+)
 from tests.simulation.replication.history import History
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
+from tests.simulation.replication.send_rules import Asked
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.violation import Violation
-from tidemark.errors import CorruptRecord, DamagedFile, TidemarkError
+from tidemark.errors import AckTimeout, CorruptRecord, DamagedFile, TidemarkError
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.ha import Ha
 
 HOST: Final = Host(b"\x7f\0\0\1", 8080)
 TOPICS: Final = ("orders", "orders", "orders", "refunds", "audit")
@@ -56,6 +68,8 @@ LARGE_SHARE: Final = 0.04
 WAITING_MAX: Final = 50
 SHUT_US: Final = 2_000_000
 """A gate has followed its term by then."""
+SHUT: Final = frozenset({"no-role", "catching-up", "waiting-for-store"})
+"""Reasons that /ready gives while nothing is served."""
 SAID_US: Final = 500_000
 """A broker that is to end has said so by then."""
 HEARD_MS: Final = 1_000
@@ -68,22 +82,25 @@ WOKEN_US: Final = 1_000_000
 """A held pull is answered within that time of a new message, or of the end of its term."""
 FOLLOWED_US: Final = 1_000_000
 """A slave that runs has taken in by then what it shows."""
-_NAMES: Final = ("n0", "n1")
-CONFIG: Final = BrokerConfig(
-    store_dir=ROOT,
-    store=STORE,
-    auto_create_topics=True,
-    auto_create_queues=1,
-    cluster=ClusterConfig(
-        node=_NAMES[0],
-        nodes=tuple(f"{name}={name}:9000" for name in _NAMES),
-        api=tuple(f"{name}=http://{name}:8080" for name in _NAMES),
-        admin=tuple(f"{name}=http://{name}:8090" for name in _NAMES),
-        secret_file=Path("/secret"),
-        lease_dir=Path("/lease"),
-    ),
-)
-"""Of the cluster only that there is one is asked for: ha knows the rest."""
+
+
+@lru_cache
+def _config(node: str, names: tuple[str, ...]) -> BrokerConfig:
+    """Of a node of the group of these nodes."""
+    return BrokerConfig(
+        store_dir=ROOT,
+        store=STORE,
+        auto_create_topics=True,
+        auto_create_queues=1,
+        cluster=ClusterConfig(
+            node=node,
+            nodes=tuple(f"{name}={name}:9000" for name in names),
+            api=tuple(f"{name}=http://{name}:{PORT}" for name in names),
+            admin=tuple(f"{name}=http://{name}:8090" for name in names),
+            secret_file=Path("/secret"),
+            lease_dir=Path("/lease"),
+        ),
+    )
 
 
 @dataclass
@@ -99,6 +116,17 @@ class _Held:
     """When it had nothing to go on for last."""
 
 
+@dataclass
+class _OfTerm:
+    """A request that waits until the group has what it appended."""
+
+    term: Term
+    stood_us: int
+    """When the term stood last."""
+    limit_us: int
+    """How long behind the end of the term it may be answered."""
+
+
 class Broker(Service):
     """A process of the service broker on one node."""
 
@@ -112,7 +140,10 @@ class Broker(Service):
         *,
         ack_limit_ms: int,
         sends_per_s: float,
+        names: tuple[str, ...],
+        ha: Callable[[], Ha | None],
     ) -> None:
+        """names: the nodes of the group. ha: the present start of ha of this node."""
         super().__init__(machine, process, history, ring, say)
         self._ack_limit_ms, self._between_s = ack_limit_ms, 1 / sends_per_s
         self._random = machine.timeline.random
@@ -120,16 +151,22 @@ class Broker(Service):
         self.store: GroupedStore | None = None
         self._health = Health(machine)
         self._gate = Gate(self._health)
-        self._api: Any = SimpleNamespace(parts=None)
-        self._waiting: dict[asyncio.Task[None], int | None] = {}
+        self._config, self._ha = _config(machine.name, names), ha
+        self._api: Any = make_api(self._config, self._gate, machine)
+        self.client = ApiClient(self, self._api, self._gate)
+        self._waiting: dict[asyncio.Task[Any], int | None] = {}
         """Sends without an answer, and when each must have one; None: it may still wait for a topic
         or a file to be made, which has limits of its own."""
-        self._held: dict[asyncio.Task[None], _Held] = {}
+        self._held: dict[asyncio.Task[Any], _Held] = {}
         """Pulls that wait."""
+        self._of_term: dict[asyncio.Task[Any], _OfTerm] = {}
+        """Requests that wait for the group."""
         self._idle_us = machine.timeline.now_us
         """When it served an epoch last, or took no sends."""
         self._shut_us = machine.timeline.now_us
         """When its epoch was not open last, or its parts knew that it was."""
+        self._agreed_us = machine.timeline.now_us
+        """When its probes last said what it does."""
         self._ruled_us = machine.timeline.now_us
         """When it had a role last, or no reads were open."""
         self._free_us = machine.timeline.now_us
@@ -159,29 +196,33 @@ class Broker(Service):
         """As ``services.broker.service``, in a group."""
         stop = self.stop
         store = self.store = await GroupedStore.wait_open(
-            CONFIG, self.disk, self.machine, self._health, stop
+            self._config, self.disk, self.machine, self._health, stop
         )
         if store is None:
             return
-        watch = Watch(store, self._health, stop, CONFIG.dispatch_lag_max)
+        watch = Watch(store, self._health, stop, self._config.dispatch_lag_max)
+        view = self.client.view = View(self._config, self.machine, store, self._ha)
+        self._api.cluster = view
         node = self.node = GroupNode(
-            CONFIG,
+            self._config,
             self.machine,
             BrokerMetrics(Registry("broker"), self.machine),
             self._health,
             store,
             cast(Doorbell, self.bell),
-            8080,
+            PORT,
             self._gate,
             self._api,
             watch,
-            cast(Any, SimpleNamespace(master=None, master_from=None)),
+            view,
             on_serving=lambda: None,
         )
         await run_parts(
             stop,
             {
                 "node": lambda: node.run(stop),
+                "cluster-view": lambda: view.run(stop),
+                "client": lambda: self.client.run(stop),
                 "watch": watch.run,
                 "producer": lambda: self._produce(stop),
                 "consumer": lambda: self._consume(stop),
@@ -214,7 +255,12 @@ class Broker(Service):
             self._shut_us = now_us
         if now_us - max(self._shut_us, self.process.resumed_us) > SHUT_US:
             raise Violation(f"{machine.name} is master, and parts of its broker wait for that")
+        self._check_probes()
         store, gate = self.store, self._gate
+        if gate.reads_open and not machine.has_taken_up:
+            raise Violation(f"reads are open at {machine.name}, and reput has said nothing yet")
+        if gate.reads_open and gate.fault is not None:
+            raise Violation(f"reads are open at {machine.name}, which is damaged: {gate.fault}")
         has_role = store is None or store.follows or self.epoch is not None
         has_role = has_role and machine.slot(Slot.ROLE) != NodeRole.HALTED
         if has_role or not gate.reads_open or self.process.paused:
@@ -222,6 +268,23 @@ class Broker(Service):
         if now_us - max(self._ruled_us, self.process.resumed_us) > SHUT_US:
             role = NodeRole(machine.slot(Slot.ROLE)).name.lower()
             raise Violation(f"reads are open at {machine.name}, whose role is {role}")
+
+    def _check_probes(self) -> None:
+        """GET /ready says 200 where reads are served, and nothing but damage speaks against it."""
+        health, now_us = self._health, self.machine.timeline.now_us
+        is_shut = {health.state} - {"serving"} | {reason.code for reason in health.reasons} & SHUT
+        try:
+            self._gate.check_reads(anywhere=True)
+        except TidemarkError as error:
+            differs = health.ready
+            why = f"GET /ready is answered 200, and a read: {error}"
+        else:
+            differs = bool(is_shut)
+            why = f"reads are served, and GET /ready says {sorted(is_shut)}"
+        if not differs or self.process.paused:
+            self._agreed_us = now_us
+        if now_us - max(self._agreed_us, self.process.resumed_us) > SHUT_US:
+            raise Violation(f"{self.machine.name}: {why}")
 
     @property
     def _can_hand_over(self) -> bool:
@@ -272,9 +335,10 @@ class Broker(Service):
                 self._waiting[task] = None
                 task.add_done_callback(self._answered)
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    def _answered(self, task: asyncio.Task[Any]) -> None:
         self._waiting.pop(task, None)
         self._held.pop(task, None)
+        self._of_term.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and self.process.alive:
             self.failed(error)
@@ -291,14 +355,17 @@ class Broker(Service):
                 f"a send at {self.machine.name} has no answer {late_us} µs after the last moment"
             )
 
-    async def _send(self, timeout_ms: int) -> None:
-        """One request. The answer leaves in the step of the loop in which the send ends."""
+    async def _send(
+        self, timeout_ms: int, asked: AckLevel | None = None, *, is_drawn: bool = True
+    ) -> TidemarkError | None:
+        """A message, and perhaps the same again with a request that says so; what came of it."""
         history, random = self.history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
         share = history.large_share or LARGE_SHARE
         size_max = LARGE_BODY_MAX if random.random() < share else BODY_MAX
         body = f"{serial} ".encode() * random.randint(1, size_max // 8)
-        asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
+        if is_drawn:
+            asked = random.choice((AckLevel.REPLICATED, AckLevel.DISK, None, None))
         pairs = properties.encode({properties.UNIQ_KEY: f"{serial:016x}"})
         request = ProduceRequest(
             entries=batch.encode([WireMessage(body, pairs)]),
@@ -307,33 +374,60 @@ class Broker(Service):
             ack=asked,
             timeout_ms=timeout_ms,
         )
-        placed: list[int] = []
-        admitted_us = self.machine.timeline.now_us
-        members, task = self.machine.slot(Slot.IN_SYNC_SIZE), asyncio.current_task()
+        places: dict[int, int] = {}
+        error = await self._request(topic, request, body, places)
+        # Whoever does not know the outcome sends again, or has lost the answer.
+        again = 0.5 if isinstance(error, AckTimeout) else 0.05
+        if places and random.random() < again and self._gate.sends_open:
+            request = request._replace(retry=True, timeout_ms=6 * self._ack_limit_ms)
+            error = await self._request(topic, request, body, places)
+        return error
+
+    async def _request(
+        self, topic: str, request: ProduceRequest, body: bytes, places: dict[int, int]
+    ) -> TidemarkError | None:
+        """One request. The answer leaves in the step of the loop in which the send ends. places:
+        takes start and end of what is stored."""
+        machine, history = self.machine, self.history
+        term = None if self.node is None else self.node._term
+        asked = Asked(machine, self.process, request.ack, request.timeout_ms)
+        before, task = len(places), asyncio.current_task()
         assert task is not None
 
+        def waits() -> None:
+            self._waiting[task] = asked.admitted_us + request.timeout_ms * 1000 + ANSWERED_US
+            if asked.by_the_group:
+                self.waits_for(task)
+
         def stored(topic: str, sent: SendResult, start: int, end: int) -> None:
-            placed.extend((start, end))
-            self._waiting[task] = admitted_us + timeout_ms * 1000 + ANSWERED_US
-            members_now = self.machine.slot(Slot.IN_SYNC_SIZE)
-            if asked is AckLevel.REPLICATED and max(members, members_now) < 2:
+            places[start] = end
+            waits()
+            members = max(asked.members, machine.slot(Slot.IN_SYNC_SIZE))
+            if asked.level is AckLevel.REPLICATED and members < 2:
                 raise Violation(
-                    f"{self.machine.name} stores what is to be replicated, and has no other member"
+                    f"{machine.name} stores what is to be replicated, and has no other member"
                 )
 
+        if request.retry:
+            waits()
         try:
             self._gate.check_sends()
             sent = await self._api.parts.sends.send(topic, request, HOST, stored)
-        except TidemarkError:
-            if placed:
-                history.stored(self.machine, admitted_us)
-            return
-        start, end = placed
-        history.stored(self.machine, admitted_us)
-        if asked is not None and sent.level is not asked:
-            raise Violation(f"{self.machine.name} answers {sent.level} to a send for {asked}")
-        by_the_group = sent.level is AckLevel.REPLICATED or asked is None
-        history.acknowledged(self.machine, start, end, body, sent.copies, by_the_group=by_the_group)
+        except TidemarkError as error:
+            if len(places) > before:
+                history.stored(machine, asked.admitted_us)
+            if not self.stop.is_set():
+                asked.check_error(error, term, is_stored=len(places) > before or request.retry)
+            return error
+        if len(places) > before:
+            history.stored(machine, asked.admitted_us)
+        asked.check_level(sent.level, sent.copies)
+        start = sent.results()[0]["physical_offset"]
+        by_the_group = sent.level is AckLevel.REPLICATED or request.ack is None
+        history.acknowledged(
+            machine, start, places[start], body, sent.copies, by_the_group=by_the_group
+        )
+        return None
 
     async def _consume(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -347,8 +441,9 @@ class Broker(Service):
             except TidemarkError:
                 continue
             epoch = self.epoch
-            if not anywhere and epoch is not None:
+            if not anywhere:
                 self.history.answers(self.machine, "answers reads")
+            if not anywhere and epoch is not None:
                 self.history.read_at_master(self.machine, epoch, newest_before)
                 opened = self.machine.slot(Slot.EPOCH_RECORD_END)
                 self.history.state(self.machine, self.state, opened)
@@ -371,11 +466,15 @@ class Broker(Service):
         """A consumer waits for what comes next in a queue."""
         (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.parts
         _, end = parts.puller.bounds(topic, queue)
-        request = PullRequest(topic, queue, end, PULLED_MAX, None, None, HELD_MS, False)
+        asked = f"offset={end}&max={PULLED_MAX}&wait_ms={HELD_MS}"
+        path = f"/v1/topics/{topic}/queues/{queue}/messages?{asked}"
+        anywhere = self.epoch is None or self._random.random() < 0.2
 
         async def wait() -> None:
             try:
-                await parts.puller.pull(request, lambda: False)
+                await self.client.call("GET", path, ANYWHERE_HEADERS if anywhere else None)
+                if not anywhere:
+                    self.history.answers(self.machine, "answers a held pull")
             except (CorruptRecord, DamagedFile) as error:
                 self._gate.judge(error)
             except TidemarkError:
@@ -388,6 +487,7 @@ class Broker(Service):
     def check_held(self) -> None:
         """A held pull is answered when there is a message, or when its term has ended."""
         history, name, now_us = self.history, self.machine.name, self.machine.timeline.now_us
+        self.check_terms()
         for held in self._held.values():
             assert self.store is not None
             seen = history.records.seen(held.topic, held.queue, self.store.dispatched)
@@ -399,6 +499,26 @@ class Broker(Service):
                 raise Violation(
                     f"a consumer waits at {name} for {held.topic} {held.queue} from {held.offset} "
                     f"on; {len(seen)} messages are there"
+                )
+
+    def waits_for(self, task: asyncio.Task[Any], limit_us: int = WOKEN_US) -> None:
+        """The task is a request that the master of a term answers, while that lasts or at its
+        end."""
+        term = None if self.node is None else self.node._term
+        if term is not None and not task.done():
+            self._of_term[task] = _OfTerm(term, self.machine.timeline.now_us, limit_us)
+            task.add_done_callback(self._answered)
+
+    def check_terms(self) -> None:
+        """What waits for the group is answered when its term ends, whatever its own time is."""
+        now_us = self.machine.timeline.now_us
+        for asked in self._of_term.values():
+            if asked.term.stands or self.process.paused or self.machine.is_full:
+                asked.stood_us = now_us
+            elif now_us - max(asked.stood_us, self.process.resumed_us) > asked.limit_us:
+                raise Violation(
+                    f"a request at {self.machine.name} has no answer, and epoch "
+                    f"{asked.term.epoch} has ended {now_us - asked.stood_us} µs ago"
                 )
 
     def show(self, topic: str, queue: int, offset: int) -> None:

@@ -77,6 +77,11 @@ class Confirmed:
         index = bisect_right(self._topics, end, key=lambda told: told[0])
         return self._topics[index - 1][1] if index else {}
 
+    def tells_of(self, name: str, end: int) -> Sequence[TopicConfig | None]:
+        """What the log says of a topic at end, and at each state record behind it."""
+        index = max(0, bisect_right(self._topics, end, key=lambda told: told[0]) - 1)
+        return [topics.get(name) for _, topics in self._topics[index:]]
+
     def _add(self, entry: Any) -> None:
         places = self.queues.setdefault((entry.topic, entry.queue_id), [])
         if entry.queue_offset != len(places):

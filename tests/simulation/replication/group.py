@@ -148,6 +148,8 @@ class Group:
                     *common,
                     ack_limit_ms=TIMES.ack_limit_ms,
                     sends_per_s=self.plan.sends_per_s,
+                    names=tuple(self.machines),
+                    ha=lambda: self.ha_of(machine.name),
                 )
             case _:
                 started = Reput(*common)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import zlib
 from collections.abc import Callable
@@ -28,12 +29,15 @@ from services.ha.events import (
     Sensed,
     Tick,
 )
+from services.ha.failover import State
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from services.ha.mastership import Mastership
 from services.ha.opening import HeldStore
+from services.ha.parts import status_before
 from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
+from services.ha.probes import Probes
 from services.ha.promises import RETRY_MS
 from services.ha.replica import Replica
 from services.ha.replica_disk import ReplicaDisk
@@ -45,7 +49,7 @@ from shared.files.store_dir import StoreDir
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
-from tests.simulation.replication import redone
+from tests.simulation.replication import redone, view_rules
 from tests.simulation.replication.history import PROMISING, History
 from tests.simulation.replication.known_marks import Noted, Unfit, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
@@ -102,6 +106,9 @@ class Ha(Service):
         self.replica: Replica | None = None
         self.health = Health(machine)
         """What its probes say."""
+        self.probes = Probes(machine, self._state)
+        self.seen_us = 0
+        """Since when this start has seen the lease as it is."""
         self.replies: dict[int, do.Reply] = {}
         self.unanswered: dict[int, int] = {}
         """Orders, and when they were given."""
@@ -187,6 +194,30 @@ class Ha(Service):
                 f"disk knows of {machine.durably_seen}"
             )
 
+    def show(self, answer: Callable[[str], None]) -> None:
+        """The broker of the node asks for the group; answer takes JSON, in this process."""
+
+        def say() -> None:
+            machine, replica = self.machine, self.replica
+            if replica is None:
+                said = status_before(self.setup, self.health.state)
+            else:
+                said = replica.status(machine.boot_ms())
+                view_rules.check_said(replica, machine, said, self.seen_us)
+            if self.process.alive:
+                answer(json.dumps(said))
+
+        if self.process.alive:
+            self.loop.call_soon_threadsafe(say)
+
+    def check_roles(self) -> None:
+        """``/primary``, ``/replica`` and ``/in-sync`` say what holds."""
+        if self.process.alive and not self.process.paused and self.probes.positions is not None:
+            view_rules.check_roles(self.history, self.machine, self.process, self.probes)
+
+    def _state(self) -> State:
+        return State.RECOVERING if self.replica is None else self.replica.own.state
+
     def check_probes(self) -> None:
         """What the probes say is what ha alarms about, soon."""
         replica, differed, self._differed = self.replica, self._differed, None
@@ -239,6 +270,7 @@ class Ha(Service):
         self.tell(f"found {found}")
         positions = held.positions
         views = self.views = LogViews(held.directory, positions)
+        self.probes.positions = positions
         disk = ReplicaDisk(held, self._happen_soon, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
@@ -309,7 +341,10 @@ class _Judged:
             self._note_description(event.frame)
         if isinstance(event, LinkUp) and event.outbound:
             self._repeats.connected(event.peer.node)
+        seen = self._replica.own.session.stored
         effects = self._replica.handle(event, now_ms)
+        if self._replica.own.session.stored != seen:
+            ha.seen_us = ha.machine.timeline.now_us
         self._repeats.happened(event, now_ms)
         if isinstance(event, Done) and event.token == self._repeats.promise:
             self._must_know_its_promise()

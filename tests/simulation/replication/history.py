@@ -74,6 +74,8 @@ class History:
         self.published: tuple[Member, ...] = ()
         """The in-sync set as the object says it, or said it last."""
         self.holder: Holder | None = None
+        self.member_us: dict[Member, int] = {}
+        """When a member left the set, or the lease was written with it last."""
         self.epochs_count = 0
         self.damaged: set[str] = set()
         """Nodes of which a bit of the log was flipped."""
@@ -510,11 +512,12 @@ class History:
             raise Violation(f"{node.name} shows other messages of {topic}/{queue} from {offset} on")
 
     def state(self, node: Machine, state: BrokerState, end: int) -> None:
-        """A broker serves with that state: it has all that the log tells below end."""
+        """A broker serves with that state: it has all that the log tells below end, or what the
+        log tells of it since."""
         lacking = [
             name
-            for name, topic in self.records.topics_at(end).items()
-            if state.topics.get(name) != topic
+            for name in self.records.topics_at(end)
+            if state.topics.get(name) not in self.records.tells_of(name, end)
         ]
         if lacking:
             raise Violation(f"{node.name} serves without the topics {lacking} of its log")
@@ -532,6 +535,10 @@ class History:
                 f"{node.name} answers reads as the master of epoch {epoch}, and epoch "
                 f"{newest_before} was acquired before it looked"
             )
+
+    def has_led(self, node: str, epoch: object) -> bool:
+        """Whether that node has acquired that epoch."""
+        return isinstance(epoch, int) and epoch in self._won and self._won[epoch].node == node
 
     def next_serial(self) -> int:
         """A number that no other message has."""
@@ -643,6 +650,8 @@ class History:
             if lease.holder.member not in lease.in_sync:
                 raise Violation(f"{lease.holder.node} holds the lease and is not in the set")
             self._note_holder(lease.epoch, lease.holder)
+        for member in self.published:
+            self.member_us[member] = self._now_us()
         self.published, self.holder = lease.in_sync, lease.holder
         self.check_members(f"in version {now.version} of the lease, epoch {lease.epoch}")
 

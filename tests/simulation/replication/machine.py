@@ -105,6 +105,8 @@ class Machine:
         self.boot = self._new_boot()
         self.ended_us = 0
         """When one of its processes has ended last."""
+        self.has_taken_up = False
+        """In this boot, reput has said what queues and index cover."""
         self._was = ""
         """Its incarnation."""
         self.resync_of: str | None = None
@@ -164,6 +166,8 @@ class Machine:
         self._judge.publishes(self, process, slot, value)
         if value != self.slot(slot):
             self.changed_us[slot] = self.timeline.now_us
+        if slot is Slot.REPUT_GENERATION and value == self.slot(Slot.GENERATION):
+            self.has_taken_up = True
 
     def published(self, slot: Slot) -> None:
         """Behind it: whoever reads the slot finds that its check fits."""
@@ -314,7 +318,7 @@ class Machine:
 
     def power_on(self) -> None:
         """Another boot."""
-        self.is_on = True
+        self.is_on, self.has_taken_up = True, False
         self.boot = self._new_boot()
         self.clock.boot()
 

@@ -14,7 +14,15 @@ from shared.files.store_dir import Role
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
-from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot, Trouble
+from tidemark.formats.checkpoint import (
+    REGION_HA,
+    REGION_REPUT,
+    SLOT_SIZE,
+    BrokerState,
+    NodeRole,
+    Slot,
+    Trouble,
+)
 
 OF_BROKER: Final = frozenset(
     {
@@ -101,6 +109,14 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
         case Slot.SERVING_EPOCH if value:
             blank = not machine.slot(Slot.EPOCH_RECORD_END)
             _must_be(machine, slot, value, blank, "with the end of another epoch's record")
+            shut = machine.slot(Slot.BROKER_STATE) != BrokerState.SERVING
+            _must_be(machine, slot, value, shut, "and says already that its gate is open")
+        case Slot.BROKER_STATE if value == BrokerState.SERVING:
+            is_there = machine.has_taken_up
+            _must_be(machine, slot, value, is_there, "before reput says what the queues cover")
+            end, serving = machine.slot(Slot.EPOCH_RECORD_END), machine.slot(Slot.SERVING_EPOCH)
+            counts = not serving or 0 < end <= machine.slot(Slot.CONFIRM)
+            _must_be(machine, slot, value, counts, f"before the record of epoch {serving} counts")
         case Slot.EPOCH_RECORD_END if value:
             _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
         case Slot.BROKER_NONCE if value:

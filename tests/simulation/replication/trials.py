@@ -24,6 +24,7 @@ from tests.simulation.replication.operating import Operating
 from tests.simulation.replication.outages import Outages
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.rotting import Rotting
+from tests.simulation.replication.serving import Serving
 from tests.simulation.replication.stalling import Stalling
 from tests.simulation.replication.trying import (
     AGAIN_MS,
@@ -96,6 +97,7 @@ class Trials(Trying):
             *HandingOver(world).trials,
             *LosingLease(world).trials,
             *Stalling(world).trials,
+            *Serving(world).trials,
         )
 
     def run(self, count: int) -> None:

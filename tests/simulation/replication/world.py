@@ -185,6 +185,7 @@ class World:
                 check_damage_is_kept(service)
                 check_trouble_is_known(service)
                 service.check_seen()
+                service.check_roles()
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _check_links(self) -> None:

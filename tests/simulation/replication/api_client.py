@@ -1,0 +1,258 @@
+"""What clients of one node's API and probes see: the broker's own API, without its sockets.
+
+Requests go through the API's router and handlers, and the answers of ``GET /v1/cluster`` come from
+ha of the node. Every answer is compared with what holds at that moment (``view_rules``): who is the
+master, what a probe promises, and whether the group has what was answered as done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiohttp import HttpVersion11, web
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from services.broker.config import BrokerConfig
+from services.broker.gate import Gate
+from services.broker.http_api import Api
+from services.broker.messages import Rules
+from services.broker.metrics import BrokerMetrics
+from services.broker.openapi import ANYWHERE, READ_FROM
+from services.broker.replication import cluster_view
+from services.broker.replication.cluster_view import ClusterView
+from services.broker.unique_ids import UniqueIds
+from shared.metrics.registry import Registry
+from tests.simulation.replication import view_rules
+from tests.simulation.replication.loop import CLIENT
+from tests.simulation.replication.machine import ROOT, Machine
+from tests.simulation.replication.violation import Violation
+from tidemark.errors import NotMaster, SwitchingOver, TidemarkError
+from tidemark.formats.checkpoint import Slot
+
+if TYPE_CHECKING:
+    from services.broker.replication.grouped_store import GroupedStore
+    from tests.simulation.replication.broker import Broker
+    from tests.simulation.replication.ha import Ha
+
+LOOK_S: Final = 0.2
+"""Between two looks at the probes, on average."""
+ASK_SHARE: Final = 0.15
+"""Of those looks at which ``GET /v1/cluster`` is asked, too: more often it would hide that the
+broker itself asks too rarely."""
+CHANGE_SHARE: Final = 0.1
+"""Of those looks at which a client makes or deletes a topic, if none waits for that."""
+CHANGED_TOPICS: Final = 3
+"""Topics that clients of one node make and delete."""
+ANYWHERE_HEADERS: Final = {READ_FROM: ANYWHERE}
+PORT: Final = 8080
+_PROTOCOL: Final = SimpleNamespace(
+    transport=SimpleNamespace(
+        get_extra_info=lambda name, default=None: ("10.0.0.1", 1) if name == "peername" else None,
+        is_closing=lambda: False,
+    ),
+    ssl_context=None,
+    peername=("10.0.0.1", 1),
+    sockname=("10.0.0.2", PORT),
+    max_field_size=8190,
+    max_line_length=8190,
+    max_headers=128,
+)
+_WRITER: Final = SimpleNamespace()
+
+
+def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
+    """As ``services.broker.service`` makes it for a node of a group."""
+    rules = Rules(
+        config.message_size_max,
+        config.store.record_crc,
+        delay_levels_ms=config.store.delay_levels_ms,
+        ack_default=None,
+    )
+    return Api(
+        gate,
+        rules,
+        machine,
+        BrokerMetrics(Registry("broker"), machine),
+        UniqueIds(machine, config.store_host(PORT)),
+        request_size_max=config.request_size_max,
+        waiting_bytes_max=config.waiting_bytes_max,
+        read_timeout_s=config.read_timeout_s,
+        delay_levels_ms=config.store.delay_levels_ms,
+        version="0",
+    )
+
+
+class View(ClusterView):
+    """Asks ha of its node without a socket."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machine: Machine,
+        store: GroupedStore,
+        ha: Callable[[], Ha | None],
+    ) -> None:
+        super().__init__(config.cluster, ROOT, store.positions, machine)
+        self._machine, self._ha = machine, ha
+        self.heard: Mapping[str, Any] | None = None
+        """What ha answered last; None: it did not."""
+        self.heard_us = 0
+        """When that was."""
+
+    async def _of_ha(self) -> Mapping[str, Any]:
+        heard: Mapping[str, Any] | None = None
+        try:
+            heard = await self._asked()
+        finally:
+            self.heard, self.heard_us = heard, self._machine.timeline.now_us
+        return heard
+
+    async def _asked(self) -> Mapping[str, Any]:
+        ha, loop = self._ha(), asyncio.get_running_loop()
+        if ha is None:
+            raise ConnectionRefusedError("connection refused")
+        answered: asyncio.Future[str] = loop.create_future()
+
+        def settle(said: str) -> None:
+            if not answered.done():
+                answered.set_result(said)
+
+        ha.show(lambda said: _call_in(loop, settle, said))
+        async with asyncio.timeout(cluster_view.TIMEOUT_S):
+            return cast(Mapping[str, Any], json.loads(await answered))
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[str], None], said: str) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, said)
+
+
+class ApiClient:
+    """Of one start of a broker."""
+
+    def __init__(self, broker: Broker, api: Api, gate: Gate) -> None:
+        self._broker, self._api, self._gate = broker, api, gate
+        self._machine, self._history = broker.machine, broker.history
+        self._random = broker.machine.timeline.random
+        self.view: View | None = None
+        self._not_master_us = self._machine.timeline.now_us
+        """When the page called the node a master last."""
+        self.change: asyncio.Task[None] | None = None
+        """A topic that is being made or deleted."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ask until stop."""
+        while not stop.is_set():
+            await asyncio.sleep(self._random.uniform(0, 2 * LOOK_S))
+            if self._broker.node is None or stop.is_set():
+                continue
+            self._look_at_probes()
+            self._be_refused()
+            if self._random.random() < ASK_SHARE:
+                await self._ask_for_the_group()
+            if self._random.random() < CHANGE_SHARE:
+                self._change_a_topic()
+
+    async def call(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """One request. Raises TidemarkError, as the handler does."""
+        fields = CIMultiDictProxy(CIMultiDict(headers or {}))
+        message = RawRequestMessage(
+            method, path, HttpVersion11, fields, (), False, None, False, False, URL(path)
+        )
+        request = web.Request(
+            message,
+            EMPTY_PAYLOAD,
+            cast(Any, _PROTOCOL),
+            cast(Any, _WRITER),
+            cast(Any, None),
+            asyncio.get_running_loop(),
+        )
+        match_info = await self._api.app.router.resolve(request)
+        request._match_info = match_info
+        return await match_info.handler(request)
+
+    # -- probes ----------------------------------------------------------------------------
+
+    def _look_at_probes(self) -> None:
+        """GET /primary agrees with what a send is answered, in the same step."""
+        node, name = self._broker.node, self._machine.name
+        assert node is not None
+        before, refusal, is_primary = node.is_master, self._refusal(), node.is_master
+        takes_sends = refusal is None or isinstance(refusal, SwitchingOver)
+        if before == is_primary != takes_sends:
+            raise Violation(
+                f"GET /primary of {name} says {is_primary}, and a send is answered: {refusal}"
+            )
+        if is_primary:
+            self._history.answers(self._machine, "says that it is the primary")
+
+    def _refusal(self) -> TidemarkError | None:
+        try:
+            self._gate.check_sends()
+        except TidemarkError as error:
+            return error
+        return None
+
+    # -- who is the master -----------------------------------------------------------------
+
+    def _be_refused(self) -> None:
+        """A node that takes no sends names the master that its ha has named lately."""
+        now_us, machine, view = self._machine.timeline.now_us, self._machine, self.view
+        if machine.slot(Slot.ROLE) == view_rules.MASTER:
+            self._not_master_us = now_us
+        refusal = self._refusal()
+        if isinstance(refusal, NotMaster) and view is not None:
+            quiet_us = max(self._not_master_us, self._broker.process.resumed_us)
+            view_rules.check_refusal(machine, refusal, view.heard, view.heard_us, since_us=quiet_us)
+
+    async def _ask_for_the_group(self) -> None:
+        """GET /v1/cluster."""
+        said = await self.group()
+        if said is not None and self.view is not None:
+            view_rules.check_answer(
+                self._history, self._machine, self._broker.process, said, self.view
+            )
+
+    async def group(self) -> dict[str, Any] | None:
+        """What GET /v1/cluster answers; None: there is no such answer yet."""
+        if self.view is None:
+            return None
+        answered = await self.call("GET", "/v1/cluster")
+        assert isinstance(answered, web.Response)
+        assert isinstance(answered.body, bytes)
+        return cast(dict[str, Any], json.loads(answered.body))
+
+    # -- changes of topics -----------------------------------------------------------------
+
+    def _change_a_topic(self) -> None:
+        waits = self.change is not None and not self.change.done()
+        if not waits and not self._history.producers_rest and self._refusal() is None:
+            self.begin_change()
+
+    def begin_change(self) -> None:
+        """A client makes a topic, or deletes it if it is there."""
+        name = f"{self._machine.name}-{self._random.randrange(CHANGED_TOPICS)}"
+        task = self.change = asyncio.create_task(self._make_or_delete(name), name=CLIENT)
+        self._broker.waits_for(task)
+
+    async def _make_or_delete(self, name: str) -> None:
+        """Answered only when the group has the change, by a node that speaks for it."""
+        machine, history = self._machine, self._history
+        is_there = name in self._broker.state.topics
+        try:
+            await self.call("DELETE" if is_there else "PUT", f"/v1/topics/{name}")
+        except TidemarkError:
+            return
+        what = f"answers that topic {name} is {'deleted' if is_there else 'made'}"
+        view_rules.check_in_time(machine, self._broker.process, what)
+        if (name in history.records.topics_at(len(history.confirmed))) == is_there:
+            raise Violation(f"{machine.name} {what}, and the group has not confirmed that")

@@ -1,0 +1,165 @@
+"""What a node may say of its group: who is the master, in which epoch, and why that is not known.
+
+The lease's own history says what is so. How old an answer may be follows from the constants of
+``cluster_view`` and from the times of the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiohttp import web
+
+from services.broker.replication.cluster_view import FRESH_S, TIMEOUT_S, WATCH_S
+from services.ha.failover import State
+from services.ha.lease.value import Member
+from services.ha.probes import Probes
+from services.ha.replica import Replica
+from tests.simulation.replication.machine import Machine
+from tests.simulation.replication.plan import TIMES
+from tests.simulation.replication.process import Process
+from tests.simulation.replication.violation import Violation
+from tidemark.errors import NotMaster
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.replication.api_client import View
+    from tests.simulation.replication.history import History
+
+MASTER: Final = NodeRole.MASTER
+SLACK_US: Final = 300_000
+"""For what a busy loop and a switch of threads take."""
+FRESH_US: Final = int((FRESH_S + TIMEOUT_S) * 1e6) + SLACK_US
+"""An answer counts for so long, and callers share one that is asked for meanwhile."""
+WATCHED_US: Final = int((WATCH_S + TIMEOUT_S) * 1e6) + SLACK_US
+"""A broker that is no master has asked its ha again by then, and has noted what it answered."""
+PATIENCE_US: Final = int(TIMES.lease_ms * 1.05) * 1000 + 20_000
+"""A lease that does not change has run out by then, by a clock that runs a little wrong."""
+LEFT_US: Final = (TIMES.lease_ms + 2 * TIMES.link_dead_ms) * 1000
+"""A slave that is in the set no longer has heard so by then, or has lost its link."""
+LATE_MS: Final = 50
+"""Between the wake of whoever waits, which looks at the deadline, and the answer."""
+
+
+def check_said(replica: Replica, machine: Machine, said: Mapping[str, Any], seen_us: int) -> None:
+    """ha names a master that holds the lease, as far as it can know, or says why it names none.
+
+    seen_us: since when this start of ha has seen the lease as it is.
+    """
+    name, reason, own = said.get("master"), said.get("reason"), machine.name
+    _must_have_a_reason(own, name, reason)
+    if name is None:
+        return
+    stored, now_us = replica.own.session.stored, machine.timeline.now_us
+    holder = None if stored is None else stored.lease.holder
+    if name == own:
+        if replica.own.state is not State.MASTER or machine.slot(Slot.FENCED):
+            raise Violation(f"ha of {own} names itself as the master, and is fenced")
+    elif holder is None or holder.node != name:
+        raise Violation(f"ha of {own} names {name} as the master, and the lease says {holder}")
+    elif now_us - seen_us > PATIENCE_US:
+        raise Violation(
+            f"ha of {own} names {name} as the master, and has seen no change of its lease for "
+            f"{now_us - seen_us} µs"
+        )
+
+
+def check_answer(
+    history: History, machine: Machine, process: Process, said: Mapping[str, Any], view: View
+) -> None:
+    """GET /v1/cluster names what ha says now, of an epoch that the named node has acquired."""
+    name, now_us = said.get("master"), machine.timeline.now_us
+    _must_have_a_reason(machine.name, name, said.get("reason"))
+    if name is None:
+        return
+    heard = view.heard or {}
+    age_us = now_us - max(view.heard_us, process.resumed_us)
+    if heard.get("master") != name or age_us > FRESH_US:
+        raise Violation(
+            f"GET /v1/cluster of {machine.name} names {name}; its ha named {heard.get('master')} "
+            f"{now_us - view.heard_us} µs ago"
+        )
+    if not history.has_led(name, said.get("epoch")):
+        raise Violation(
+            f"GET /v1/cluster of {machine.name} names {name} in epoch {said.get('epoch')}, which "
+            "it never acquired"
+        )
+
+
+def check_refusal(
+    machine: Machine,
+    refusal: NotMaster,
+    heard: Mapping[str, Any] | None,
+    heard_us: int,
+    *,
+    since_us: int,
+) -> None:
+    """Who is refused is sent to the master of ha's last answer, and to no other node.
+
+    since_us: since when the broker runs, and its node has not been the master.
+    """
+    now_us, name = machine.timeline.now_us, refusal.facts.get("master")
+    if now_us - since_us <= WATCHED_US:
+        return
+    known = (heard or {}).get("master")
+    if now_us - heard_us > WATCHED_US:
+        known = None
+        if name is None:
+            return
+    elif now_us - heard_us < SLACK_US and known != name:
+        return  # an answer of this moment
+    if name != known:
+        raise Violation(
+            f"{machine.name} sends clients to {name}; its ha named {known} "
+            f"{now_us - heard_us} µs ago"
+        )
+    if name is not None and refusal.facts.get("api") != f"http://{name}:8080":
+        raise Violation(f"{machine.name} sends clients of {name} to {refusal.facts.get('api')}")
+
+
+def check_in_time(machine: Machine, process: Process, what: str) -> None:
+    """A master answers for its group before its deadline, or no more than a few steps behind it."""
+    late_ms = machine.boot_ms() - machine.slot(Slot.LEASE_DEADLINE)
+    now_us = machine.timeline.now_us
+    fenced_us = machine.changed_us.get(Slot.FENCED, 0)
+    since_us = max(fenced_us, process.resumed_us, machine.changed_us.get(Slot.LEASE_DEADLINE, 0))
+    if min(late_ms, (now_us - since_us) // 1000) > LATE_MS:
+        raise Violation(f"{machine.name} {what} {late_ms} ms behind the deadline of its lease")
+
+
+def check_roles(history: History, machine: Machine, process: Process, probes: Probes) -> None:
+    """ha calls its node the primary while the lease lasts, a replica while it follows, and in sync
+    while a master could lose its place to it."""
+    name, now_us, slot = machine.name, machine.timeline.now_us, machine.slot
+    in_time = machine.boot_ms() < slot(Slot.LEASE_DEADLINE) and not slot(Slot.FENCED)
+    leads = in_time and slot(Slot.ROLE) == NodeRole.MASTER
+    follows = slot(Slot.ROLE) == NodeRole.FOLLOWER
+    if (probes.is_primary, probes.is_replica) != (leads, follows):
+        raise Violation(
+            f"ha of {name} answers /primary with {probes.is_primary} and /replica with "
+            f"{probes.is_replica}; it is {leads} and {follows}"
+        )
+    member = Member(name, machine.incarnation)
+    left_us = now_us if member in history.published else history.member_us.get(member, 0)
+    is_in_sync = _status(probes) == 200
+    if is_in_sync and now_us - max(left_us, process.resumed_us) > LEFT_US and not leads:
+        raise Violation(
+            f"/in-sync of {name} says 200, and it left the set {now_us - left_us} µs ago"
+        )
+    if leads and not is_in_sync:
+        raise Violation(f"{name} is the primary, and its /in-sync does not say 200")
+
+
+def _status(probes: Probes) -> int:
+    """What ``/in-sync`` is answered: its handler waits for nothing."""
+    try:
+        probes._in_sync(cast(web.Request, None)).send(None)
+    except StopIteration as answered:
+        return cast(web.Response, answered.value).status
+    raise AssertionError("it waits for something")
+
+
+def _must_have_a_reason(node: str, master: object, reason: object) -> None:
+    if (master is None) != bool(reason):
+        raise Violation(f"{node} names {master} as the master, with the reason {reason!r}")
