@@ -80,6 +80,10 @@ class LinkPorts(Protocol):
         """Close a link."""
         ...
 
+    def disk_changed(self, done: Done) -> None:
+        """An effect on the replica's disk has ended: its files, or its identity, may be others."""
+        ...
+
 
 class DiskPorts(Protocol):
     """The replica's own disk."""
@@ -114,16 +118,13 @@ class Carrier:
         *,
         request_timeout_ms: int,
         replied: Callable[[wanted.Reply], None],
-        on_done: Callable[[Done], None],
     ) -> None:
-        """boot: of this boot of the machine. replied: takes the answers to operators. on_done: is
-        told what ended, before the replica is.
-        """
+        """boot: of this boot of the machine. replied: takes the answers to operators."""
         self._replica, self._positions, self._boot = replica, positions, boot
         self._clock, self._bells, self._links, self._disk = clock, bells, links, disk
         self._lease, self._health = lease, health
         self._request_timeout_ms = request_timeout_ms
-        self._replied, self._on_done = replied, on_done
+        self._replied = replied
         self._events: deque[Event] = deque()
         self._handling = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -182,7 +183,7 @@ class Carrier:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Done):
-            self._on_done(event)
+            self._links.disk_changed(event)
         for effect in self._replica.handle(event, self._clock.boot_ms()):
             self._carry_out(effect)
             if self._ended.done():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from services.ha import payloads
-from services.ha.events import Event, LinkDown, LinkUp, Received
+from services.ha.events import Done, Event, LinkDown, LinkUp, Received
 from services.ha.frames import BadFrame, Frame, FrameType
 from services.ha.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
 from services.ha.link import Link
@@ -103,9 +103,12 @@ class Links:
         for timer in self._timers.values():
             timer.cancel()
 
-    def renamed(self, incarnation: str) -> None:
-        """This volume is another replica now; links made from here on say so."""
-        self._own = self._own._replace(incarnation=incarnation)
+    def disk_changed(self, done: Done) -> None:
+        """An effect on the replica's disk has ended: send from the files that are there now. If the
+        volume is another replica now, links that are made from here on prove that."""
+        if done.incarnation:
+            self._own = self._own._replace(incarnation=done.incarnation)
+        self._views.refresh()
 
     # -- effects --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
 from services.ha.control import Control, ControlSocket
 from services.ha.counts import counted, skews
-from services.ha.events import Command, Done, Event
+from services.ha.events import Command, Event
 from services.ha.failover import State
 from services.ha.handshake import Identity
 from services.ha.lease import stores
@@ -177,11 +177,6 @@ class Ha:
             closing.push_async_callback(asyncio.to_thread, disk.close)
             replica = Replica(self._setup, found, log=held, random=random.random)
 
-            def done(event: Done) -> None:
-                if event.incarnation:
-                    links.renamed(event.incarnation)
-                views.refresh()
-
             carrier = Carrier(
                 replica,
                 positions,
@@ -194,7 +189,6 @@ class Ha:
                 self._health,
                 request_timeout_ms=self._setup.times.request_timeout_ms,
                 replied=self._control.replied,
-                on_done=done,
             )
             closing.callback(carrier.close)
             closing.callback(self._control.close)

@@ -104,6 +104,8 @@ class Ha(Service):
         self.node, self.setup = machine.name, setup
         self.network, self._lease, self._random = network, lease, random
         self.replica: Replica | None = None
+        self.proves = ""
+        """The incarnation that its links prove."""
         self.health = Health(machine)
         """What its probes say."""
         self.probes = Probes(machine, self._state)
@@ -138,12 +140,12 @@ class Ha(Service):
     @property
     def member(self) -> Member:
         """Who it proves to be to its peers."""
-        return Member(self.node, self.machine.incarnation)
+        return Member(self.node, self.proves)
 
     @property
     def holder(self) -> Holder:
         """Who it is as a holder of the lease."""
-        return Holder(self.node, self.machine.incarnation, self.setup.process)
+        return Holder(self.node, self.proves, self.setup.process)
 
     def ask_to_end(self) -> None:
         """SIGTERM: before it ends, another node takes over, and no sender waits for this one."""
@@ -267,9 +269,10 @@ class Ha(Service):
         self.found_us = self.machine.timeline.now_us
         if found.halted is None:
             redone.check_found(self.machine, found)
+        self.proves = found.incarnation
         self.tell(f"found {found}")
         positions = held.positions
-        views = self.views = LogViews(held.directory, positions)
+        self.views = LogViews(held.directory, positions)
         self.probes.positions = positions
         disk = ReplicaDisk(held, self._happen_soon, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
@@ -286,7 +289,6 @@ class Ha(Service):
             self.health,
             request_timeout_ms=self.setup.times.request_timeout_ms,
             replied=self._replied,
-            on_done=lambda done: views.refresh(),
         )
         self.network.listen(self)
         disk.start()
@@ -506,6 +508,13 @@ class _Links:
     def connect(self, name: str) -> None:
         """Connect to a node."""
         self._ha.network.connect(self._ha, name)
+
+    def disk_changed(self, done: Done) -> None:
+        """The files of the log are others now, or the identity is."""
+        if done.incarnation:
+            self._ha.proves = done.incarnation
+        assert self._ha.views is not None
+        self._ha.views.refresh()
 
     def send(self, number: int, frame: Frame) -> None:
         """Send a frame."""

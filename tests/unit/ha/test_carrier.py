@@ -65,7 +65,6 @@ class World:
             self.health,
             request_timeout_ms=50,
             replied=self.replies.append,
-            on_done=lambda done: self.said.append(f"done {done.token}"),
         )
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -75,6 +74,9 @@ class World:
     def ring(self, service: str) -> bool:
         self.said.append(f"ring {service}")
         return True
+
+    def disk_changed(self, done: Done) -> None:
+        self.said.append(f"done {done.token}")
 
     def connect(self, name: str) -> None:
         self.said.append(f"connect {name}")
