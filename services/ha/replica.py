@@ -64,7 +64,8 @@ class Replica:
         self._reception = Reception(self.leadership)
         self._operator = Operator(self.leadership)
         self._damage = Damage(self.own, self.peers)
-        self._confirm_written = (found.confirm, 0)
+        # What the page of this boot said may not be in the file yet: a power cut takes the page.
+        self._confirm_written = (0, 0)
         self._begun = self._ended = False
         self._fitness = ("", "", False, False)
 

@@ -92,8 +92,8 @@ def check_cut(machine: Machine, point: int, confirmed: bytearray) -> None:
     """No replica cuts off a confirmed record that it has: it may be the last sound copy."""
     while point < len(confirmed):
         size = _size_at(confirmed, point)
-        is_filler = int.from_bytes(confirmed[point + 4 : point + 8], "big") == MAGIC_BLANK
-        if not is_filler and FILE_SIZE - point % FILE_SIZE >= BLANK_SIZE:
+        magic = int.from_bytes(confirmed[point + 4 : point + 8], "big", signed=True)
+        if magic != MAGIC_BLANK and FILE_SIZE - point % FILE_SIZE >= BLANK_SIZE:
             if machine.log(point, point + size) == confirmed[point : point + size]:
                 raise Violation(
                     f"{machine.name} cuts its log at {point}, where it has a record that is "
