@@ -190,6 +190,8 @@ class Replica:
 
     def _write_confirm(self) -> None:
         own = self.own
+        if own.halted is not None:
+            return  # what this start found may be the damage itself
         if own.state is State.RESYNC:
             # The file is emptied with the store: what was confirmed there is not in it any more.
             self._confirm_written = (0, own.now_ms)

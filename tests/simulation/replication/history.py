@@ -605,6 +605,9 @@ class History:
             self.deleted = True
             return
         lease = now.lease
+        # Also of a lease that went back: nodes that have not seen a newer one go by it.
+        for member in (*self.published, *(before.lease.in_sync if before else ()), *lease.in_sync):
+            self.member_us[member] = self._now_us()
         shown = (int(lease.epoch), lease.in_sync_version)
         is_another = shown == self._newest and lease.in_sync != self.published
         # A first lease that was deleted before its holder acted on it is founded again.
@@ -650,8 +653,6 @@ class History:
             if lease.holder.member not in lease.in_sync:
                 raise Violation(f"{lease.holder.node} holds the lease and is not in the set")
             self._note_holder(lease.epoch, lease.holder)
-        for member in self.published:
-            self.member_us[member] = self._now_us()
         self.published, self.holder = lease.in_sync, lease.holder
         self.check_members(f"in version {now.version} of the lease, epoch {lease.epoch}")
 

@@ -33,7 +33,7 @@ ROOM_MS: Final = STEP_BACK_PAUSES * TIMES.lease_ms
 FROM_THE_START: Final = -(1 << 40)
 EARLY: Final = 0.9
 """Clocks run apart by less, and a lease is first seen behind its last write."""
-NOTED_US: Final = 4_000_000
+NOTED_US: Final = 8_000_000
 """ha notes the confirm offset every second, by three syncs of a disk that is not slow."""
 QUICK_US: Final = 50_000
 """What a sync of such a disk takes."""

@@ -193,12 +193,16 @@ class LostLeases(Trying):
         named = {"in_sync": ",".join(member.node for member in forgotten)} if forgotten else {}
         until_all_answer = partial(self._is_ordered, machine, named)
         if forgotten:
-            self._until(lambda: self._group.ha_of(machine.name) is not None, AGAIN_MS)
+            self._until(lambda: self._takes_orders(machine), AGAIN_MS)
             reply = self._ordered(machine, {})
         if (reply is not None and reply.ok) or not self._until(until_all_answer, AGAIN_MS):
             raise Violation(f"the lease went back, and {machine.name} answers {reply}")
 
     def _is_ordered(self, machine: Machine, arguments: dict[str, str]) -> bool:
-        service = self._group.ha_of(machine.name)
-        reply = None if service is None else self._ordered(machine, arguments)
+        reply = self._ordered(machine, arguments) if self._takes_orders(machine) else None
         return reply is not None and reply.ok
+
+    def _takes_orders(self, machine: Machine) -> bool:
+        """Whether its ha runs and has recovered the log."""
+        service = self._group.ha_of(machine.name)
+        return service is not None and service.replica is not None

@@ -30,7 +30,7 @@ SWITCH_MS: Final = 2_500
 """A switch takes two seconds at most; one write of the lease more, whose answer is lost."""
 SHORT_MS: Final = stall_ms(TIMES) + 100
 """A stall that counts, and is shorter than a lease with the time since the last heartbeat."""
-SHORT_TIMES: Final = 3
+SHORT_TIMES: Final = 6
 """So many of them are longer than a lease."""
 BETWEEN_MS: Final = 250
 """A service has moved again by then; less is forgotten than a tenth of a lease."""
@@ -104,7 +104,7 @@ class Stalling(Trying):
         service = self._random.choice(("broker", "reput"))
         epoch, published = history.epoch, set(history.published)
         process, said = slave.processes[service], []
-        for _ in range(SHORT_TIMES):
+        while len(said) < SHORT_TIMES and not (said and said[-1]):
             process.pause()
             self._wait(SHORT_MS)
             process.resume()
