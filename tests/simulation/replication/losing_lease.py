@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CUT_OFF_MS: Final = TIMES.lease_ms + 500, 4 * TIMES.lease_ms
 """Longer than a candidate waits for a lease that is not renewed."""
-DEAF_MS: Final = 50, 250
+DEAF_MS: Final = 50, TIMES.renew_ms - 50
 """With a renewal interval and one request, shorter than a master may go on without the lease."""
 KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
 """A node has read the lease by then."""
