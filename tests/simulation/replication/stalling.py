@@ -103,7 +103,7 @@ class Stalling(Trying):
         history, slave = self._history, self._any_but(self._master())
         service = self._random.choice(("broker", "reput"))
         epoch, published = history.epoch, set(history.published)
-        process, said = slave.processes[service], []
+        process, said = slave.processes[service], list[bool]()
         while len(said) < SHORT_TIMES and not (said and said[-1]):
             process.pause()
             self._wait(SHORT_MS)
