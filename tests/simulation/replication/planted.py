@@ -38,12 +38,14 @@ SWITCHES: Final = (Fault.SWITCH, Fault.STALL, Fault.LATE_APPEND)
 REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
-    "added-member-not-waited-for": Planted(acks.added_member_not_waited_for, "A: ", 10),
+    "added-member-not-waited-for": Planted(
+        acks.added_member_not_waited_for, "A: |may be in the published set", 10
+    ),
     "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 71, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 108, LINKS
     ),
-    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 20, LINKS),
+    "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
     "unsynced-bytes-acknowledged": Planted(
         acks.unsynced_bytes_acknowledged, "A: |its disk, and it is not", 2
     ),
@@ -58,7 +60,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
     ),
     "added-below-the-confirm-offset": Planted(
-        acks.added_below_the_confirm_offset, "A: |joins the set, and its table", 2
+        acks.added_below_the_confirm_offset, "A: |joins the set, and its table|lacks some of the", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
         acks.no_growth_before_the_epoch_is_open, "healed for", 14
@@ -70,16 +72,18 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 1
     ),
     "candidate-removed-as-the-old-holder": Planted(
-        logs.candidate_removed_as_the_old_holder, "is not in the set|below the minimum", 0
+        logs.candidate_removed_as_the_old_holder,
+        "is not in the set|below the minimum|and its version",
+        0,
     ),
     "promised-before-the-lease-is-won": Planted(
         logs.promised_before_the_lease_is_won, "nobody has acquired it", 2
     ),
     "old-version-read-as-not-applied": Planted(
-        logs.old_version_read_as_not_applied, "A: ", 6, WRITES
+        logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 25
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 13
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
@@ -100,7 +104,7 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
     ),
     "byte-0-before-the-flush-ended": Planted(
         shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
