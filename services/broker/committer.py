@@ -112,6 +112,8 @@ class Committer:
             self._timer = None
         if self._loop is None:
             return
+        # A flush, or the search for a repeated send, may have put their bytes into the file.
+        self._waiting.reach(self._log.written)
         due_s = commit_due(
             self._pace,
             pooled=self._log.appended - self._log.written,

@@ -106,6 +106,19 @@ async def test_what_a_flush_has_committed_releases_its_senders() -> None:
         assert log.commits == []
 
 
+# A repeated send that asked for ``memory`` waited for the next flush: the search for what is stored
+# already had put its bytes into the file, and nothing was left that a commit was due for.
+async def test_bytes_that_were_put_into_the_file_elsewhere_release_their_senders() -> None:
+    log = Log()
+    async with committer_of(log) as committer:
+        early = committer.committed(append(log, committer, 5))
+        end = log.commit()
+        late = committer.committed(end)
+        assert await asyncio.wait_for(early, 10)
+        assert await asyncio.wait_for(late, 10)
+        assert log.commits == [5]
+
+
 async def test_who_asks_only_after_others_have_appended_is_told_with_them() -> None:
     """A sender of ``disk`` asks once he has run out of time: before he is told ``memory``."""
     log = Log()
