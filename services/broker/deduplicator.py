@@ -20,7 +20,7 @@ from services.broker.send_result import SendResult
 from services.broker.sender import OnAppended, Sender, with_results
 from services.broker.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
 from shared.runtime.give_way import GiveWay
-from tidemark.errors import FileNotReady, FlushFailed, LogFileReplaced, WriteFailed
+from tidemark.errors import FileNotReady, WriteFailed
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.formats.hosts import Host
@@ -145,42 +145,60 @@ class Deduplicator:
         """
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
-            admitted = sender.admit(request.ack)
+            sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
             found = self._find(topic, request, queue_count, known)
-            present, result = found.present, None
-            if len(present) < len(found.places):
-                rest = _rest(request, present) if present else request
-                try:
-                    result = await sender.send(
-                        topic, queue_count, rest, born_host, on_appended, started
+            try:
+                if found.present:
+                    return await self._complete(
+                        topic, queue_count, request, born_host, on_appended, started, found
                     )
-                except FileNotReady:
-                    if tries_left == 1:
-                        raise
-                    await sender.file_made()
-                    continue
-                except (WriteFailed, FlushFailed, LogFileReplaced) as fault:
-                    results = fault.facts.get("results")
-                    if not present or results is None:
-                        raise
-                    merged = found.merged(results, sender.store_host)
-                    for place, each in zip(found.places, merged, strict=True):
-                        if place is not None:
-                            each["outcome"] = "stored"
-                    raise with_results(fault, merged) from fault
-                if not present:
-                    return result
-            fresh = () if result is None else result.results()
-            answered = SendResult.of_places(
-                admitted.level if result is None else result.level,
-                found.merged(fresh, sender.store_host),
-            )
-            end = PhysicalOffset(max(place.end for place in found.places if place is not None))
-            deadline = started + request.timeout_ms / 1000
-            await sender.reach(answered, end, admitted, deadline, request)
-            return answered
+                return await sender.send(
+                    topic, queue_count, request, born_host, on_appended, started
+                )
+            except FileNotReady:
+                if tries_left == 1:
+                    raise
+            await sender.file_made()
         raise AssertionError("the loop returns or raises")
+
+    async def _complete(
+        self,
+        topic: str,
+        queue_count: int,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        started: float,
+        found: _Found,
+    ) -> SendResult:
+        """Append what was not found of a request, and wait until all of it has the level.
+
+        Results, also those of an error, are of all messages of the request.
+        """
+        sender, present = self._sender, found.present
+        admitted = sender.admit(request.ack)
+        end = PhysicalOffset(max(place.end for place in found.places if place is not None))
+        fresh: list[dict[str, Any]] = []
+        if len(present) < len(found.places):
+            rest = _rest(request, present)
+            try:
+                appended, end = sender.append(
+                    topic, queue_count, rest, born_host, on_appended, admitted.level
+                )
+            except WriteFailed as fault:
+                results = fault.facts.get("results")
+                if results is None:
+                    raise
+                merged = found.merged(results, sender.store_host)
+                for place, each in zip(found.places, merged, strict=True):
+                    if place is not None:
+                        each["outcome"] = "stored"
+                raise with_results(fault, merged) from fault
+            fresh = appended.results()
+        result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
+        await sender.reach(result, end, admitted, started, request.timeout_ms)
+        return result
 
     def _find(
         self, topic: str, request: ProduceRequest, queue_count: int, known: int | Indexed

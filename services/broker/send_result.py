@@ -26,7 +26,6 @@ from tidemark.errors import (
 )
 from tidemark.formats import batch, hosts, ids, native, properties
 from tidemark.formats.runs import Run
-from tidemark.offsets import PhysicalOffset
 
 COPIES: Final = 1
 """Of a node alone."""
@@ -75,12 +74,6 @@ class SendResult:
         made.level, made.copies, made._results = level, COPIES, results
         made._appended = None
         return made
-
-    @property
-    def start(self) -> PhysicalOffset:
-        """Where the first record of what was appended begins."""
-        assert self._appended is not None, "asked only of what was appended"
-        return self._appended.start
 
     def packed(self) -> bytes:
         """The body of the answer in msgpack."""

@@ -110,19 +110,19 @@ class Sender:
         stops before the level is reached.
         """
         admitted = self.admit(request.ack)
-        result, end = self._stored(topic, queue_count, request, born_host, admitted.level)
-        if on_appended is not None:
-            on_appended(topic, result, result.start, end)
-        await self.reach(result, end, admitted, started + request.timeout_ms / 1000, request)
-        self._counts.answered(result.level, self.clock.monotonic() - started)
+        result, end = self.append(
+            topic, queue_count, request, born_host, on_appended, admitted.level
+        )
+        await self.reach(result, end, admitted, started, request.timeout_ms)
         return result
 
-    def _stored(
+    def append(
         self,
         topic: str,
         queue_count: int,
         request: ProduceRequest,
         born_host: Host,
+        on_appended: OnAppended | None,
         level: AckLevel,
     ) -> tuple[SendResult, PhysicalOffset]:
         """Append all messages in one step; the result, and the end of the last record."""
@@ -154,21 +154,26 @@ class Sender:
             result = SendResult(level, entries, runs, fault.appended, positions, waits)
             raise outcome_unknown(fault, result.results()) from fault
         self._counts.accepted(topic, request, appended, waits)
-        return SendResult(level, entries, runs, appended, positions, waits), appended.end
+        result = SendResult(level, entries, runs, appended, positions, waits)
+        if on_appended is not None:
+            on_appended(topic, result, appended.start, appended.end)
+        return result, appended.end
 
     async def reach(
         self,
         result: SendResult,
         end: PhysicalOffset,
         admitted: Admitted,
-        deadline: float,
-        request: ProduceRequest,
+        started: float,
+        timeout_ms: int,
     ) -> None:
-        """Wait until what ends at end has its level; write what was reached into the result.
+        """Wait until what ends at end has its level; write what was reached into the result, and
+        count the send as answered.
 
         Raises AckTimeout, WriteFailed, FlushFailed: the messages are stored, or may be.
         """
         level, promise = admitted
+        deadline = started + timeout_ms / 1000
         group = self._group
         try:
             if group is not None and promise is not None and promise.by_the_group:
@@ -184,7 +189,6 @@ class Sender:
         if not in_time:
             if self._committer is not None:
                 await self._committer.committed(end)  # before level memory is claimed
-            timeout_ms = request.timeout_ms
             why = f"{level.value} was not within {timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
         if group is not None and promise is not None:
@@ -199,6 +203,7 @@ class Sender:
                     end,
                 )
             result.level, result.copies = reached
+        self._counts.answered(result.level, self.clock.monotonic() - started)
 
     async def file_made(self) -> None:
         """Wait, for a while, until the log file that an append found missing is there."""

@@ -10,16 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from services.broker.append import FILE_TRIES
+from services.broker.append import FILE_TRIES, Appended
 from services.broker.deduplicator import Deduplicator
 from services.broker.delay.wanted import Delay
 from services.broker.ground import Ground
 from services.broker.messages import AckLevel, ProduceRequest
+from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import QueueOffsets
 from services.broker.send_result import SendResult
 from services.broker.sender import Sender
 from services.broker.stored_ids import StoredIds
 from services.broker.topics import Topics
+from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import TopicConfig
 from shared.state.state import BrokerState
@@ -28,7 +30,7 @@ from tests.unit.broker.test_append import held_at_the_last_file, parts_in
 from tests.unit.broker.test_sender import ground_of
 from tests.unit.broker.test_stored_ids import ids_of
 from tests.unit.broker.test_topics import FakeLog
-from tidemark.errors import FileNotReady, Overloaded
+from tidemark.errors import AckTimeout, FileNotReady, Overloaded, WriteFailed
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import Slot
@@ -73,7 +75,8 @@ class Kit:
 
     def __init__(self, broker: Broker, topics: object | None = None) -> None:
         self.broker, self.topics = broker, HeldTopics()
-        ground = ground_of(broker.flusher_part, delay_levels_ms=LEVELS_MS)
+        self.metrics = BrokerMetrics(Registry("broker"))
+        ground = ground_of(broker.flusher_part, self.metrics, delay_levels_ms=LEVELS_MS)
         sender = Sender(ground, broker.append_part, cast(Topics, topics or self.topics))
         self.sends = Deduplicator(sender, ids_of(broker))
 
@@ -304,3 +307,58 @@ async def test_a_first_try_whose_body_took_a_while_is_stored_once(kit: Kit, repe
     first = (await kit.sends.send("t", request("A"), BORN, since=since)).results()
     assert (first == again) is (repeated == "A")
     assert kit.stored() == sorted({"A", repeated}, reverse=True)
+
+
+# -- what is answered ------------------------------------------------------------------------------
+
+
+# Its client took the results, of the rest alone, for those of all messages.
+async def test_an_error_has_the_results_of_what_was_found_and_of_the_rest(kit: Kit) -> None:
+    (stored,) = (await kit.send("B")).results()
+    kit.broker.is_stopping = True
+    with pytest.raises(AckTimeout, match="3 messages are appended") as caught:
+        await kit.send("A", "B", "C", retry=True)
+    results = caught.value.facts["results"]
+    assert [each["unique_id"] for each in results] == ["A", "B", "C"]
+    assert results[1] == stored
+    assert kit.stored() == ["B", "A", "C"]
+
+
+# A repeat of which all was stored was answered and not counted.
+@pytest.mark.parametrize("repeated", [["A"], ["A", "B"], ["B"]])
+async def test_every_answered_send_is_counted_once(kit: Kit, repeated: list[str]) -> None:
+    await kit.send("A")
+    await kit.send(*repeated, retry=True)
+    assert kit.metrics.put_results.labels("ok").value == 2
+    assert kit.stored() == sorted({"A", *repeated})
+
+
+async def test_a_repeat_that_failed_behind_the_append_is_not_counted_as_answered(kit: Kit) -> None:
+    await kit.send("A")
+    kit.broker.is_stopping = True
+    for repeated in (["A"], ["A", "B"]):
+        with pytest.raises(AckTimeout):
+            await kit.send(*repeated, retry=True)
+    assert kit.metrics.put_results.labels("ok").value == 1
+
+
+# The bytes of the rest may be there after the next start; what was found is there.
+async def test_a_write_of_the_rest_that_fails_says_what_was_found(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kit.send("A")
+    append = kit.broker.append_now
+
+    def fails(*args: Any, **more: Any) -> Appended:
+        fault = WriteFailed("planted")
+        fault.appended = append(*args, **more)
+        raise fault
+
+    monkeypatch.setattr(kit.broker, "append_now", fails)
+    with pytest.raises(WriteFailed) as caught:
+        await kit.send("A", "B", retry=True)
+    results = caught.value.facts["results"]
+    assert [(each["unique_id"], each["outcome"]) for each in results] == [
+        ("A", "stored"),
+        ("B", "unknown"),
+    ]
