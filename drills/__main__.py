@@ -35,7 +35,10 @@ def main() -> int:
         help="allow so many times the time without service: for a machine that is busy otherwise",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("drills"), help="directory of stores, logs and report"
+        "--out",
+        type=Path,
+        default=Path("drill-report"),
+        help="directory of stores, logs and report; default: %(default)s",
     )
     arguments = parser.parse_args()
     drills = list(families.all_drills())
