@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FILE_TRIES: Final = 3
 """A request that waited for a file may find it filled by others; it does not wait for ever."""
+DISPATCH_CHECK_S: Final = 0.5
+"""As often as ``watch`` judges whether the broker is ready."""
 
 
 class Appended(NamedTuple):
@@ -83,7 +85,9 @@ class Append:
         self._reserve = config.reserve
         self._dispatch_lag_max = config.dispatch_lag_max
         self._is_near_to = -1
-        """End of the log up to which dispatch, as far as it was known last, is near enough."""
+        """End of the log up to which dispatch, as of the last check, is near enough."""
+        self._check_dispatch_at = 0.0
+        """When to check again in any case, on the monotonic clock."""
         self._end = PhysicalOffset(0)
         """End of the log after the last append."""
         self._clock_step_max_ms = config.clock_step_max_ms
@@ -134,9 +138,9 @@ class Append:
         if total + room > self.records_size_max:
             raise self._too_large(total, self.records_size_max - room)
         self._files.check_may_append()
-        if not own:
-            self._check_room(total)
         started = self._clock.monotonic()
+        if not own:
+            self._check_room(total, started)
         time_ms = self._store_time()
         numbered, placed, end = self._write(runs, total, time_ms)
         self._last_store_time_ms = time_ms
@@ -218,21 +222,21 @@ class Append:
             limit=limit,
         )
 
-    def _check_room(self, total: int) -> None:
+    def _check_room(self, total: int, now: float) -> None:
         self._files.check_may_send()
-        if self._end > self._is_near_to:
-            self._check_dispatch()
+        if self._end > self._is_near_to or now >= self._check_dispatch_at:
+            self._check_dispatch(now)
         if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
             # Also while it is not known yet whether a file can be made: what is left is kept for
             # the broker's own records.
             self._files.raise_why_not()
 
-    def _check_dispatch(self) -> None:
+    def _check_dispatch(self, now: float) -> None:
         """Raise DispatchBehind while reput is too far behind; note up to where it is not.
 
-        What is dispatched only grows, so there is no need to ask again before the log ends
-        ``dispatch_lag_max`` behind it. Where reput begins again further back, as after its files
-        were lost, sends are refused up to that many bytes later.
+        While the dispatched offset only grows, no other check is needed until the log ends
+        ``dispatch_lag_max`` behind it. It goes back when reput makes its files again: for that, a
+        check is made at least every DISPATCH_CHECK_S.
         """
         behind = self._ground.undispatched()
         if behind > self._dispatch_lag_max:
@@ -244,6 +248,7 @@ class Append:
                 limit=self._dispatch_lag_max,
             )
         self._is_near_to = self._ground.dispatched() + self._dispatch_lag_max
+        self._check_dispatch_at = now + DISPATCH_CHECK_S
 
     def _store_time(self) -> int:
         clock_ms = self._clock.wall_ms()

@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from services.broker.append import Append, Appended, store_time
+from services.broker.append import DISPATCH_CHECK_S, Append, Appended, store_time
 from services.broker.config import BrokerConfig
 from services.broker.files_ahead import FilesAhead
 from services.broker.ground import Ground
@@ -52,9 +52,13 @@ class Clock(SystemClock):
     """A wall clock that a test sets."""
 
     now_ms = 1_000_000
+    passed_s = 0.0
 
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed_s
 
 
 class Flusher:
@@ -228,6 +232,24 @@ async def test_what_is_refused_takes_no_number(tmp_path: Path) -> None:
             await parts.put(message())
         await parts.put(message(), own=True)
         parts.behind = 0
+        assert (await parts.put(message())).firsts == [2]
+
+
+# reput begins again further back, as after its files were lost: sends went on until the log had
+# grown by ``dispatch_lag_max``, while /ready said that they were refused.
+async def test_a_dispatched_offset_that_goes_back_stops_sends_within_a_moment(
+    tmp_path: Path,
+) -> None:
+    async with parts_in(tmp_path) as parts:
+        await parts.put(message())
+        await parts.put(message())
+        parts.behind = 1001
+        parts.clock.passed_s += DISPATCH_CHECK_S
+        with pytest.raises(DispatchBehind, match="1001 bytes"):
+            await parts.put(message())
+        with pytest.raises(DispatchBehind):
+            await parts.put(message())
+        parts.behind = 1000
         assert (await parts.put(message())).firsts == [2]
 
 
