@@ -305,8 +305,12 @@ class Following:
         own.renew_identity(done.incarnation, self._random)
         own.table = ()
         own.first_offset = own.end = own.durable = own.confirm = done.end
-        own.halted, own.damage = None, ""
-        for code in [code for code in own.alarms if code != RESYNC]:
+        own.damage = ""
+        if own.state is not State.HALTED:
+            own.halted = None
+        # Halted while the store was emptied, it stays so, and says why.
+        kept = (RESYNC,) if own.halted is None else (RESYNC, own.halted.code)
+        for code in [code for code in own.alarms if code not in kept]:
             own.calm(code)
         own.say("resynced", "The store is empty, under a new incarnation", start_offset=done.end)
         # Every connection was made under the old name.

@@ -286,7 +286,7 @@ class Own:
         """Nothing more may be done on this volume. A term is torn down in order first."""
         if code == DAMAGE:
             detail = damage_sentence(detail)
-        if self.halted is None:
+        if self.halted is None or self.state is State.RESYNC:  # a resync ends what was before
             self.halted = Halt(code, detail)
         self.alarm(code, detail)
         self.move(Trigger.DAMAGED, detail)

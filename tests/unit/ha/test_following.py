@@ -8,6 +8,7 @@ from services.ha.effects import Copy, Effect, Resync
 from services.ha.events import Copied, CopyFault
 from services.ha.following import FAULT_PAUSE_MS
 from services.ha.own import RETRIED_FAULTS
+from services.ha.status import reason_of
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, order
 from tests.unit.ha.node_in_memory import Node
@@ -155,6 +156,9 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
     slave.carry_out(resync)
     group.run(500)
     assert slave.state == "halted"
+    # It said "resync: The store is emptied and copied anew" for ever.
+    assert reason_of(slave.own) == "damaged-file: another write failed"
+    assert "damaged-file" in slave.own.alarms
     assert order(slave, "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
 
