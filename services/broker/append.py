@@ -5,7 +5,7 @@ and requests never interleave: numbers are taken, the records are put as one con
 of one queue adjacent), and only after that do the queue offsets move. A request that is refused
 leaves no trace. When the next commit log file is not there yet the request waits for it *outside*
 that step. Nothing here is done per message: what a request costs does not depend on how many it
-holds. Before: ``messages`` and ``queue_offsets`` (walk step 3). After: ``flusher``.
+holds. Before: ``messages`` and ``queue_offsets`` (write path, step 4). After: ``flusher``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool
 
 
 class Append:
-    """The one who appends on this node."""
+    """Appends to the commit log; a node has at most one. Belongs to one loop."""
 
     def __init__(
         self, ground: Ground, queue_offsets: QueueOffsets, state_log: StateLog, held: HeldPulls

@@ -3,7 +3,7 @@
 Between the page cache and the socket nothing is copied, unless it is little: the stretches go to
 the transport as they are, and uvloop hands them to the kernel in one ``writev``. What the socket
 does not take at once is held as views, so a slow client costs no memory beyond the mapping that it
-keeps. Step before: ``pull`` chose the stretches (walk step 9). After: the client.
+keeps. Step before: ``pull`` chose the stretches (read path, step 2). After: the client.
 """
 
 from __future__ import annotations

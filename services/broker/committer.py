@@ -1,10 +1,10 @@
-"""Puts pooled records into the log's file: for senders who wait for that, else now and then.
+"""Puts pooled records into the log's file: at once for senders that wait, else at intervals.
 
-With a write buffer pool an append is in memory of this process only, and a kill takes it away: who
-asked for ``memory`` waits until it is in the file. All appends of one turn of the loop share one
-commit. What nobody waits for follows ``commit_due``; a flush commits first, so that it may be
-faster than both. Before: ``append`` put the bytes into the pool. After: ``waiting`` releases the
-senders.
+With a write buffer pool an append is in memory of this process only, and a kill loses it: a send
+with ``ack=memory`` waits until it is in the file. All appends of one turn of the loop share one
+commit. Records that no sender waits for follow ``commit_due``; a flush commits first, so that it
+may be faster than both. Before: ``append`` put the bytes into the pool. After: ``waiting`` releases
+the senders.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Committer:
         return future
 
     def flushed(self) -> None:
-        """A flush has committed what it flushed: release who waited for that."""
+        """A flush has committed what it flushed: release the senders that waited for that."""
         self._committed_at = self._clock.monotonic()
         self._waiting.reach(self._log.written)
 
@@ -99,7 +99,7 @@ class Committer:
             self._waiting.close()
 
     def _look_soon(self) -> None:
-        """Look when the loop has run what is ready now: all of that shares the commit."""
+        """Call ``_look`` when the loop has run what is ready now: all of that shares the commit."""
         if self._loop is not None and not self._look_is_due:
             self._look_is_due = True
             self._loop.call_soon(self._look)
@@ -123,7 +123,7 @@ class Committer:
         if due_s == 0.0:
             self._commit()
         elif due_s is not None:
-            # It may become due sooner, when there are enough bytes: look again then.
+            # It may become due sooner, when there are enough bytes: checked again then.
             self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._look)
 
     def _commit(self) -> None:
@@ -137,7 +137,7 @@ class Committer:
         self._on_committed()
 
     def _end(self, fault: Exception | None) -> None:
-        """End the part: with fault, or because it was told to."""
+        """End the part: with fault, or at the stop."""
         if self._ended is None or self._ended.done():
             return
         if fault is None:

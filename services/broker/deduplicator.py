@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 
 class _Found(NamedTuple):
-    """What of a request is in the log already."""
+    """The messages of a request that are in the log already."""
 
     unique_ids: list[str | None]
-    """Of each message."""
+    """The unique id of each message."""
     places: list[Place | None]
-    """Of each message; None: it is not there."""
+    """The place of each message in the log; None: it is not there."""
     waits: Sequence[Wait | None]
-    """What each waits for; empty: none waits."""
+    """The time that each message waits for; empty: none waits."""
 
     @property
     def present(self) -> frozenset[int]:
-        """Which messages are there."""
+        """Positions in the request of the messages that are there."""
         return frozenset(n for n, place in enumerate(self.places) if place is not None)
 
     def merged(self, rest: Iterable[dict[str, Any]], host: Host) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ class Deduplicator:
     def _find(
         self, topic: str, request: ProduceRequest, queue_count: int, known: int | Indexed
     ) -> _Found:
-        """What of the request is stored. known: as of ``_send_rest``."""
+        """Find the messages of the request that are stored. known: as of ``_send_rest``."""
         unique_ids = unique_ids_of(request.entries)
         wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
         topics = _stored_in(topic, request)
@@ -224,7 +224,7 @@ class Deduplicator:
 
 
 def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
-    """What of a repeated request is not stored yet."""
+    """A request of the messages that are not stored yet."""
 
     def left(values: list[T]) -> list[T]:
         return [value for number, value in enumerate(values) if number not in present]

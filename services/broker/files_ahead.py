@@ -1,14 +1,14 @@
 """Commit log files made before they are needed, in a worker thread.
 
 Making a file reserves all its blocks, which takes long and fails on a full disk: neither may happen
-inside the append step. When the log has moved into the next file, another one is made
-behind it. A full or read-only disk is remembered as
-``failure`` and tried again every second, so that writes come back by themselves when space does; so
-is a limit of open files that is reached.
+inside the append step. When the log has moved into the next file, another one is made behind it. If
+the disk is full or read-only, or the limit of open files is reached, the error is kept as
+``failure`` and the attempt repeated every second, so that sends go on by themselves once it
+succeeds.
 
-Retention has a say in both directions: a ``guard`` keeps further files from being made where that
-would fill the disk beyond what it allows, a ``refusal`` stops sends, but not the broker's own
-records, and ``on_made`` has it look again whenever files have taken space.
+Retention takes part in three ways: its ``guard`` prevents further files that would fill the disk
+beyond what it allows, its ``refusal`` stops sends, but not the broker's own records, and
+``on_made`` starts a new check whenever files have taken space.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class FilesAhead:
             self.raise_why_not()
 
     def check_may_send(self) -> None:
-        """Raise why senders' records are refused, if they are; the broker's own may go on."""
+        """Raise the reason if sends are refused; the broker's own records may go on."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
 
     def raise_why_not(self) -> None:
-        """Raise why there is no further file: it cannot be made, or is being made."""
+        """Raise the reason why there is no further file: it cannot be made, or is being made."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         raise FileNotReady("the next log file is being made. Nothing was stored.", "Try again.")

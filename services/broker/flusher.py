@@ -6,8 +6,8 @@ sender waits. Appends go on while it runs; the next one starts when it ends, if 
 of each waiting for that of the one before. With ``visible_after = "written"`` bytes that nobody
 waits for follow RocketMQ's intervals instead (store layout 9.2). A failed flush is never repeated:
 what the page cache holds may never reach the disk, so ``FlushFailed`` ends the part, and with it
-the process. Before: ``append`` put the bytes. After: ``waiting`` releases the senders (walk steps 6
-and 7).
+the process. Before: ``append`` put the bytes. After: ``waiting`` releases the senders (write
+path, steps 5 and 6).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Which waiting sends does an offset release, and which have run out of time. Pure.
 
-One ``fdatasync`` answers for everybody whose bytes lie below it: senders append, stand in line with
-the end of their bytes, and the flusher's result moves past them. Appends come in physical order, so
-the line is sorted by itself and releasing is popping from its front; one who asks late (a sender of
-a pooled log who ran out of time) waits for a little more. The same line serves the commit of a
-pooled log. Before: ``flusher``, ``committer``. After: ``waiting`` wakes the senders
-(walk step 7).
+One ``fdatasync`` answers all sends whose bytes lie below the offset that it reached. Each send
+joins the line with the end of its bytes. Appends come in physical order, so the line is sorted and
+releasing is popping from its front; a send that joins late (of a pooled log, after its time-out)
+waits for a little more than its own bytes. The commit of a pooled log has a line of the same kind.
+Before: ``flusher``, ``committer``. After: ``waiting`` completes the futures of the senders (write
+path, step 6).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class GroupCommit(Generic[Waiter]):
         self.durable = durable
         """Everything below is on disk."""
         self.next_deadline = NO_DEADLINE
-        """Nobody in line runs out of time before."""
+        """The first deadline in line, or an earlier one whose waiter was released."""
         self.places: Final[deque[tuple[PhysicalOffset, float, Waiter]]] = deque()
         """End of the bytes, deadline and waiter of each in line, in the order of the ends."""
 
     def join(self, end: PhysicalOffset, waiter: Waiter, deadline: float = NO_DEADLINE) -> bool:
-        """Stand in line until bytes below end are durable; False if they are already.
+        """Add a waiter to the line until bytes below end are durable; False if they are already.
 
-        end: end of the waiter's bytes; who joins later than those who have appended since, waits
-        with the last of them. deadline: on the clock of ``expire``.
+        end: end of the waiter's bytes; behind waiters with a later end it waits as long as the last
+        of them. deadline: on the clock of ``expire``.
         """
         if end <= self.durable:
             return False
@@ -50,7 +50,7 @@ class GroupCommit(Generic[Waiter]):
         return True
 
     def advance(self, durable: PhysicalOffset) -> list[Waiter]:
-        """Note that bytes below durable are on disk; return who is released, oldest first.
+        """Note that bytes below durable are on disk; return the released waiters, oldest first.
 
         An offset below the one known already changes nothing: two flushes may report out of order.
         """
@@ -64,7 +64,7 @@ class GroupCommit(Generic[Waiter]):
         return released
 
     def expire(self, now: float) -> list[Waiter]:
-        """Take those out of the line whose deadline has come; oldest first."""
+        """Remove the waiters whose deadline has come, and return them, oldest first."""
         expired = [waiter for _, deadline, waiter in self.places if deadline <= now]
         if expired:
             left = [place for place in self.places if place[1] > now]
@@ -74,7 +74,8 @@ class GroupCommit(Generic[Waiter]):
         return expired
 
     def dissolve(self) -> list[Waiter]:
-        """Empty the line (the process stops, or appends no longer): nobody in it was released."""
+        """Empty the line and return its waiters, which are not released: the process stops, or
+        appends no longer."""
         waiters = [waiter for _, _, waiter in self.places]
         self.places.clear()
         self.next_deadline = NO_DEADLINE

@@ -2,7 +2,7 @@
 
 One handler per call, no rule in any of them; whatever goes wrong becomes an answer with code,
 sentence and advice in one place, ``_answer_to``. The calls are described in ``openapi`` and
-tested against it. A message's walk begins here (step 1) and ends here (step 9).
+tested against it. The write path begins here, and the read path ends here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A body is bounded before it is decoded: by the size it announces, by the bytes t
 the time that it takes, in all and between two of its parts. The bytes that have arrived count
 against one budget for all bodies and, if a body did not come with its head, against one for its
 peer: a body that is announced and does not arrive costs nobody else anything. Before:
-``connections``. After: ``http_api`` makes the call (walk step 1).
+``connections``. After: ``http_api`` makes the call (write path, step 1).
 """
 
 from __future__ import annotations

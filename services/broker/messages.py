@@ -5,7 +5,7 @@ field that is wrong; nothing it accepts can fail later for its content. No prope
 in: separators 0x01 and 0x02 are refused in every name and value, and names that the store or the
 SDK sets (store layout 2.7) come only through their own fields. Requests of the common form take the
 short way, ``tidemark.formats.produce_wire``, to the same result. Before: ``encodings`` decoded the
-bytes. After: ``sender`` makes runs of them (walk step 2).
+bytes. After: ``sender`` makes runs of them (write path, step 4).
 """
 
 from __future__ import annotations

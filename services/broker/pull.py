@@ -3,7 +3,7 @@
 The rules of what a pull gets are ``shared.files.pull``; here is the shell around them: the tag
 filter's words, the loop that goes on behind filtered messages, and the wait. Nothing beyond
 ``dispatched`` is ever handed out, so no consumer sees a message that a crash can take back. Before:
-reput rang (walk step 8). After: ``http_api`` sends the answer (walk step 9).
+reput rang (read path, step 1). After: ``http_api`` sends the answer (step 2).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The usual request names no queue, or one: it is one run as it stands, whatever it holds. Only
 messages that name different queues, or sharding keys, are looked at one by one. Before:
-``messages``. After: ``append`` numbers the runs (walk step 3).
+``messages``. After: ``append`` numbers the runs (write path, step 4).
 """
 
 from __future__ import annotations

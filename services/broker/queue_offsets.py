@@ -7,7 +7,7 @@ a queue are dense, ascending and never used twice (promise P5).
 
 It also knows which queues got messages of late, and where in the log those end: once that is
 dispatched the queue's max offset is its next queue offset, and nobody has to look at its files.
-Before: ``messages``. After: ``append`` encodes with these numbers (walk step 3).
+Before: ``messages``. After: ``append`` encodes with these numbers (write path, step 4).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Repeats:
         self._id_count = 0
 
     def note(self, topic: str, unique_ids: Iterable[str], part: Part) -> None:
-        """A repeated request has appended something; to be said before anything is awaited."""
+        """Note what a repeated request has appended; called before anything is awaited."""
         made = _Note(topic, frozenset(unique_ids), part)
         self._notes.append(made)
         self.count += 1
@@ -67,7 +67,7 @@ class Repeats:
         if new > len(self._notes):
             raise Overloaded(
                 f"while the request waited, more than {NOTED_MAX} messages were sent again, and "
-                "nobody can tell whether its own are among them. Nothing was stored.",
+                "it is not known whether its own are among them. Nothing was stored.",
                 "Try again.",
                 limit=NOTED_MAX,
             )

@@ -1,10 +1,10 @@
-"""The call that stores messages: the one that is worth a short way from its bytes to the log.
+"""The call that stores messages, with a fast path for the common form of its body.
 
-A request of the common form (msgpack, one queue, nothing to refuse) is taken from its bytes in one
-pass by ``tidemark.formats.produce_wire``, and answered the same way. Whatever that does not take,
-goes the careful way, decoded and checked field by field, which accepts it or names what is wrong:
-the result is the same request. Before: ``http_api`` has the head of the request. After:
-``deduplicator`` and ``sender`` (walk step 1); at the end the answer is written here (step 9).
+A body of the common form (msgpack, one queue, nothing to refuse) is parsed in one pass by
+``tidemark.formats.produce_wire``, and the answer is packed in one pass as well. Any other body is
+decoded and checked field by field, which makes the same kind of request of it, or names the field
+that is wrong. Before: ``http_api`` has the head of the request (write path, step 1). After:
+``deduplicator`` and ``sender`` (steps 3 and 4); at the end the answer is written here (step 6).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SendCall:
         traces: Traces,
         pools: Pools,
     ) -> None:
-        """sends: who stores; asked for once the gate is open."""
+        """sends: returns what stores messages; called once the gate is open."""
         self._traces = traces
         self._pools = pools
         self._gate = gate
@@ -134,8 +134,11 @@ class SendCall:
     async def _later(
         self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
     ) -> tuple[ProduceRequest, int | None]:
-        """A request that takes a while, and how many repeats there were before: its own may
-        overtake it. data: its body, None if that has not arrived."""
+        """Read and check a request that takes a while. Returns it with the count of repeats before
+        the wait, for its own repeat may overtake it.
+
+        data: its body; None: that has not arrived.
+        """
         sends, produce = self._sends(), None
         count = sends.repeat_count
         if data is None:
@@ -146,11 +149,11 @@ class SendCall:
                 self._careful, data, encoding, self._ids_apart, self._bodies.way.rest_in_thread
             )
             produce = await self._bodies.apart(careful)
-        # Others count anew: the node's part in its group has changed.
+        # Another deduplicator has a count of its own: the node's part in its group has changed.
         return produce, count if self._sends() is sends else None
 
     def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
-        """The request of a body; None: it is long, and not of the common form."""
+        """Parse a body in this step of the loop; None: it is long, and not of the common form."""
         rules, unique_ids = self._rules, self._unique_ids
         maker = unique_ids.maker
         if encoding is Encoding.MSGPACK:
@@ -180,7 +183,7 @@ class SendCall:
     def _careful(
         self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, rest: Rest | None = None
     ) -> ProduceRequest:
-        """Decoded and checked field by field. rest: as of ``encodings.decode``."""
+        """Decode a body and check it field by field. rest: as of ``encodings.decode``."""
         decoded = encodings.decode(body, encoding, rest)
         try:
             return parse_produce(
@@ -218,11 +221,11 @@ class ReadyAnswer(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """It was asked for, or this would be an answer of aiohttp's."""
+        """Always: for a connection that closes ``_answer`` makes an answer of aiohttp's."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Hand everything to the transport, then wait while it holds more than it likes to.
+        """Hand everything to the transport, then wait while it buffers too much.
 
         Raises ConnectionResetError if the client is gone.
         """
@@ -231,7 +234,7 @@ class ReadyAnswer(web.StreamResponse):
             raise ConnectionResetError("the client is gone")
         transport.write(self._data)
         writer = request.writer
-        writer.output_size += len(self._data)  # told to whoever would answer once more
+        writer.output_size += len(self._data)  # aiohttp sends no second answer then
         await writer.drain()
         return None
 
@@ -249,7 +252,7 @@ def _answer(request: web.BaseRequest, body: bytes, content_type: str) -> web.Str
 
 @functools.lru_cache(maxsize=64)
 def _head(content_type: str, size: int, now_s: int) -> bytes:
-    """The head of an answer in that second; the answers of one second are of few sizes."""
+    """The head of an answer. Cached: the answers of one second have few sizes."""
     return _HEAD.format(
         content_type, size, formatdate(now_s, usegmt=True), SERVER_SOFTWARE
     ).encode()

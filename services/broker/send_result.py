@@ -2,7 +2,7 @@
 
 The common answer is packed in one pass over the request's own bytes, without an object for each
 message. Before: ``sender`` has appended, and the level is reached. After: ``send_call`` writes the
-answer (walk step 7).
+answer (write path, step 6).
 """
 
 from __future__ import annotations

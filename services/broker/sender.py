@@ -1,11 +1,11 @@
-"""A send from a checked request to an answer that tells the truth about where its messages are.
+"""Appends the messages of a checked request and waits for the acknowledgement level it asks for.
 
-Picks the queue, makes runs of the request, appends them in one step, and waits for the level that
-the sender asked for. What cannot be promised is refused before anything is appended; what was
-appended and not confirmed in time is answered with an error that says so. Nothing is done per
-message unless the messages name different queues. Before: ``send_call`` has a checked request (walk
-step 2); a repeated one comes by way of ``deduplicator``. After: ``append``, then ``flusher`` (steps
-3 to 6), then the answer (step 7).
+Picks the queue, makes runs of the request, appends them in one step, and waits. A level that cannot
+be promised is refused before anything is appended; messages that were appended and not confirmed in
+time are answered with an error that says so. There is no work per message unless the messages name
+different queues. Before: ``send_call`` has a checked request, and ``deduplicator`` passes it on
+(write path, steps 2 and 3). After: ``append``, then ``flusher`` (steps 4 and 5), then the answer
+(step 6).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ called before the level is reached."""
 
 
 class Admitted(NamedTuple):
-    """What a send is going to be promised."""
+    """What a send waits for."""
 
     level: AckLevel
     promise: Promise | None
-    """Of the group; None: the node is alone."""
+    """The promise of the group; None: the node is alone."""
 
 
 class Sender:
-    """Stores what senders send."""
+    """Appends sends, and waits for their levels. Belongs to one loop."""
 
     def __init__(
         self,

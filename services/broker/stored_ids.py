@@ -35,10 +35,10 @@ from tidemark.offsets import PhysicalOffset
 LOOK_BACK_S: Final = 600.0
 NOTE_INTERVAL_S: Final = 10.0
 LOOK_BACK_SIZE: Final = 4 << 30
-"""Bytes of log that are looked through while it is not known where its end was LOOK_BACK_S ago."""
+"""Bytes of log that are searched while it is not known where its end was LOOK_BACK_S ago."""
 TAIL_MAX: Final = 64 << 20
-"""Bytes that are not dispatched yet and are looked through; more is a matter of waiting for
-reput."""
+"""Bytes of log that are not dispatched yet and are searched; if there are more, the repeated send
+has to wait for reput."""
 TAIL_IDS_MAX: Final = 1 << 18
 """Unique ids of them that are kept: some 70 MiB."""
 PART_SIZE: Final = 4 << 20
@@ -49,7 +49,7 @@ TAIL_READ_AT_ONCE: Final = 1 << 17
 ENTRIES_MAX: Final = 1 << 18
 RECORDS_MAX: Final = 8192
 BYTES_MAX: Final = 64 << 20
-"""What one repeated request may look at in the index; far more than a full one needs."""
+"""Bounds of what one repeated request reads for the index; a full one needs far less."""
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
@@ -92,12 +92,12 @@ class Place(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """What the index says of some unique ids."""
+    """The answer of the index for some unique ids."""
 
     places: dict[str, Place]
-    """Of those that it has."""
+    """The places of those that it has."""
     up_to: int
-    """Physical offset: what begins there or behind was not looked for."""
+    """Physical offset: records from there on were not searched."""
     is_whole: bool
     """False while some of the index is made again: what it does not have may be stored."""
 
@@ -201,7 +201,7 @@ class StoredIds:
                             break
                         if budget.is_spent and not search.has_ended:
                             raise _too_much()
-                is_whole = self._index_is_whole()  # it was not taken away between two look-ups
+                is_whole = self._index_is_whole()  # it was not removed between two searches
             self._tail.drop_below(self._tail_start())
             while (end := self._checked_end()) - self._tail.end > TAIL_READ_AT_ONCE:
                 self._tail.read_some(end)
@@ -265,7 +265,7 @@ class StoredIds:
         behind = int(end) - self._tail_start()
         if behind > TAIL_MAX:
             raise DispatchBehind(
-                f"{behind} bytes are not dispatched yet, and a repeated send looks through "
+                f"{behind} bytes are not dispatched yet, and a repeated send searches "
                 f"{TAIL_MAX} at most. Nothing was stored.",
                 "Try again when reput has caught up.",
                 behind=behind,
@@ -274,7 +274,7 @@ class StoredIds:
         return end
 
     def _floor(self) -> int:
-        """Physical offset: what begins below is not looked for."""
+        """Physical offset: records below it are not searched."""
         now, notes = self._clock.monotonic(), self._notes
         while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK_S:
             notes.popleft()
@@ -326,7 +326,7 @@ def _too_much() -> Overloaded:
     return Overloaded(
         f"the index has more than {ENTRIES_MAX} entries, or {RECORDS_MAX} messages, whose keys "
         "have the same hashes as the unique ids of this repeated send; whether it is stored "
-        "cannot be told. Nothing more was stored.",
+        "is not known. Nothing more was stored.",
         "Send fewer messages per request, and unique ids that are random.",
         limit=ENTRIES_MAX,
     )
@@ -337,7 +337,7 @@ def _check_all(wanted: Collection[str], found: Collection[str]) -> None:
     missing_count = len(wanted) - len(found)
     if missing_count:
         raise DispatchBehind(
-            "the index is being made again, and until it is whole nobody can tell whether "
+            "the index is being made again, and until it is whole it is not known whether "
             f"{missing_count} messages of a repeated send are stored already. Nothing was stored.",
             "Try again when reput's /ready says that it has caught up.",
             missing=missing_count,

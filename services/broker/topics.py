@@ -8,8 +8,8 @@ read by its number, and is named in the log at the start.
 
 Deleting a topic keeps its next queue offsets as its min offsets: a topic of the same name made
 later goes on with them, and shows nothing of what was before (no queue offset is used twice,
-promise P5). Before: ``messages``, a send or a pull asks for its topic (walk step 2). After:
-``append``.
+promise P5). Before: ``messages``, a send or a pull asks for its topic (write path, step
+3). After: ``append``.
 """
 
 from __future__ import annotations

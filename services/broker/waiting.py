@@ -1,9 +1,9 @@
-"""Senders that wait for their bytes, as futures: woken in bulk, out of time by one timer.
+"""Futures of senders that wait for their bytes: completed in bulk, timed out by one timer.
 
-The line itself is ``group_commit``. Each sender has a future of its own, so that one who goes away
-disturbs nobody; they have one timer together, set to the first deadline in the line, because one
-for each would cost more than the append. Before: ``flusher`` or ``committer`` reached an offset.
-After: ``sender`` answers (walk step 7).
+The line itself is ``group_commit``. Each sender has a future of its own, so that a client that
+disconnects disturbs no other one. All share one timer, which is set to the first deadline in the
+line: a timer for each would cost more than the append. Before: ``flusher`` or ``committer`` reached
+an offset. After: ``sender`` answers (write path, step 6).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMER_STEP_S: Final = 0.001
 
 
 class Waiting:
-    """The senders who wait for one position to pass their bytes. Belongs to one loop."""
+    """The senders that wait for one position to pass their bytes. Belongs to one loop."""
 
     def __init__(self, reached: PhysicalOffset, clock: Clock) -> None:
         self._line: GroupCommit[asyncio.Future[bool]] = GroupCommit(reached)
@@ -31,7 +31,7 @@ class Waiting:
         self._open = True
 
         self.places: Final = self._line.places
-        """One for each sender in line."""
+        """One entry for each sender in line."""
 
     def wait(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
         """A future: True once the position has reached end, False if the deadline came first.
@@ -48,15 +48,15 @@ class Waiting:
         return future
 
     def reach(self, end: PhysicalOffset) -> int:
-        """The position has reached end: wake whom that releases; how many stood in line."""
+        """The position has reached end: complete the futures below it. Returns their number."""
         released = self._line.advance(end)
         for future in released:
-            if not future.done():  # the sender may have gone away
+            if not future.done():  # the client may have disconnected
                 future.set_result(True)
         return len(released)
 
     def close(self) -> None:
-        """Promise nobody anything any more: who waits, or will, gets NotServing."""
+        """Release no sender any more: each that waits, or will wait, gets NotServing."""
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
@@ -78,7 +78,7 @@ class Waiting:
         for future in self._line.expire(self._clock.monotonic()):
             if not future.done():
                 future.set_result(False)
-        # Also when nobody was late: those whom the timer was set for have been released since.
+        # Also if none has expired: the one that the timer was set for may have been released since.
         if self._line.next_deadline < NO_DEADLINE:
             self._set_timer()
 

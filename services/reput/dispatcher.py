@@ -11,7 +11,7 @@ over a simulated disk; ``follower`` is its shell. Invariants:
 - A step that was interrupted by a full disk goes on where it stopped; nothing is skipped.
 - A bad record below the end stops dispatch for good: ``stopped`` says where.
 
-In a record's walk this is (8): before it the flusher published FLUSHED, after it the broker
+Read path, step 1: before it the flusher published FLUSHED, after it the broker
 answers the pulls it holds.
 """
 

@@ -4,7 +4,7 @@ The only place where dispatch meets time and the event loop. Small steps run on 
 their latency; longer ones in one worker thread, so that /live answers during a long catch-up; syncs
 in another, while dispatch goes on. Never two steps at once, never two syncs at once.
 
-In a record's walk this is (8): the broker rings after FLUSHED moved, this rings the broker after
+Read path, step 1: the broker rings after FLUSHED moved, this rings the broker after
 DISPATCHED moved.
 """
 

@@ -8,7 +8,7 @@ Invariants:
 - A key is put once: where a record may have been indexed before, its rows are compared first.
 - A file is filled before the next one is made, and named later than all before it.
 
-In a record's walk this is (8): before it ``formats.plan`` listed the keys, after it DISPATCHED is
+Read path, step 1: before it ``formats.plan`` listed the keys, after it DISPATCHED is
 published. Rows are never looked at one by one here, but for one found missing: ``index_chains``
 takes them as they come.
 """

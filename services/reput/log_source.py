@@ -4,7 +4,7 @@ Reads between a position and a published end, within one file at a time; writes 
 nothing. A CPU with weak ordering may show the published end before the bytes below it, so whatever
 looks wrong is looked at twice before it is called damage.
 
-In a record's walk this is (8): before it FLUSHED was published; ``formats.plan`` says what the
+Read path, step 1: before it FLUSHED was published; ``formats.plan`` says what the
 records mean, after it ``dispatcher`` has that written.
 """
 

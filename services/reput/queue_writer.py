@@ -11,7 +11,7 @@ cut, believed or compared is decided in ``resume``. Invariants:
   also when the file is no longer open.
 - What is cut is overwritten with zeros and synced; files that others have mapped stay.
 
-In a record's walk this is (8): before it ``formats.plan`` planned the units, after it DISPATCHED
+Read path, step 1: before it ``formats.plan`` planned the units, after it DISPATCHED
 is published.
 """
 

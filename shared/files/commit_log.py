@@ -8,7 +8,7 @@ what they mean; the appender has a module of its own, ``commit_log_appender``. I
 - Bytes handed out are borrowed from a mapping and stay valid while they are held.
 - Bytes below a published end that cannot be trusted are named, never skipped.
 
-Step before: the appender published. Step after: reput's dispatch, a pull, a query (walk 8, 9).
+Step before: the appender published. Step after: reput's dispatch, a pull, a query (read path).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ with copying a log is in ``log_writer``. Invariants, beside those:
 - A batch lies in one file; a file that is too short for it ends in a BLANK filler of 8 bytes, and
   8 bytes for that are always left.
 
-Steps 5 and 6 of a record's walk: ``formats.runs`` encodes into its buffer; after it reput, ha and
+Write path, step 4: ``formats.runs`` encodes into its buffer; after it reput, ha and
 the group commit see the positions.
 """
 

@@ -11,7 +11,7 @@ writes nothing (the writer is reput's). Invariants:
   queue here, never an exception. Whoever writes them refuses and rebuilds.
 
 Step before: reput appended the unit and published ``dispatched``. Step after: ``pull`` reads the
-record (walk step 9).
+record (read path, step 2).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Writes nothing (the writer is reput's). Invariants:
   when the last one is full, and is replaced only after those behind it were removed.
 
 Step before: reput put the keys and published ``dispatched``. Step after: the broker reads and
-answers the records (walk step 9).
+answers the records (read path, step 2).
 """
 
 from __future__ import annotations

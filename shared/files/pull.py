@@ -8,7 +8,7 @@ is handed out borrows the record's bytes as stored. Invariants:
 - The next offset never passes a message that was not looked at.
 
 Step before: a request, or a held pull that a doorbell woke. Step after: the broker encodes the
-answer (walk step 9).
+answer (read path, step 2).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Mapped lazily, a few at a time; whoever only looks once has small files read ins
 derived and may be missing, short or surrounded by strangers: that is fewer units here, never an
 exception. Whoever writes them refuses and rebuilds.
 
-Used by ``consume_queue`` (walk step 9) and by ``recovery``; reput's ``queue_survey`` too.
+Used by ``consume_queue`` (read path, step 2) and by ``recovery``; reput's ``queue_survey`` too.
 """
 
 from __future__ import annotations

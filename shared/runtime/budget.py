@@ -6,7 +6,7 @@ from tidemark.errors import Overloaded
 
 
 class Budget:
-    """So many at once and not one more: bytes waiting, pulls held."""
+    """A limited amount of something: bytes of bodies in memory, held pulls."""
 
     __slots__ = ("advice", "limit", "name", "used")
 
@@ -19,8 +19,8 @@ class Budget:
     def take(self, amount: int, held: int = 0) -> None:
         """Take amount or raise Overloaded with nothing taken.
 
-        held: what the taker has of it already. One taker alone always fits: a single request larger
-        than the whole budget is the business of the request limit, not of this one.
+        held: the part in use that the caller itself has taken. If all of it is the caller's, more
+        is always given: the size of a single request has a limit of its own.
         """
         if self.used > held and self.used + amount > self.limit:
             raise Overloaded(

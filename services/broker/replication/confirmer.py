@@ -3,7 +3,7 @@
 Has the face of ``flusher.Flusher.durable``: alone, what is on disk lasts; in a group, what ha has
 confirmed, which is on the disks of the whole in-sync set. Looks at the page whenever a doorbell
 rings and, while somebody waits, every millisecond. Before: ha published CONFIRM. After: ``sender``
-answers (walk step 7).
+answers (write path, step 6).
 """
 
 from __future__ import annotations
