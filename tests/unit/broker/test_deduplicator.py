@@ -17,6 +17,7 @@ from services.broker.ground import Ground
 from services.broker.messages import AckLevel, ProduceRequest
 from services.broker.metrics import BrokerMetrics
 from services.broker.queue_offsets import QueueOffsets
+from services.broker.replication.promises import Promise, Reached
 from services.broker.send_result import SendResult
 from services.broker.sender import Sender
 from services.broker.stored_ids import StoredIds
@@ -362,3 +363,41 @@ async def test_a_write_of_the_rest_that_fails_says_what_was_found(
         ("A", "stored"),
         ("B", "unknown"),
     ]
+
+
+class TwoCopies:
+    """A group that confirms everything, on two nodes, while ``can_answer``."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+        self.can_answer = True
+
+    def admit(self, asked: AckLevel | None) -> Promise:
+        return Promise(AckLevel.REPLICATED, 2, asked=False)
+
+    async def confirmed(self, end: int, deadline: float) -> bool:
+        self.ends.append(end)
+        return True
+
+    def is_on_disk(self, end: int) -> bool:
+        return True
+
+    def reached(self, promised: Promise) -> Reached | None:
+        return Reached(AckLevel.REPLICATED, 2) if self.can_answer else None
+
+
+async def test_a_repeat_in_a_group_waits_once_for_all_of_it_and_says_what_is_reached(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = TwoCopies()
+    monkeypatch.setattr(kit.sends._sender, "_group", group)
+    first = await kit.send("A")
+    again = await kit.send("A", retry=True)
+    more = await kit.send("B", "A", retry=True)
+    for sent in (first, again, more):
+        assert sent.as_dict()["ack"] == {"level": "replicated", "copies": 2}
+    assert group.ends == [group.ends[0], group.ends[0], kit.broker.appender.appended]
+    group.can_answer = False
+    with pytest.raises(AckTimeout, match="2 messages are stored, level disk is reached") as caught:
+        await kit.send("A", "C", retry=True)
+    assert [each["unique_id"] for each in caught.value.facts["results"]] == ["A", "C"]
