@@ -114,10 +114,9 @@ def recover(
     ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing cut or
     written, StrayFile, WrongFileSize.
     """
-    said_min = positions.get(Slot.MIN)  # before the look at the files: see _publish
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
-        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at, said_min)
+        recovery = _Recovery(store, positions, files, boot_id, now, confirm, begin_at)
         recovered = recovery.run(progress, recovered_by)
     finally:
         files.close()
@@ -137,10 +136,8 @@ class _Recovery:
         now: int,
         confirm: int,
         begin_at: int | None,
-        said_min: int,
     ) -> None:
         self.confirm = confirm
-        self.said_min = said_min
         self.begin_at = begin_at
         self.store = store
         self.positions = positions
@@ -153,6 +150,9 @@ class _Recovery:
         else:
             self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
         self.flushed = self._mark(Slot.FLUSHED)
+        # Read behind the names of the files: in a group the broker may raise it at any time, and
+        # removes no name at or above what is read here.
+        self.page_min = self._page_min()
         self.told: list[Range] = []
         """Where state records say that RocketMQ wrote; asked for only where it matters."""
         self.log_min = self._drop_leftovers()
@@ -161,6 +161,11 @@ class _Recovery:
     def _mark(self, slot: Slot) -> int:
         """What an earlier process published; 0 if it did not, or if that cannot be believed."""
         return self.positions.proven(slot) if self.region_is_ours else 0
+
+    @property
+    def _in_group(self) -> bool:
+        """Whether the store is a node's of a group: ha may recover it while the broker serves."""
+        return self.store.config.visible_after == "confirmed"
 
     @cached_property
     def rocketmq_wrote(self) -> bool:
@@ -193,7 +198,7 @@ class _Recovery:
             and self.origin is Origin.OURS
             # In a group they tell of the disk of the master that wrote them: a slave has copied
             # such a record before it has synced what lies below.
-            and self.store.config.visible_after != "confirmed"
+            and not self._in_group
         ):
             marks = marks._replace(
                 state_flushed=log_walk.state_flushed_behind(self.files, end, enough=end)
@@ -241,15 +246,22 @@ class _Recovery:
     # -- what is known before the walk --------------------------------------------------------
 
     def _drop_leftovers(self) -> int:
-        """Start of the log. Files before a gap that ends at or below the published minimum were
-        being deleted, oldest first, when the power went: they are no part of the log."""
+        """Start of the log. Two kinds of files in front of it are no part of it.
+
+        Files before a gap that ends at or below the recorded minimum: they were being deleted,
+        oldest first, when the power went. In a group, also files below the page's minimum if the
+        file at the minimum is there: the broker of a slave serves while ha recovers, and it
+        publishes the minimum before it removes the name. 1. The broker publishes the minimum. 2. ha
+        finds the name still there and lowers the minimum to it. 3. The broker removes the name.
+        Then the first file is missing, for every reader and for the next start.
+        """
         starts = self.files.starts
         if self.begin_at is not None:
             starts[:] = [start for start in starts if start >= self.begin_at]
+        # Only the page's: log-start may be of the store before a resync, which may begin lower.
+        if self._in_group and self.page_min in starts:
+            del starts[: starts.index(self.page_min)]
         published = self._recorded_start() or 0
-        if self.store.config.visible_after == "confirmed" and published in starts:
-            # The broker of a slave may be about to remove names below, while its ha recovers.
-            del starts[: starts.index(published)]
         for index in range(len(starts) - 1, 0, -1):
             has_gap = starts[index] - starts[index - 1] > self.files.file_size
             if has_gap and starts[index] <= published:
@@ -257,15 +269,15 @@ class _Recovery:
                 break
         return starts[0] if starts else 0
 
+    def _page_min(self) -> int | None:
+        """Where the log begins by the page; None if the page cannot be believed."""
+        is_believed = self.region_is_ours and self.positions.is_checked(Slot.MIN)
+        return self.positions.get(Slot.MIN) if is_believed else None
+
     def _recorded_start(self) -> int | None:
         """Where the log began when its oldest file was removed last; None if nothing says so."""
-        found = []
         in_file = read_log_start(self.store.disk, self.store.log_start_path)
-        if in_file is not None:
-            found.append(in_file)
-        if self.region_is_ours and self.positions.is_checked(Slot.MIN):
-            found.append(self.positions.get(Slot.MIN))
-        return max(found, default=None)
+        return max((at for at in (in_file, self.page_min) if at is not None), default=None)
 
     def _refuse_misnamed(self) -> None:
         """Raise LogFilesMisnamed: taken for damage, all that is sound in them would be cut."""
@@ -324,7 +336,7 @@ class _Recovery:
             or not 0 < self.log_min == walked.end
             or self.begin_at is not None
             # A replica that was emptied begins so. It has other witnesses: ha/confirm, the epochs.
-            or self.store.config.visible_after == "confirmed"
+            or self._in_group
             or self._mark(Slot.FLUSHED) == self._mark(Slot.MIN) == self.log_min
         ):
             return
@@ -445,9 +457,7 @@ class _Recovery:
             written_same_boot=self._written_same_boot(),
             queue_end=self._queue_end(queues_end, walked),
             # A node alone has no use for it; whatever stands there is not ha's.
-            confirm=max(self.confirm, self._mark(Slot.CONFIRM))
-            if self.store.config.visible_after == "confirmed"
-            else 0,
+            confirm=max(self.confirm, self._mark(Slot.CONFIRM)) if self._in_group else 0,
         )
 
     def _written_same_boot(self) -> int:
@@ -621,10 +631,9 @@ class _Recovery:
         publish(Slot.FLUSHED, end)
         publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
         publish(Slot.BOOT_ID_LOW, self.boot_id[1])
-        # 1. ha of a slave starts again, and finds where the log begins. 2. The slave's broker runs
-        # all the while, and lets the first file go. 3. Were that undone here, the file would be
-        # missing, for every reader and for the next start.
-        if self.log_min != self.said_min or not self.positions.is_checked(Slot.MIN):
+        # A minimum that is right already is left alone: in a group the broker may have raised it
+        # since it was read.
+        if self.log_min != self.page_min:
             publish(Slot.MIN, self.log_min)
         self._publish_foreign(end)
         publish(Slot.MAGIC_AND_FORMAT, REGION_MAGIC)
@@ -632,8 +641,15 @@ class _Recovery:
         publish(Slot.GENERATION, generation)
         self.positions.sync()
         if not self.positions.is_private and self.store.read_only is None:
-            log_start = self.positions.get(Slot.MIN)
-            write_log_start(self.store.disk, self.store.log_start_path, log_start)
+            self._write_log_start()
             with contextlib.suppress(DiskFull, ReadOnlyDisk):
                 self.store.finish_adoption()
         return generation
+
+    def _write_log_start(self) -> None:
+        """Say in log-start where the log begins. In a group a higher one stays: the broker, which
+        raised the minimum meanwhile, may be writing that file at this moment."""
+        disk, path = self.store.disk, self.store.log_start_path
+        known = read_log_start(disk, path) if self._in_group else None
+        if known is None or known < self.log_min:
+            write_log_start(disk, path, self.log_min)

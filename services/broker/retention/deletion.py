@@ -4,10 +4,11 @@ The order is what keeps every reader right: 1. messages of the file that are sti
 are appended again and durable; 2. in one step of the loop the losses are counted and MIN is
 published: from then on nobody finds anything below it; 3. in a thread, MIN is made durable, on the
 page and in ``log-start``, and then the name is removed: a start that finds the log to begin above
-both knows that a file is missing. A kill between 2 and 3 leaves a file that the next start takes
-for the log's first, which is as before; a removal that fails is tried again with every run. Nothing
-here needs space but step 1: where that finds none and the disk's fullness is what takes the file,
-it goes all the same.
+both knows that a file is missing. A kill between 2 and 3 leaves the name. The next start of a node
+that is alone takes that file for the log's first, which is as before. In a group the minimum stays
+where the page has it (``recovery`` says why), and ``keeper`` removes the name later. A removal that
+fails is tried again with every run. Nothing here needs space but step 1: where that finds none and
+the disk's fullness is what takes the file, it goes all the same.
 
 Before: ``keeper`` decided. After: reput sees MIN and shortens queues and index.
 """

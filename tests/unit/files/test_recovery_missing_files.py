@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import pytest
@@ -17,6 +18,8 @@ from tests.support.small_store import small as small
 from tidemark.errors import CorruptRecord, LogFileReplaced, LogFilesMissing
 from tidemark.formats.checkpoint import Slot
 
+GROUPED = dataclasses.replace(CONFIG, visible_after="confirmed")
+
 
 def filled(small: SmallStore, files: int = 3) -> int:
     """A log of some files, flushed and closed; its end."""
@@ -29,11 +32,12 @@ def filled(small: SmallStore, files: int = 3) -> int:
 
 def shorten(small: SmallStore, files: int) -> None:
     """What retention does, in its order."""
+    first = small.positions.get(Slot.MIN)
     small.positions.publish(Slot.MIN, files * FILE)
     small.positions.sync()
     write_log_start(OsDisk(), small.store.log_start_path, files * FILE)
-    for number in range(files):
-        small.log_file(number * FILE).unlink()
+    for start in range(first, files * FILE, FILE):
+        small.log_file(start).unlink()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -200,3 +204,65 @@ class TestWhileUp:
         small.log_file(0).unlink()
         with pytest.raises(CorruptRecord):
             again(small)
+
+
+class TestBesideABroker:
+    """In a group: ha of a slave recovers the store while the slave's broker lets files go."""
+
+    def test_a_minimum_that_the_broker_has_published_is_not_taken_back(
+        self, small: SmallStore
+    ) -> None:
+        # 1. The broker publishes the minimum. 2. ha starts, finds the old name, and took the file
+        # for the log's first. 3. The broker removes the name: every reader and the next start
+        # missed that file.
+        fill_to(small, 3 * FILE)
+        small.flush()
+        small.positions.publish(Slot.MIN, FILE)
+        found = again(small, config=GROUPED)
+        assert (found.min_offset, found.end) == (FILE, small.end)
+        assert small.positions.get(Slot.MIN) == FILE
+        shorten(small, 1)
+        small.close()
+        assert again(small, config=GROUPED).min_offset == FILE
+
+    def test_a_minimum_that_moves_during_the_recovery_stays(self, small: SmallStore) -> None:
+        # Recovery published what it had found at its beginning, and wrote that to log-start.
+        fill_to(small, 4 * FILE)
+        small.flush()
+        small.dispatch(durable=True)
+        shorten(small, 1)
+
+        def raise_minimum(done: int, total: int) -> None:
+            if small.log_file(FILE).exists():
+                shorten(small, 2)
+
+        store = StoreDir(OsDisk(), small.store.root, GROUPED)
+        small.store.mark_running()
+        store.open_or_create()
+        recover(store, small.positions, boot_id=BOOT, now=0, progress=raise_minimum)
+        assert small.positions.get(Slot.MIN) == 2 * FILE
+        assert read_log_start(OsDisk(), store.log_start_path) == 2 * FILE
+        small.close()
+        assert again(small, config=GROUPED).min_offset == 2 * FILE
+
+    @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "log-start"])
+    def test_a_first_file_that_is_missing_is_damage_all_the_same(
+        self, small: SmallStore, lost: str
+    ) -> None:
+        fill_to(small, 3 * FILE)
+        small.flush()
+        shorten(small, 1)
+        small.close()
+        if lost != "nothing":
+            (small.store.root / lost).unlink()
+        small.log_file(FILE).unlink()
+        with pytest.raises(LogFilesMissing):
+            again(small, config=GROUPED)
+
+    def test_log_start_alone_hides_no_file(self, small: SmallStore) -> None:
+        """It may be of the store before a resync; the page is made anew by each."""
+        fill_to(small, 3 * FILE)
+        small.flush()
+        small.close()
+        write_log_start(OsDisk(), small.store.log_start_path, FILE)
+        assert again(small, config=GROUPED).min_offset == 0
