@@ -53,9 +53,10 @@ class Damage:
                 own.out.put(CheckLog(at))
 
     def _places(self, at: int | None) -> list[int]:
-        """Where to look for damage at or shortly before at: a look is at one file, up to there.
+        """Where the log is checked for damage at ``at`` or up to ``CRC_WINDOW`` bytes before it.
 
-        Small files of the log may be several within what two nodes compare.
+        One place per log file, since a check reads one file from its start to the place. With small
+        files, what two nodes compare may cover many.
         """
         own = self._own
         if at is None or not own.first_offset <= at < own.confirm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.ha.divergence import CRC_WINDOW
 from services.ha.events import Command, CopyFault
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
@@ -161,6 +162,20 @@ def test_the_bytes_compared_are_checked_in_both_files_that_hold_them() -> None:
     group.until(lambda: size + 99 in group["a"].checked, 5000)
     assert size - 1 in group["a"].checked
     assert {size - 1, size + 99} <= set(group["c"].checked)
+
+
+def test_small_log_files_between_the_first_and_the_last_are_checked_as_well() -> None:
+    # Only the first and the last file of the range were. Damage in one between them was not found:
+    # the two nodes went on disagreeing, and neither handed over nor halted.
+    group = grown()
+    size, at = CRC_WINDOW // 4, CRC_WINDOW + 100
+    for node in group.nodes.values():
+        node.own.setup = node.own.setup._replace(file_size=size)
+        node.own.confirm = 2 * CRC_WINDOW
+    group["c"].own.logs_differ(at, at + 1)
+    ends = [size - 1, 2 * size - 1, 3 * size - 1, 4 * size - 1]
+    group.until(lambda: at in group["a"].checked, 5000)
+    assert group["a"].checked == group["c"].checked == [*ends, at]
 
 
 @pytest.mark.parametrize("bad", [True, False])
