@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Self
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 
 
 class LockedStore:
-    """One store, with ha's byte locked by this process. For one thread at a time."""
+    """One store, with ha's byte locked by this process.
+
+    For one thread at a time, but for ``write_promise`` and ``write_owed_identity``.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class LockedStore:
         """Recovery found what an operator has to judge: the log is not to be touched."""
         self.identity: Identity | None = None
         self._identity_is_owed = False
+        self._writing_identity = threading.Lock()
 
     @classmethod
     def open(cls, directory: StoreDir, setup: Setup, clock: Clock) -> Self:
@@ -171,14 +176,15 @@ class LockedStore:
     def write_owed_identity(self) -> None:
         """Say which volume this is, durably, if that was put off: before a lease names it.
 
-        Else 1. a store that was alone founds the group, and the lease names its volume; 2. ha is
-        killed before the first promise; 3. the next start makes another incarnation, and the set
+        Otherwise: 1. a store that was alone founds the group, and the lease names its volume; 2. ha
+        is killed before the first promise; 3. the next start makes another incarnation, and the set
         has a member that does not exist any more.
         """
-        if self._identity_is_owed:
-            assert self.identity is not None
-            self.files.write_identity(self.identity)
-            self._identity_is_owed = False
+        with self._writing_identity:  # both threads of ``replica_disk`` may come at once
+            if self._identity_is_owed:
+                assert self.identity is not None
+                self.files.write_identity(self.identity)
+                self._identity_is_owed = False
 
     @property
     def published_confirm(self) -> int:

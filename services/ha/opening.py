@@ -166,8 +166,8 @@ class HeldStore(LockedStore):
             self.files.write_table(table)
         if self.identity is None:
             self.identity = self.new_identity(secrets.token_hex(INCARNATION_DIGITS // 2))
-            # A store that was alone stays one until an operator adopts it: with an identity it
-            # could not be opened alone again.
+            # A store that was alone stays one until it founds a group or an operator adopts it:
+            # with an identity it could not be opened alone again.
             self._identity_is_owed = new
             if not new:
                 self.files.write_identity(self.identity)

@@ -46,7 +46,7 @@ from tidemark.formats.checkpoint import Slot
 
 THREADED: Final = (
     *(commit_log_appender, file_run, log_writer, region_cache),
-    *(copied_log, ha_worker, log_check, replica_disk),
+    *(copied_log, ha_worker, locked_store, log_check, replica_disk),
     flusher,
 )
 QUEUED: Final = (ha_worker, flusher)

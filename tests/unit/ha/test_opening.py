@@ -183,7 +183,7 @@ def test_another_groups_volume_is_refused_and_left_alone(other: Setup) -> None:
     open_replica(disk)  # its lock was given back
 
 
-def test_a_store_of_before_the_group_becomes_one_with_the_first_promise_only() -> None:
+def test_a_store_of_before_the_group_becomes_one_with_the_first_promise() -> None:
     disk = SimDisk(1)
     small = SmallStore(ROOT, MASTER, disk=disk)
     small.put()

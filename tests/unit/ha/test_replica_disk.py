@@ -26,7 +26,8 @@ from services.ha.replica_files import Promise
 from services.ha.whole_records import BadBytes
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role
-from tests.support.replica_store import FILE, MasterLog, log_of, open_replica
+from tests.support.replica_store import FILE, MASTER, MasterLog, log_of, open_replica
+from tests.support.small_store import SmallStore
 from tidemark.formats.checkpoint import NodeRole, Slot
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -97,6 +98,29 @@ def test_a_follower_promises_writes_its_table_copies_and_settles(replica: Replic
     _, found = open_replica(replica.disk, replica.root)
     assert (found.promised, found.seen_epoch, found.seen_version) == (4, 3, 2)
     assert (found.table, found.end, found.confirm) == (TABLE, LOG.end, LOG.borders[4])
+
+
+def test_a_store_that_was_alone_says_which_volume_it_is_before_a_lease_names_it(
+    tmp_path: Path,
+) -> None:
+    # 1. A store that was alone founds a group, and the lease names its volume. 2. ha is killed
+    # before the first promise. 3. The next start made another incarnation: the set had a member
+    # that did not exist any more, and no node could take the lease.
+    root = tmp_path / "store"
+    alone = SmallStore(root, MASTER)
+    alone.put()
+    alone.flush()
+    alone.appender.close(clean=True)
+    alone.close()
+    replica = Replica(root)
+    assert replica.held.files.identity() is None, "it may be opened alone until then"
+    replica.work.start()
+    replica.work.carry_out(Settle(1))
+    assert isinstance(replica.answer(1), Done)
+    replica.work.close()
+    replica.held.close()
+    _, again = open_replica(replica.disk, root)
+    assert again.incarnation == replica.found.incarnation
 
 
 def test_effects_given_before_the_start_are_carried_out_by_it(tmp_path: Path) -> None:
