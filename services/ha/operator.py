@@ -53,7 +53,7 @@ class _Switch(NamedTuple):
     since_ms: int
     released_to: str | None = None
     is_known: bool = True
-    """Whether it was released; else it may have been."""
+    """Whether the release is known to be applied; otherwise it may have been."""
 
 
 class Operator:
@@ -421,7 +421,7 @@ class Operator:
             self._give_up_switch(switch)
 
     def _give_up_switch(self, switch: _Switch) -> None:
-        """Answer an order whose target was given the lease and does not serve."""
+        """Answer an order whose target does not serve, though it was or may be given the lease."""
         self._switch = None
         told = None if switch.released_to is None else self.peers.fresh(switch.released_to)
         was = "was" if switch.is_known else "may have been"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
 from services.ha.events import Command, CopyFault
 from services.ha.in_sync import GROWTH_PAUSE_MS
 from services.ha.operator import REMOVAL_MS_MAX
 from services.ha.switchover import FENCE_MS_MAX
 from services.ha.versions import Versions
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+from tests.unit.ha.node_in_memory import Node
 from tidemark.formats.checkpoint import Slot, Trouble
 
 
@@ -68,6 +72,35 @@ def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begin
     assert not a.replies[1].ok
     detail = "the lease was released for b, which does not answer now."
     assert a.replies[1].body["detail"] == detail
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_an_order_waits_for_its_target_though_the_answer_to_the_release_was_lost(
+    monkeypatch: pytest.MonkeyPatch, *, takes_over: bool
+) -> None:
+    # 1. The release is applied, and its answer is lost. 2. The target takes the lease. 3. The
+    # former master hears of its epoch, and answered that the switch had failed.
+    group = grown()
+    a, b = group["a"], group["b"]
+    ask = group.ask_lease
+
+    def lose_the_release(node: Node, effect: LeaseGet | LeasePut | LeaseCreate) -> None:
+        if node is a and isinstance(effect, LeasePut) and effect.lease.holder is None:
+            group._answer(effect)
+            group.lease_down.add("a")
+            if not takes_over:
+                b.kill()
+        ask(node, effect)
+
+    monkeypatch.setattr(group, "ask_lease", lose_the_release)
+    reply = order(a, "switchover", to="b", wait_ms=30_000)
+    assert reply.ok is takes_over, reply.body
+    if takes_over:
+        assert (reply.body["master"], reply.body["epoch"]) == ("b", 2)
+        assert group.serves("b")
+    else:
+        detail = "the lease may have been released for b, which does not answer now."
+        assert reply.body["detail"] == detail
 
 
 def test_an_order_for_the_master_names_it_elsewhere() -> None:
