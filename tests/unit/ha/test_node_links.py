@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from services.ha import frames, payloads
+from services.ha.events import Done
 from services.ha.frames import Frame, FrameType, encode
 from services.ha.lease.value import Member
 from services.ha.link import Link
@@ -39,6 +40,18 @@ async def test_two_nodes_prove_themselves_and_exchange_frames() -> None:
         await other.until(other.downs, "the end there")
         assert one.downs()[0].reason == "done"
         assert one.links.count == other.links.count == 0
+
+
+async def test_links_made_after_a_resync_prove_the_new_incarnation() -> None:
+    # With the former one the master would count the emptied store as the member that it was.
+    nodes, log = two_nodes(), OneLog()
+    async with End("n0", nodes, log=log) as one, End("n1", nodes) as other:
+        one.links.disk_changed(Done(1))
+        one.links.disk_changed(Done(2, incarnation="9" * 32))
+        one.links.connect("n1")
+        await other.until(other.ups, "the accepted link")
+        assert other.ups()[0].peer == Member("n0", "9" * 32)
+        assert log.refreshed == 2, "the files may be others after either"
 
 
 async def test_a_second_connect_to_a_node_makes_no_second_link() -> None:

@@ -78,6 +78,18 @@ def test_a_replaced_volume_is_not_in_sync_under_its_old_name() -> None:
     assert not nodes(own, peers)["b"]["in_sync"]
 
 
+def test_a_node_with_a_new_volume_is_not_the_master_by_the_lease_of_the_former_one() -> None:
+    # It named itself: it is no peer of its own that could say otherwise, and the lease ran still.
+    own, peers = serving()
+    own.session.read(0)
+    stored = Stored(lease(Holder(*B, "1" * 16)), "2", "u")
+    own.session.answered(LeaseAnswered(2, LeaseOutcome.FOUND, stored), 0)
+    own.incarnation = "9" * 32
+    own.now_ms = LOCAL.lease_ms - 1
+    why = "the lease is held by the volume that this node had before"
+    assert master_of(own, peers) == (None, why)
+
+
 def test_a_halted_replica_says_why() -> None:
     own, peers = serving()
     own.halt("cut-below-confirm", "the logs part at 10")
