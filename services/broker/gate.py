@@ -47,7 +47,7 @@ class Gate:
         self.send_fault: TidemarkError | None = None
         """Why sends are shut while reads may be open, if not for the start's sake."""
         self.fault: TidemarkError | None = None
-        """What keeps the node from serving until somebody repairs it, a damaged log say."""
+        """What keeps the node from serving until it is repaired: a damaged log, for example."""
         self._fault_of: tuple[int, int] | None = None
         """The start of reput whose queues were read when the fault was met."""
         self.standing: Standing | None = None
@@ -114,18 +114,20 @@ class Gate:
             positions.publish(Slot.DAMAGED_AT, at + 1)
 
     def stay_shut(self, error: CorruptRecord | DamagedFile, positions: Positions) -> None:
-        """Serve nothing for a reason that only a repair ends."""
+        """Serve nothing until what error names is repaired (``is_repaired``)."""
         self.shut()
         self.fault, self._fault_of = error, positions.resumed_dispatch()
 
     def is_repaired(self, positions: Positions) -> bool:
         """Whether what kept the node shut may be whole again: reput has made the queues anew since.
 
-        Otherwise: 1. a unit of the state queue is damaged as the node becomes master; 2. another
-        node takes over, and reput makes the queues again; 3. this one serves no reads for ever.
+        A damaged commit log is not repaired by that. Otherwise: 1. a unit of the state queue is
+        damaged as the node becomes master; 2. another node takes over, and reput makes the queues
+        again; 3. this one serves no reads until its broker is started again.
         """
         made_anew = positions.resumed_dispatch() not in (None, self._fault_of)
         if isinstance(self.fault, DamagedFile) and made_anew:
+            self._health.clear_reason(self.fault.code)  # said again if it is damaged still
             self.fault = None
         return self.fault is None
 

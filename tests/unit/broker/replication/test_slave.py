@@ -9,10 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from services.broker.gate import Gate
 from services.broker.replication import slave as module
 from services.broker.replication.slave import Slave
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
+from tests.unit.broker.replication.page import Page
+from tidemark.errors import DamagedFile
+from tidemark.formats.checkpoint import Slot, Trouble
 
 
 class Retention:
@@ -90,10 +94,15 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was read before stands still: every log file behind its snapshot would stay."""
-    followed, running = Followed(), cast("list[str]", [])
-
+def a_slave(
+    monkeypatch: pytest.MonkeyPatch,
+    followed: Followed,
+    running: list[str],
+    *,
+    positions: object,
+    health: Health,
+    gate: object,
+) -> Slave:
     def build_with(ground: object, state: str, queue_ends: object) -> Any:
         held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
         parts = SimpleNamespace(puller=SimpleNamespace(held=held))
@@ -105,26 +114,37 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
         follows=True,
         dispatch_is_known=True,
         dispatched=1,
-        positions=SimpleNamespace(publish=lambda slot, value: None),
+        positions=positions,
         check_not_emptied=lambda: None,
         granted=lambda served: None,
     )
+    checks = SimpleNamespace(settle=lambda: False, may_heal=lambda error: False)
     fakes: list[Any] = [
-        SimpleNamespace(
-            queues=None,
-            unit_checks=SimpleNamespace(settle=lambda: False),
-            abandon=lambda: None,
-        ),
+        SimpleNamespace(queues=None, unit_checks=checks, abandon=lambda: None),
         store,
         followed,
         Bell(),
-        Health(SystemClock()),
-        SimpleNamespace(fault=None, reads_open=False, publish_damage=lambda positions: None),
+        health,
+        gate,
         SimpleNamespace(parts=None),
         SimpleNamespace(queues=None),
     ]
+    return Slave(*fakes)
+
+
+async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was read before stands still: every log file behind its snapshot would stay."""
+    followed, running = Followed(), cast("list[str]", [])
+    slave = a_slave(
+        monkeypatch,
+        followed,
+        running,
+        positions=Page(),
+        health=Health(SystemClock()),
+        gate=SimpleNamespace(fault=None, reads_open=False, publish_damage=lambda positions: None),
+    )
     stop = asyncio.Event()
-    task = asyncio.create_task(Slave(*fakes).run(stop, 0))
+    task = asyncio.create_task(slave.run(stop, 0))
     for number in (1, 2, 3):
         await until(lambda number=number: sorted(running) == [f"files {number}", f"state {number}"])  # type: ignore[misc]
         followed.far = True
@@ -132,3 +152,52 @@ async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.Mo
     stop.set()
     assert await task is None
     assert running == ["written at the stop"]
+
+
+class ReputPage(Page):
+    """A page that says which start of reput made the queues."""
+
+    resumed = (1, 1)
+
+    def resumed_dispatch(self) -> tuple[int, int]:
+        return self.resumed
+
+
+async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queues_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Reads stayed open behind the damage, with a state that stood still. After reput had made the
+    # queues again, the node went on serving nothing, and said that it had trouble, until its broker
+    # was started again.
+    class Damaged(Followed):
+        damaged = False
+
+        def follow(self, dispatched: int) -> int:
+            if self.damaged:
+                raise DamagedFile("a unit of the state queue")
+            return 0
+
+    followed, page, health = Damaged(), ReputPage(), Health(SystemClock())
+    gate = Gate(health)
+    slave = a_slave(monkeypatch, followed, [], positions=page, health=health, gate=gate)
+    stop = asyncio.Event()
+    task = asyncio.create_task(slave.run(stop, 0))
+    await until(lambda: gate.reads_open)
+
+    followed.damaged = True
+    await until(lambda: page.get(Slot.BROKER_TROUBLE) == Trouble.DAMAGED)
+    assert not gate.reads_open
+    with pytest.raises(DamagedFile):
+        gate.check_reads(anywhere=True)
+    followed.damaged = False
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not gate.reads_open, "reput has made nothing anew"
+
+    page.resumed = (1, 2)
+    await until(lambda: gate.reads_open)
+    gate.check_reads(anywhere=True)
+    assert page.get(Slot.BROKER_TROUBLE) == Trouble.NONE
+    assert [reason.code for reason in health.reasons] == []
+    stop.set()
+    assert await task is None
