@@ -320,12 +320,17 @@ class Following:
         own.out.put(Publish(((Slot.CONFIRM, own.confirm), (Slot.ROLE, NodeRole.FOLLOWER))))
 
     def published(self) -> None:
-        """The lease was read, or the link began: is this replica in the set?"""
-        own, stored = self._own, self._own.session.stored
+        """The lease was read, or the link began: is this replica in the set?
+
+        A lease of an epoch before the master's says nothing of that: the master may have left this
+        replica out when it took the lease.
+        """
+        own, stored, master = self._own, self._own.session.stored, self.master
         if stored is None:
             return
         in_set = own.member in stored.lease.in_sync
-        if own.state is State.CATCHUP and in_set:
+        is_old = master is not None and stored.lease.epoch < master.epoch
+        if own.state is State.CATCHUP and in_set and not is_old:
             own.move(Trigger.PUBLISHED)
         elif own.state is State.IN_SYNC and not in_set:
             own.move(Trigger.REMOVED, "the master took this replica out of the in-sync set")

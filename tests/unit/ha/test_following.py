@@ -6,12 +6,14 @@ import pytest
 
 from services.ha.effects import Copy, Effect, Resync
 from services.ha.events import Copied, CopyFault
+from services.ha.failover import State
 from services.ha.following import FAULT_PAUSE_MS
 from services.ha.own import RETRIED_FAULTS
 from services.ha.status import reason_of
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, order
 from tests.unit.ha.node_in_memory import Node
+from tidemark.offsets import Epoch
 
 
 def fails(node: Node, code: str) -> None:
@@ -182,3 +184,17 @@ def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
     assert slave.state == "resync"
     slave.happen(CopyFault("corrupt-record", "of the old log", 0))
     group.until(lambda: slave.state == "in-sync")
+
+
+def test_a_lease_of_an_epoch_before_the_masters_makes_no_slave_in_sync() -> None:
+    _, slave = in_group()
+    assert slave.replica is not None
+    following = slave.replica.following
+    assert following.master is not None
+    slave.own.state, master = State.CATCHUP, following.master
+    following.master = master._replace(epoch=Epoch(master.epoch + 1))
+    following.published()
+    assert slave.state == "catchup"
+    following.master = master
+    following.published()
+    assert slave.state == "in-sync"
