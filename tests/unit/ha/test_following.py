@@ -187,7 +187,9 @@ def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
 
 
 def test_a_lease_of_an_epoch_before_the_masters_makes_no_slave_in_sync() -> None:
-    _, slave = in_group()
+    group = grown()
+    slave = group["b"]
+    group.until(lambda: slave.state == "in-sync")
     assert slave.replica is not None
     following = slave.replica.following
     assert following.master is not None
