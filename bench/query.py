@@ -16,7 +16,7 @@ from typing import Final
 
 from bench.harness import Figure, Series, interleave, options, report
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
-from services.broker.query import Queries
+from services.broker.read.query import Queries
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
@@ -211,8 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report(
         "query",
         figures,
-        f"""services.broker.query.Queries in this process, {implementation} implementation, no HTTP:
-        {ASKED:,} keys of
+        f"""services.broker.read.query.Queries in this process, {implementation} implementation,
+        no HTTP: {ASKED:,} keys of
         one hit each per run, chosen at random from the whole log; 128 B bodies, one key and one
         unique id per message, so two index entries; default index geometry; everything in the page
         cache. A query hashes the key, walks the chain, reads the record, verifies both its CRCs

@@ -17,18 +17,18 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from bench.durable import Log, LoneGround
+from services.broker.api.connections import ApiServer
+from services.broker.api.http_api import Api
+from services.broker.api.messages import Rules
 from services.broker.config import BrokerConfig
-from services.broker.connections import ApiServer
-from services.broker.deduplicator import Deduplicator
 from services.broker.gate import Gate
-from services.broker.ground import Ground
-from services.broker.http_api import Api
-from services.broker.messages import Rules
+from services.broker.log.deduplicator import Deduplicator
+from services.broker.log.ground import Ground
+from services.broker.log.sender import Sender
+from services.broker.log.unique_ids import UniqueIds
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
-from services.broker.sender import Sender
-from services.broker.topics import Topics
-from services.broker.unique_ids import UniqueIds
+from services.broker.state.topics import Topics
 from shared.metrics.registry import Registry
 from shared.runtime.connections import Bounds
 from shared.runtime.health import Health

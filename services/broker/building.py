@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from services.broker.append import Append
-from services.broker.config_files import ConfigFiles
 from services.broker.consuming import Consuming, Foundation
-from services.broker.deduplicator import Deduplicator
-from services.broker.ground import Ground
-from services.broker.opening import ALONE, Opening
+from services.broker.log.append import Append
+from services.broker.log.deduplicator import Deduplicator
+from services.broker.log.ground import Ground
+from services.broker.log.opening import ALONE, Opening
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.log.sender import Sender
+from services.broker.log.stored_ids import StoredIds
 from services.broker.parts import Parts
-from services.broker.pull import Puller
-from services.broker.query import Queries
-from services.broker.queue_offsets import QueueOffsets
+from services.broker.read.pull import Puller
+from services.broker.read.query import Queries
+from services.broker.read.topic_views import TopicViews
 from services.broker.replication.group_sends import GroupSends
-from services.broker.sender import Sender
-from services.broker.state_log import StateLog
-from services.broker.state_replay import expired_queues, next_offsets, replay
-from services.broker.stored_ids import StoredIds
-from services.broker.topic_views import TopicViews
-from services.broker.topics import Topics
+from services.broker.state.config_files import ConfigFiles
+from services.broker.state.state_log import StateLog
+from services.broker.state.state_replay import expired_queues, next_offsets, replay
+from services.broker.state.topics import Topics
 from shared.files.index import IndexReader
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, ForeignRange
 from shared.state.state import BrokerState

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
-from services.broker.append import Append
+from services.broker.api.messages import record_properties_size_max
 from services.broker.config import BrokerConfig
 from services.broker.delay.build import make_delayed
 from services.broker.delay.delayed import CarryResult
-from services.broker.files_ahead import FilesAhead
 from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
@@ -30,20 +29,21 @@ from services.broker.groups.sources import Watched
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
-from services.broker.lasting import Lasting
-from services.broker.log_times import LogTimes
-from services.broker.messages import record_properties_size_max
+from services.broker.log.append import Append
+from services.broker.log.files_ahead import FilesAhead
+from services.broker.log.lasting import Lasting
+from services.broker.log.log_times import LogTimes
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.pull import Puller
-from services.broker.query import Queries
-from services.broker.queue_extents import QueueExtents
-from services.broker.queue_offsets import QueueOffsets
+from services.broker.read.pull import Puller
+from services.broker.read.query import Queries
+from services.broker.read.queue_extents import QueueExtents
+from services.broker.read.topic_views import TopicViews
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention
-from services.broker.state_log import StateLog
-from services.broker.topic_views import TopicViews
-from services.broker.topics import Topics
+from services.broker.state.state_log import StateLog
+from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues

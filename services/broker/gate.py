@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from services.broker.unit_checks import UnitChecks
+from services.broker.log.unit_checks import UnitChecks
 from shared.files.positions import Positions
 from shared.runtime.health import Health
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, TidemarkError

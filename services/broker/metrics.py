@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from services.broker.api.pools import Pools
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.metrics import LookGauges
-from services.broker.pools import Pools
+from services.broker.log.volumes import Volumes
 from services.broker.retention.metrics import RetentionMetrics
-from services.broker.volumes import Volumes
 from shared.files.positions import Positions
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.broker.deduplicator import Deduplicator
 from services.broker.delay.delayed import DelayedMessages
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
@@ -12,10 +11,11 @@ from services.broker.groups.redrive import Redrive
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
-from services.broker.pull import Puller
-from services.broker.query import Queries
+from services.broker.log.deduplicator import Deduplicator
+from services.broker.read.pull import Puller
+from services.broker.read.query import Queries
+from services.broker.read.topic_views import TopicViews
 from services.broker.retention.keeper import Retention
-from services.broker.topic_views import TopicViews
 
 
 class Parts(NamedTuple):

@@ -11,14 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from services.broker.api.connections import ApiServer
+from services.broker.api.http_api import Api
 from services.broker.building import Built, build
 from services.broker.config import BrokerConfig
-from services.broker.connections import ApiServer
 from services.broker.gate import Gate
-from services.broker.ground import Ground
-from services.broker.http_api import Api
+from services.broker.log.ground import Ground
+from services.broker.log.open_store import OpenStore
 from services.broker.metrics import BrokerMetrics
-from services.broker.open_store import OpenStore
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from services.broker.open_store import OpenStore
+from services.broker.log.open_store import OpenStore
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.log_watch import LogWatch
 from shared.runtime.health import Health

@@ -19,8 +19,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from services.broker import api_document
-from services.broker.messages import Rules
+from services.broker.api import api_document
+from services.broker.api.messages import Rules
 from shared.files.store_config import StoreConfig
 from tests.support.node import Node
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from services.broker.append import Append, Appended
 from services.broker.delay.build import FILE, make_delayed
 from services.broker.delay.delayed import DelayedMessages
-from services.broker.flusher import Flusher
-from services.broker.state_log import StateLog
-from services.broker.state_replay import replay
+from services.broker.log.append import Append, Appended
+from services.broker.log.flusher import Flusher
+from services.broker.state.state_log import StateLog
+from services.broker.state.state_replay import replay
 from shared.runtime.clock import SystemClock
 from shared.state.records import STATE_TOPIC
 from shared.state.values import DelayState

@@ -15,9 +15,9 @@ from typing import Any, Final
 import click
 from aiohttp import web
 
+from services.broker.api.role_probes import role_probes
 from services.broker.config import ENV_PREFIX as BROKER_PREFIX
 from services.broker.config import BrokerConfig
-from services.broker.role_probes import role_probes
 from services.ha.carrier import ANNOUNCED
 from services.ha.config import ENV_PREFIX as HA_PREFIX
 from services.ha.config import HaConfig

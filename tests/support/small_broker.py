@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from services.broker.append import Append, Appended
-from services.broker.flusher import Flusher
 from services.broker.groups.configs import GroupConfigs, GroupsLog
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.offsets import Offsets, OffsetsLog
 from services.broker.groups.stored_messages import StoredMessages
+from services.broker.log.append import Append, Appended
+from services.broker.log.flusher import Flusher
+from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.pull import Puller
-from services.broker.query import Queries
-from services.broker.queue_offsets import QueueOffsets
-from services.broker.topic_views import TopicViews
-from services.broker.topics import Topics
+from services.broker.read.pull import Puller
+from services.broker.read.query import Queries
+from services.broker.read.topic_views import TopicViews
+from services.broker.state.topics import Topics
 from services.reput.dispatcher import Dispatcher
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
 from shared.files.consume_queue import ConsumeQueues

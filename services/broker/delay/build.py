@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from services.broker.append import Append
 from services.broker.delay.delayed import DelayedMessages
 from services.broker.delay.delivery import Delivery
 from services.broker.delay.level_queues import LevelQueues
@@ -13,9 +12,10 @@ from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
 from services.broker.delay.wheel_files import WheelFiles
-from services.broker.lasting import Lasting
-from services.broker.queue_offsets import QueueOffsets
-from services.broker.state_log import StateLog
+from services.broker.log.append import Append
+from services.broker.log.lasting import Lasting
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.state.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader

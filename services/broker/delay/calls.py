@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from services.broker.calls import CallTools, Route, answer
+from services.broker.api.calls import CallTools, Route, answer
+from services.broker.api.fields import check_name, one_of, parameter_int, shown
+from services.broker.api.http_requests import number, parameters
 from services.broker.delay.listing import ListTime
 from services.broker.delay.openapi_delayed import LIST_DEFAULT, LIST_MAX
-from services.broker.fields import check_name, one_of, parameter_int, shown
-from services.broker.http_requests import number, parameters
 from tidemark.errors import BadRequest
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 

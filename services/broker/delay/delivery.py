@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from services.broker.append import Append
 from services.broker.delay.progress import Progress
 from services.broker.delay.slices import Slice
 from services.broker.delay.waiting import Ends, Look, Waiting
-from services.broker.lasting import Lasting
-from services.broker.state_log import StateLog
+from services.broker.log.append import Append
+from services.broker.log.lasting import Lasting
+from services.broker.state.state_log import StateLog
 from shared.state import records
 from shared.state.records import DelayRecord
 from shared.state.values import DelayState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.encodings import JSON, MSGPACK
-from services.broker.fields import I64_MAX
-from services.broker.openapi_schemas import Schema, integer, object_of, or_null, ref
+from services.broker.api.encodings import JSON, MSGPACK
+from services.broker.api.fields import I64_MAX
+from services.broker.api.openapi_schemas import Schema, integer, object_of, or_null, ref
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 LIST_MAX: Final = 1024

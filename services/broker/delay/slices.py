@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from services.broker.delay.pending_times import Pending
-from services.broker.unit_checks import name_unit
+from services.broker.log.unit_checks import name_unit
 from shared.files.commit_log import CommitLogReader
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats import batch, delay

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from services.broker.fields import I64_MAX, whole_number
+from services.broker.api.fields import I64_MAX, whole_number
 from tidemark.errors import BadRequest, DelayOutOfRange
 from tidemark.formats.delay import DELAY_MS_MAX
 

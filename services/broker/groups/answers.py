@@ -15,10 +15,10 @@ from typing import Final, cast
 import msgpack
 from aiohttp import web
 
-from services.broker.borrowed import Stretches
-from services.broker.encodings import RECORDS, Items
+from services.broker.api.encodings import RECORDS, Items
+from services.broker.api.messages import message_map
 from services.broker.groups.fetch import Fetched, Piece
-from services.broker.messages import message_map
+from services.broker.read.borrowed import Stretches
 from tidemark.errors import CorruptRecord
 from tidemark.formats import record
 from tidemark.formats.queue_unit import Unit

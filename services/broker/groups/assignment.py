@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 
 
 def assign(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from services.broker.groups.roster import NOTHING, Change, Roster
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 
 
 class Broadcasting(Roster):

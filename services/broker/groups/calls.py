@@ -11,19 +11,19 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from services.broker import encodings
-from services.broker.calls import CallTools, Route, answer, encoding_of
-from services.broker.encodings import Encoding
-from services.broker.fields import check_name, table
+from services.broker.api import encodings
+from services.broker.api.calls import CallTools, Route, answer, encoding_of
+from services.broker.api.encodings import Encoding
+from services.broker.api.fields import check_name, table
+from services.broker.api.http_requests import parameters, peer_of
+from services.broker.api.large_answers import LARGE, Reserved
+from services.broker.api.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
+from services.broker.api.listing import LIST_PARAMETERS, list_request, page_of
+from services.broker.api.traces import HEADER
 from services.broker.groups import requests
 from services.broker.groups.answers import answer_map, raw_answer
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
-from services.broker.http_requests import parameters, peer_of
-from services.broker.large_answers import LARGE, Reserved
-from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
-from services.broker.listing import LIST_PARAMETERS, list_request, page_of
-from services.broker.traces import HEADER
 from shared.metrics.instruments import Count
 
 ROOM_MIN: Final = LARGE

@@ -20,8 +20,8 @@ from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import not_assigned
 from services.broker.groups.requests import CommitLevel, CommitRequest, ResetRequest, ToOffset
 from services.broker.groups.starts import Starts
-from services.broker.queue_offsets import Queue
-from services.broker.topics import Topics
+from services.broker.log.queue_offsets import Queue
+from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig, Start
 from tidemark.clock import Clock
 from tidemark.errors import BroadcastGroup, OffsetBeyondEnd

@@ -15,8 +15,8 @@ from services.broker.groups.joining import BOUNDS, Bounds, Joining
 from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.starts import Starts, Times
-from services.broker.pull import Puller
-from services.broker.topics import Topics
+from services.broker.read.pull import Puller
+from services.broker.state.topics import Topics
 from tidemark.clock import Clock
 
 

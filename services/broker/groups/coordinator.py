@@ -28,7 +28,7 @@ from services.broker.groups.refusals import (
 )
 from services.broker.groups.requests import FetchRequest, JoinRequest, Subscribed
 from services.broker.groups.sessions import Place, Session
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 from shared.state.records import GroupConfig
 
 __all__ = ["Coordinator", "MemberView", "not_assigned"]

@@ -23,10 +23,10 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from services.broker.api.limits import QUERY_MAX
 from services.broker.groups.stored_messages import Page, StoredMessages
-from services.broker.limits import QUERY_MAX
-from services.broker.query import look_up
-from services.broker.topics import Topics
+from services.broker.read.query import look_up
+from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, Overloaded, RequestError

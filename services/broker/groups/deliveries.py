@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 
 QUEUES_MAX: Final = 10_000
 BATCHES_PER_QUEUE_MAX: Final = 64

@@ -20,9 +20,9 @@ from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.requests import FetchRequest
 from services.broker.groups.sessions import Batch, Place, Session
-from services.broker.held_pulls import Wake
-from services.broker.pull import Puller, PullRequest
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
+from services.broker.read.held_pulls import Wake
+from services.broker.read.pull import Puller, PullRequest
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
 from tidemark.formats import record

@@ -14,8 +14,8 @@ from services.broker.groups.group_pass import PairSeen, QueueSeen
 from services.broker.groups.oldest import shown
 from services.broker.groups.queue_room import Rank, Room
 from services.broker.groups.sources import OBJECTIVE_MS
-from services.broker.log_times import LogTimes
-from services.broker.queue_extents import QueueExtents
+from services.broker.log.log_times import LogTimes
+from services.broker.read.queue_extents import QueueExtents
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
 

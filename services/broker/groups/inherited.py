@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 
 WAIT_MS: Final = 1000
 """Of a group that is not ordered: most members are back within that, and who is not costs messages

@@ -19,9 +19,9 @@ from services.broker.groups.refusals import check_enabled, member_fenced, unknow
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
 from services.broker.groups.starts import Starts
-from services.broker.pull import parse_tags
-from services.broker.queue_offsets import Queue
-from services.broker.topics import Topics, check_consumed
+from services.broker.log.queue_offsets import Queue
+from services.broker.read.pull import parse_tags
+from services.broker.state.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
 from tidemark.formats.nack import RETRY_PREFIX

@@ -25,9 +25,9 @@ from services.broker.groups.requests import SESSION_MS_MAX
 from services.broker.groups.roster import Change, Roster
 from services.broker.groups.sessions import Session
 from services.broker.groups.starts import Starts
-from services.broker.held_pulls import Wake
-from services.broker.queue_offsets import Queue
-from services.broker.topics import Topics
+from services.broker.log.queue_offsets import Queue
+from services.broker.read.held_pulls import Wake
+from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded

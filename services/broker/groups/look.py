@@ -23,7 +23,7 @@ from services.broker.groups.found_rows import Found, Rows
 from services.broker.groups.group_pass import Memory, Pass
 from services.broker.groups.queue_room import Lagging, Room
 from services.broker.groups.sources import Watched
-from services.broker.log_times import LogTimes
+from services.broker.log.log_times import LogTimes
 from shared.runtime.give_way import GiveWay, never
 from shared.runtime.paced_log import PacedLog
 from shared.runtime.turns import Turns

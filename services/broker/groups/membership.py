@@ -29,7 +29,7 @@ from typing import NamedTuple
 from services.broker.groups.assignment import assign
 from services.broker.groups.inherited import Inherited
 from services.broker.groups.roster import NOTHING, Change, Roster, together
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 
 
 class Transit(NamedTuple):

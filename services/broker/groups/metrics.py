@@ -13,7 +13,7 @@ from typing import Final
 from services.broker.groups.found_rows import Columns, Found
 from services.broker.groups.look import Looks
 from services.broker.groups.sources import Watched
-from services.broker.log_times import LogTimes
+from services.broker.log.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from services.broker.log_times import LogTimes
+from services.broker.log.log_times import LogTimes
 
 
 class Oldest(NamedTuple):

@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.encodings import JSON, MSGPACK, RECORDS
-from services.broker.fields import I64_MAX
+from services.broker.api.encodings import JSON, MSGPACK, RECORDS
+from services.broker.api.fields import I64_MAX
+from services.broker.api.limits import QUEUES_MAX
+from services.broker.api.openapi_schemas import (
+    HALF_NAMED,
+    NEXT_NAME,
+    POLL_AFTER_MS,
+    Schema,
+    integer,
+    list_parameters,
+    object_of,
+    or_null,
+    parameter,
+    ref,
+)
 from services.broker.groups.configs import CHANGES, RETRY_MAX_LIMIT, TIME_MS_MAX
 from services.broker.groups.requests import (
     FETCH_BYTES_DEFAULT,
@@ -24,19 +37,6 @@ from services.broker.groups.requests import (
     SESSION_MS_MIN,
     SUBSCRIPTIONS_MAX,
     CommitLevel,
-)
-from services.broker.limits import QUEUES_MAX
-from services.broker.openapi_schemas import (
-    HALF_NAMED,
-    NEXT_NAME,
-    POLL_AFTER_MS,
-    Schema,
-    integer,
-    list_parameters,
-    object_of,
-    or_null,
-    parameter,
-    ref,
 )
 
 _NUMBER: Final = integer(0, I64_MAX)

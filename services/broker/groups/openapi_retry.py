@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.encodings import JSON
-from services.broker.fields import I64_MAX
-from services.broker.openapi_schemas import (
+from services.broker.api.encodings import JSON
+from services.broker.api.fields import I64_MAX
+from services.broker.api.openapi_schemas import (
     HALF_NAMED,
     NULL,
     Schema,

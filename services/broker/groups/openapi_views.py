@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from services.broker.encodings import JSON, MSGPACK
-from services.broker.fields import I64_MAX
+from services.broker.api.encodings import JSON, MSGPACK
+from services.broker.api.fields import I64_MAX
+from services.broker.api.openapi_schemas import Schema, integer, object_of, or_null, ref
 from services.broker.groups.lag import Reason
-from services.broker.openapi_schemas import Schema, integer, object_of, or_null, ref
 
 _COUNT: Final = integer(0, I64_MAX)
 _UNKNOWN: Final = "null if it is not known: `reasons` says why"

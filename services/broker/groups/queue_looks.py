@@ -19,7 +19,7 @@ from services.broker.groups.lag import (
     record_bytes,
     unread,
 )
-from services.broker.topics import Topics
+from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset

@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.broker import queue_choice
-from services.broker.append import FILE_TRIES, Append
 from services.broker.groups.dead_letters import (
     BYTES_AT_ONCE,
     LETTERS_AT_ONCE,
@@ -28,8 +26,10 @@ from services.broker.groups.dead_letters import (
     Redriven,
 )
 from services.broker.groups.send_back import Stored
-from services.broker.lasting import Lasting
-from services.broker.topics import Topics, check_user_name
+from services.broker.log import queue_choice
+from services.broker.log.append import FILE_TRIES, Append
+from services.broker.log.lasting import Lasting
+from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,
     BadName,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 from shared.state.records import GroupConfig
 from tidemark.errors import (
     ConsumeDisabled,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from services.broker.fields import (
+from services.broker.api.fields import (
     I64_MAX,
     check_name,
     known_fields,
@@ -20,7 +20,7 @@ from services.broker.fields import (
     table,
     whole_number,
 )
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 from shared.state.records import Start
 from tidemark.errors import BadRequest
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from aiohttp import web
 
-from services.broker.calls import CallTools, Route, answer, encoding_of
-from services.broker.encodings import Encoding
-from services.broker.fields import (
+from services.broker.api.calls import CallTools, Route, answer, encoding_of
+from services.broker.api.encodings import Encoding
+from services.broker.api.fields import (
     I64_MAX,
     check_name,
     known_fields,
@@ -22,10 +22,10 @@ from services.broker.fields import (
     table,
     whole_number,
 )
+from services.broker.api.http_requests import number, parameters
 from services.broker.groups.dead_letters import LetterFilter
 from services.broker.groups.redrive import RedriveRequest
 from services.broker.groups.stored_messages import Place
-from services.broker.http_requests import number, parameters
 from tidemark.errors import BadRequest
 from tidemark.formats.nack import NACK_ID_SIZE_MAX
 

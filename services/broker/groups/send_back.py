@@ -15,13 +15,13 @@ import random
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from services.broker.append import Append
 from services.broker.groups.coordinator import not_assigned
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.repeated_nacks import RepeatedNacks, SentBack, StoredNack
 from services.broker.groups.stored_messages import Place, StoredMessages
-from services.broker.lasting import Lasting
-from services.broker.topics import Topics, check_consumed
+from services.broker.log.append import Append
+from services.broker.log.lasting import Lasting
+from services.broker.state.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
 from tidemark.errors import (
     AckTimeout,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.held_pulls import HeldPull, Wake, Watcher
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
+from services.broker.read.held_pulls import HeldPull, Wake, Watcher
 from tidemark.formats.select import Wanted
 
 BATCHES_REMEMBERED_MAX: Final = 64

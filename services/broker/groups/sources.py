@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from services.broker.groups.queue_looks import QueueLooks
-from services.broker.queue_extents import QueueExtents
+from services.broker.read.queue_extents import QueueExtents
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.nack import RETRY_PREFIX

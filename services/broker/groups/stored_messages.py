@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from services.broker.fields import shown
-from services.broker.pull import Puller, PullRequest
-from services.broker.query import Queries
-from services.broker.topic_views import TopicViews
+from services.broker.api.fields import shown
+from services.broker.read.pull import Puller, PullRequest
+from services.broker.read.query import Queries
+from services.broker.read.topic_views import TopicViews
 from shared.files.pull import PullResult, PullStatus
 from tidemark.errors import BadRequest, CorruptRecord, UnknownMessage
 from tidemark.formats import ids, record

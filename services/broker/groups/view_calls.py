@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from services.broker.calls import CallTools, Route, answer
-from services.broker.fields import check_name
-from services.broker.http_requests import parameters
+from services.broker.api.calls import CallTools, Route, answer
+from services.broker.api.fields import check_name
+from services.broker.api.http_requests import parameters
 
 
 class GroupViewCalls:

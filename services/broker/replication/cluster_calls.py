@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from yarl import URL
 
-from services.broker.calls import Route, answer
-from services.broker.http_requests import parameters
+from services.broker.api.calls import Route, answer
+from services.broker.api.http_requests import parameters
 from services.broker.parts import Parts
 from shared.cluster.config import ClusterConfig
 from tidemark.errors import CorruptRecord, DamagedFile

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from services.broker.group_commit import NO_DEADLINE
+from services.broker.log.group_commit import NO_DEADLINE
+from services.broker.log.waiting import Waiting
 from services.broker.replication.term import Term
-from services.broker.waiting import Waiting
 from tidemark.clock import Clock
 from tidemark.offsets import PhysicalOffset
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker import state_replay
-from services.broker.ground import Readers
-from services.broker.open_store import OpenStore
-from services.broker.queue_offsets import Queue
+from services.broker.log.ground import Readers
+from services.broker.log.open_store import OpenStore
+from services.broker.log.queue_offsets import Queue
+from services.broker.state import state_replay
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, EpochRecord, StateRecord
 from shared.state.state import BrokerState
 from tidemark.formats import native

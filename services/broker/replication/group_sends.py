@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from services.broker.messages import AckLevel
+from services.broker.api.messages import AckLevel
 from services.broker.replication import promises
 from services.broker.replication.confirmer import Confirmer
 from services.broker.replication.promises import Promise, Reached

@@ -14,7 +14,7 @@ import logging
 import secrets
 
 from services.broker.config import BrokerConfig
-from services.broker.open_store import OpenStore
+from services.broker.log.open_store import OpenStore
 from shared.cluster.grant import granted
 from shared.files.clean_stop import mark_clean_if_last
 from shared.files.disk import Disk, RecordLock

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
 from services.broker.gate import Gate
-from services.broker.ground import Ground
-from services.broker.http_api import Api
+from services.broker.log.ground import Ground
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.standing import MasterStanding, RisingStanding, SlaveStanding

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from services.broker.api.http_api import Api
 from services.broker.config import BrokerConfig
 from services.broker.gate import Gate
-from services.broker.ground import Ground, Readers
-from services.broker.http_api import Api
+from services.broker.log.ground import Ground, Readers
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.broker.messages import AckLevel
+from services.broker.api.messages import AckLevel
 from services.broker.replication.term import InSync
 from tidemark.errors import NotEnoughReplicas
 

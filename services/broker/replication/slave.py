@@ -12,14 +12,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
 from services.broker.gate import Gate
-from services.broker.ground import Ground
-from services.broker.http_api import Api
-from services.broker.queue_offsets import Queue
+from services.broker.log.ground import Ground
+from services.broker.log.queue_offsets import Queue
+from services.broker.log.unit_checks import UNIT_WAITS
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
-from services.broker.unit_checks import UNIT_WAITS
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from services.broker.files_ahead import FilesAhead
+from services.broker.log.files_ahead import FilesAhead
 from services.broker.retention.forecast import Forecast, Growth
 from services.broker.retention.retention import Policy, Pressure, pressure_of
 from shared.files.commit_log_appender import CommitLogAppender

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from services.broker.files_ahead import FilesAhead
+from services.broker.log.files_ahead import FilesAhead
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.fullness import Fullness

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from services.broker.retention.retention import SHOWN_MS_MAX
-from services.broker.topics import RESERVE_TIME
+from services.broker.state.topics import RESERVE_TIME
 from shared.files.consume_queue import ConsumeQueueReader
 from shared.files.queue_math import Boundary
 from shared.state.records import TopicConfig

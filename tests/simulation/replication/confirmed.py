@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from services.broker import state_replay
+from services.broker.state import state_replay
 from shared.state.records import STATE_TOPIC, EpochRecord
 from shared.state.state import BrokerState
 from shared.state.values import TopicConfig

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 from typing import Final, cast
 from unittest.mock import patch
 
-from services.broker import building, files_ahead, flusher, open_store, watch
+from services.broker import building, watch
+from services.broker.log import files_ahead, flusher, open_store
 from services.broker.replication import grouped_store, master
 from services.ha import (
     catch_up,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.messages import AckLevel
+from services.broker.api.messages import AckLevel
 from services.broker.replication.term import Term
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process

@@ -15,10 +15,10 @@ from aiohttp import StreamReader, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import TestServer
 
-from services.broker import encodings, http_requests
-from services.broker.http_requests import Bodies, Body
-from services.broker.limits import MAPS_MAX
-from services.broker.pools import Pool, Pools
+from services.broker.api import encodings, http_requests
+from services.broker.api.http_requests import Bodies, Body
+from services.broker.api.limits import MAPS_MAX
+from services.broker.api.pools import Pool, Pools
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedServer, Bounds
 from shared.runtime.give_way import GiveWay

@@ -13,14 +13,14 @@ import msgpack
 import pytest
 from yarl import URL
 
-from services.broker.connections import ApiServer
+from services.broker.api.connections import ApiServer
+from services.broker.api.http_api import Api
+from services.broker.api.messages import AckLevel, ProduceRequest, Rules, parse_produce
 from services.broker.gate import Gate
-from services.broker.http_api import Api
-from services.broker.messages import AckLevel, ProduceRequest, Rules, parse_produce
+from services.broker.log.unique_ids import UniqueIds
 from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
-from services.broker.pull import PullRequest
-from services.broker.unique_ids import UniqueIds
+from services.broker.read.pull import PullRequest
 from shared.files.pull import PullResult, PullStatus
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker import state_log as state_log_module
-from services.broker.append import Append, Appended
-from services.broker.flusher import Flusher
 from services.broker.groups.offsets import Offsets
-from services.broker.queue_offsets import QueueOffsets
-from services.broker.snapshot_places import SnapshotPlaces
-from services.broker.state_log import StateLog
+from services.broker.log.append import Append, Appended
+from services.broker.log.flusher import Flusher
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.state import state_log as state_log_module
+from services.broker.state.snapshot_places import SnapshotPlaces
+from services.broker.state.state_log import StateLog
 from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import (
@@ -32,7 +32,7 @@ from shared.state.records import (
     SnapshotPart,
 )
 from shared.state.state import BrokerState
-from tests.unit.broker.test_state_log import HOST, bodies_of, topic
+from tests.unit.broker.state.test_state_log import HOST, bodies_of, topic
 from tidemark.errors import DiskFull, FileNotReady
 from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset

@@ -9,8 +9,8 @@ import pytest
 
 from services.broker.groups.configs import GroupConfigs, GroupsLog
 from services.broker.groups.offsets import Offsets, OffsetsLog
-from services.broker.state_replay import replay
-from services.broker.topics import Topics
+from services.broker.state.state_replay import replay
+from services.broker.state.topics import Topics
 from tests.support.delayed_store import DelayedStore
 
 

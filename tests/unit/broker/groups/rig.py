@@ -20,11 +20,11 @@ from services.broker.groups.requests import (
     Subscribed,
     ToOffset,
 )
+from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.pull import Puller
-from services.broker.queue_offsets import Queue, QueueOffsets
-from services.broker.topic_views import TopicViews
-from services.broker.topics import Topics
+from services.broker.read.pull import Puller
+from services.broker.read.topic_views import TopicViews
+from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.store_dir import StoreConfig

@@ -6,8 +6,8 @@ import struct
 
 import msgpack
 
-from services.broker.borrowed import Stretches
 from services.broker.groups.answers import answer_map, raw_answer
+from services.broker.read.borrowed import Stretches
 from tests.unit.broker.groups.rig import Rig
 from tidemark.formats import record
 

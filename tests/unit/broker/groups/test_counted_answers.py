@@ -11,14 +11,14 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import BaseTestServer, TestServer, make_mocked_request
 
+from services.broker.api.http_api import Api
+from services.broker.api.large_answers import MESSAGE_SIZE, Reserved
+from services.broker.api.messages import Rules
 from services.broker.gate import Gate
 from services.broker.groups import calls
-from services.broker.http_api import Api
-from services.broker.large_answers import MESSAGE_SIZE, Reserved
-from services.broker.messages import Rules
+from services.broker.log.unique_ids import UniqueIds
 from services.broker.parts import Parts
-from services.broker.pull import PullRequest
-from services.broker.unique_ids import UniqueIds
+from services.broker.read.pull import PullRequest
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.unit.broker.groups.rig import GROUP, Rig
@@ -101,7 +101,7 @@ async def test_a_fetch_of_few_messages_is_not_refused_behind_the_call(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "ROOM_MIN", 0)
-    monkeypatch.setattr("services.broker.large_answers.LARGE", 1 << 14)
+    monkeypatch.setattr("services.broker.api.large_answers.LARGE", 1 << 14)
     rig.put(60)
     await rig.join()
     api = api_of(rig)
@@ -124,7 +124,7 @@ async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
     request = make_mocked_request("GET", "/")
     if end == "damaged":
         damaged = Mock(side_effect=CorruptRecord(PhysicalOffset(0), "planted"))
-        monkeypatch.setattr("services.broker.http_api._checked", damaged)
+        monkeypatch.setattr("services.broker.api.http_api._checked", damaged)
     async with answers._slice:
         pulling = asyncio.create_task(api._pull_answer(request, result))
         await asyncio.sleep(0)

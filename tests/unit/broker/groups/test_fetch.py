@@ -9,7 +9,7 @@ import pytest
 
 from services.broker.groups.deliveries import Deliveries
 from services.broker.groups.fetch import Fetched
-from services.broker.pull import PullRequest
+from services.broker.read.pull import PullRequest
 from shared.files.pull import PullResult
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got

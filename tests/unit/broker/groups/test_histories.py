@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 from tests.unit.broker.groups.rig import SESSION_MS, Rig
 from tidemark.errors import NotAssigned, StaleGeneration, UnknownMember
 from tidemark.formats import record

@@ -15,9 +15,9 @@ from services.broker.groups.look import AGAIN_S, REST, Looks
 from services.broker.groups.metrics import OF_PAIRS, LookGauges
 from services.broker.groups.queue_looks import QueueLooks
 from services.broker.groups.sources import Watched
-from services.broker.log_look import LogLook
-from services.broker.log_times import LogTimes
-from services.broker.queue_extents import QueueExtents
+from services.broker.log.log_look import LogLook
+from services.broker.log.log_times import LogTimes
+from services.broker.read.queue_extents import QueueExtents
 from shared.metrics.registry import Registry
 from shared.state.records import TopicRecord
 from shared.state.values import GroupConfig, TopicConfig

@@ -14,7 +14,7 @@ from services.broker.groups.oldest import (
     over,
     shown,
 )
-from services.broker.log_times import LogTimes, log_times
+from services.broker.log.log_times import LogTimes, log_times
 
 TIMES_MS = st.integers(0, 10**13)
 LOGS = st.builds(log_times, TIMES_MS, st.none() | TIMES_MS, st.none() | TIMES_MS)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker import query
-from services.broker.append import Appended
 from services.broker.groups import dead_letters
 from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
+from services.broker.log.append import Appended
+from services.broker.read import query
 from shared.files.index import Asked, Budget
 from shared.runtime import turns
 from shared.runtime.clock import SystemClock

@@ -11,7 +11,7 @@ import pytest
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
-from services.broker.queue_offsets import Queue
+from services.broker.log.queue_offsets import Queue
 from shared.runtime.clock import SystemClock
 from shared.state.records import GroupConfig
 from tests.support.metrics import sample

@@ -14,8 +14,8 @@ from services.broker.groups import views as views_module
 from services.broker.groups.lag import Lag, Reason
 from services.broker.groups.queue_looks import Budget, QueueLooks
 from services.broker.groups.views import Aside, GroupViews
-from services.broker.queue_offsets import QueueOffsets
-from services.broker.topics import Topics
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.runtime.give_way import SLICE_S

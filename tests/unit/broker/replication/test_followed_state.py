@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from services.broker.open_store import OpenStore
+from services.broker.log.open_store import OpenStore
 from services.broker.replication import followed_state
 from services.broker.replication.followed_state import FollowedState
 from shared.state import records

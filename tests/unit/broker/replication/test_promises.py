@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from services.broker.messages import AckLevel
+from services.broker.api.messages import AckLevel
 from services.broker.replication.promises import Promise, Reached, promise, reached
 from services.broker.replication.term import InSync
 from tidemark.errors import NotEnoughReplicas

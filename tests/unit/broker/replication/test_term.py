@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.broker.messages import AckLevel
+from services.broker.api.messages import AckLevel
 from services.broker.replication.confirmer import Confirmer
 from services.broker.replication.group_sends import GroupSends
 from services.broker.replication.standing import MasterStanding, RisingStanding, SlaveStanding

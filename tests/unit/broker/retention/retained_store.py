@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from services.broker.files_ahead import FilesAhead
+from services.broker.log.files_ahead import FilesAhead
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention

@@ -1,0 +1,121 @@
+"""The whole OpenAPI document: ``openapi``, and what each module of calls says of its own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from services.broker.api import openapi, traces
+from services.broker.api.messages import Rules
+from services.broker.api.openapi_schemas import bodies, parameter, ref
+from services.broker.delay import openapi_delayed
+from services.broker.groups import openapi_groups, openapi_retry, openapi_views
+from services.broker.replication import openapi_cluster
+from services.broker.retention import openapi_retention
+
+Schema = dict[str, Any]
+
+
+class Fragment(NamedTuple):
+    """What a module says about its calls."""
+
+    paths: Mapping[str, Mapping[str, Any]]
+    """Path → method → call."""
+    schemas: Mapping[str, Any]
+    """By name."""
+
+
+FRAGMENTS: Final = tuple(
+    Fragment(each.PATHS, each.SCHEMAS)
+    for each in (
+        openapi_groups,
+        openapi_views,
+        openapi_retry,
+        openapi_delayed,
+        openapi_retention,
+        openapi_cluster,
+    )
+)
+
+
+NOT_MASTER: Final[Schema] = {
+    "description": "In a group: another node is the master. `master` and `api` say which, null "
+    "while that is not known. Nothing was stored.",
+    "content": bodies(ref("Error")),
+}
+READ_FROM: Final = parameter(
+    openapi.READ_FROM,
+    "header",
+    {"type": "string"},
+    f"In a group: `{openapi.ANYWHERE}` takes what a slave has, all of it confirmed, perhaps a "
+    "little behind the master.",
+)
+
+FOLLOWED: Final = frozenset({"send", "pull", "fetch", "commit", "nack"})
+"""Calls whose messages can be followed."""
+TRACE: Final = parameter(
+    traces.HEADER,
+    "header",
+    {"type": "string"},
+    "The services log each step of this request's messages under this id of 1 to 64 characters of "
+    "`A-Z a-z 0-9 . _ -`; anything else is passed over. For a few requests, to look into them.",
+)
+
+
+def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
+    """All calls of the API port."""
+    plain = openapi.document(version=version, rules=rules, request_size_max=request_size_max)
+    readable = {call["operationId"] for calls in plain["paths"].values() for call in calls.values()}
+    whole = merged(plain, *FRAGMENTS)
+    paths = {
+        path: {
+            method: _with_trace(
+                _in_a_group(call, on_slaves=method == "get" and call["operationId"] in readable)
+            )
+            for method, call in calls.items()
+        }
+        for path, calls in whole["paths"].items()
+    }
+    return {**whole, "paths": paths}
+
+
+def _in_a_group(call: Schema, *, on_slaves: bool) -> Schema:
+    """A call with what only nodes of a group answer. on_slaves: a slave answers it, if asked to."""
+    responses = call["responses"]
+    if "503" not in responses:
+        return call  # it needs no master
+    told = {**call, "responses": {**responses, "421": NOT_MASTER}}
+    if on_slaves:
+        told["parameters"] = [*call.get("parameters", ()), READ_FROM]
+    return told
+
+
+def _with_trace(call: Schema) -> Schema:
+    """A call with the header under which its messages are followed, if they can be."""
+    if call["operationId"] not in FOLLOWED:
+        return call
+    return {**call, "parameters": [*call.get("parameters", ()), TRACE]}
+
+
+def merged(whole: Schema, *fragments: Fragment) -> Schema:
+    """The document with the fragments in it.
+
+    A path may be spoken for by several of them, each with other methods. Raises ValueError if two
+    describe the same call, or give the same name to different schemas.
+    """
+    paths = {path: dict(calls) for path, calls in whole["paths"].items()}
+    schemas = dict(whole["components"]["schemas"])
+    for fragment in fragments:
+        for path, calls in fragment.paths.items():
+            known = paths.setdefault(path, {})
+            if twice := known.keys() & calls.keys():
+                raise ValueError(f"{path} is described twice: {', '.join(sorted(twice))}")
+            known.update(calls)
+        for name, schema in fragment.schemas.items():
+            if schemas.setdefault(name, schema) != schema:
+                raise ValueError(f"two schemas are named {name}")
+    return {
+        **whole,
+        "paths": paths,
+        "components": {**whole["components"], "schemas": schemas},
+    }

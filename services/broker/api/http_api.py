@@ -1,0 +1,601 @@
+"""The HTTP API: bytes → request → call → answer → bytes. aiohttp's shell around the broker's parts.
+
+One handler per call, no rule in any of them; whatever goes wrong becomes an answer with code,
+sentence and advice in one place, ``_answer_to``. The calls are described in ``openapi`` and
+tested against it. The write path begins here, and the read path ends here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from services.broker.api import api_document, encodings, openapi
+from services.broker.api.calls import Calls, CallTools, Route, answer, encoding_of
+from services.broker.api.connections import note_role
+from services.broker.api.encodings import Encoding, Items
+from services.broker.api.fields import (
+    I64_MAX,
+    one_of,
+    parameter_int,
+    plain_name,
+    shown,
+)
+from services.broker.api.http_requests import (
+    Bodies,
+    number,
+    parameters,
+    required,
+    topic_of,
+)
+from services.broker.api.large_answers import MANY, LargeAnswers
+from services.broker.api.limits import (
+    DECODED_BYTES_MAX,
+    PULL_BYTES_MAX,
+    PULL_MAX,
+    QUERY_MAX,
+    WAIT_MS_MAX,
+)
+from services.broker.api.listing import LIST_PARAMETERS, list_request
+from services.broker.api.messages import Rules, message_map, tags_code
+from services.broker.api.pools import CHANGE_SLICES, CHANGES, KINDS, UNKNOWN, Pool, Pools, Role
+from services.broker.api.send_call import SendCall, plain_send
+from services.broker.api.traces import Traces
+from services.broker.delay.calls import DelayCalls
+from services.broker.gate import Gate
+from services.broker.groups.calls import GroupCalls
+from services.broker.groups.retry_calls import RetryCalls
+from services.broker.groups.view_calls import GroupViewCalls
+from services.broker.log.unique_ids import UniqueIds
+from services.broker.metrics import BrokerMetrics
+from services.broker.parts import Parts
+from services.broker.read.borrowed import records_answer
+from services.broker.read.pull import PullRequest, parse_tags
+from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
+from services.broker.retention.calls import RetentionCalls
+from shared.files.index import IndexPlace
+from shared.files.pull import PullResult
+from shared.files.queue_math import Boundary
+from shared.metrics.instruments import Count
+from shared.runtime.connections import BoundedHandler, CallHandler, error_fields
+from shared.runtime.paced_log import PacedLog
+from tidemark.clock import Clock
+from tidemark.errors import (
+    BadRequest,
+    CorruptRecord,
+    DamagedFile,
+    TidemarkError,
+    UnknownCall,
+    UnknownMessage,
+    UnknownMethod,
+)
+from tidemark.formats import ids, record
+from tidemark.formats.queue_unit import Unit
+from tidemark.offsets import QueueOffset
+
+MESSAGES_DEFAULT: Final = 32
+PULL_PATH: Final = re.compile(
+    r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
+)
+"""Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
+
+
+def modules(tools: CallTools) -> Sequence[Calls]:
+    """The calls that have modules of their own."""
+    return (
+        GroupCalls(tools),
+        GroupViewCalls(tools),
+        RetryCalls(tools),
+        DelayCalls(tools),
+        RetentionCalls(tools),
+    )
+
+
+class Api:
+    """All calls of the API port."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: Rules,
+        clock: Clock,
+        metrics: BrokerMetrics,
+        unique_ids: UniqueIds,
+        *,
+        request_size_max: int,
+        waiting_bytes_max: int,
+        read_timeout_s: float,
+        delay_levels_ms: tuple[int, ...],
+        version: str,
+    ) -> None:
+        self._gate = gate
+        self._clock = clock
+        self._paced = PacedLog(clock.monotonic)
+        self.traces = Traces(clock)
+        self._metrics = metrics
+        self._delay_levels_ms = delay_levels_ms
+        self.pools: Final = Pools(clock)
+        self._bodies = Bodies(
+            size_max=request_size_max,
+            waiting_max=waiting_bytes_max,
+            timeout_s=read_timeout_s,
+            pools=self.pools,
+        )
+        self._answers = LargeAnswers(waiting_bytes_max, clock, self.pools)
+        self._send_call = SendCall(
+            gate,
+            rules,
+            self._bodies,
+            unique_ids,
+            metrics,
+            lambda: self._parts().sends,
+            self.traces,
+            self.pools,
+        )
+        self._document = encodings.encode(
+            api_document.document(version=version, rules=rules, request_size_max=request_size_max),
+            Encoding.JSON,
+        )
+        self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
+        self.parts: Parts | None = None
+        """Set by the service once the store is open."""
+        self.cluster: View = Known(ALONE)
+        """Set by the service of a node of a group."""
+        self.app = web.Application(
+            middlewares=[self._error_boundary()],
+            # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
+            client_max_size=0,
+        )
+        tools = CallTools(
+            gate, self._bodies, self._answers, clock, metrics, self._parts, self.traces
+        )
+        calls = (*modules(tools), ClusterCalls(lambda: self.cluster, lambda: self.parts))
+        for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
+            self.app.router.add_route(
+                route.method,
+                route.path,
+                self._timed(route.name, route.handler),
+                name=route.name,
+                expect_handler=self._expect,
+            )
+
+    def _routes(self) -> Sequence[Route]:
+        return (
+            Route("GET", "/v1/openapi.json", "openapi", self._openapi),
+            Route("GET", "/v1/topics", "topics", self._list_topics),
+            Route("PUT", "/v1/topics/{topic}", "topic-put", self._put_topic),
+            Route("GET", "/v1/topics/{topic}", "topic-get", self._get_topic),
+            Route("DELETE", "/v1/topics/{topic}", "topic-delete", self._delete_topic),
+            Route("POST", "/v1/topics/{topic}/messages", "send", self._send),
+            Route("GET", "/v1/topics/{topic}/messages", "query", self._query),
+            Route("GET", "/v1/topics/{topic}/queues/{queue}/messages", "pull", self._pull),
+            Route("GET", "/v1/topics/{topic}/queues/{queue}/offset", "offset", self._offset),
+            Route("GET", "/v1/messages/{message_id}", "message", self._message),
+        )
+
+    def short_way(self, otherwise: CallHandler) -> CallHandler:
+        """A handler for every request: sends and pulls go to their call at once, the rest to
+        otherwise.
+
+        The router and the middleware of aiohttp cost them a third of their time.
+        """
+        send_time = self._metrics.request_duration.labels("send")
+        pull_time = self._metrics.request_duration.labels("pull")
+        send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
+        large = self._answers
+        puts, pulling, refused = self.pools.of[Pool.PUT], self.pools.pulling, self._answer_to
+
+        async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
+            note_role(request, Role.PRODUCER)
+            started = monotonic()
+            number = puts.begin(started)
+            try:
+                return await send(request, topic)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as _error_boundary
+                return refused(request, error, Pool.PUT)
+            finally:
+                puts.end(number)
+                send_time.observe(monotonic() - started)
+
+        async def timed_pull(
+            request: web.Request, topic: str, queue: int, given: Mapping[str, str]
+        ) -> web.StreamResponse:
+            note_role(request, Role.CONSUMER)
+            started = monotonic()
+            try:
+                with pulling():
+                    answered = await pull(request, topic, queue, given)
+                    return large.bounded(request, answered)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as _error_boundary
+                return refused(request, error, Pool.PULL)
+            finally:
+                pull_time.observe(monotonic() - started)
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            assert isinstance(request, web.Request)
+            if request.method == "POST" and (topic := plain_send(request)) is not None:
+                return await timed_send(request, topic)
+            if request.method == "GET" and (plain := _plain_pull(request.raw_path)) is not None:
+                return await timed_pull(request, *plain)
+            return await otherwise(request)
+
+        return handle
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    async def _openapi(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._document, content_type=encodings.JSON)
+
+    async def _list_topics(self, request: web.Request) -> web.StreamResponse:
+        asked = list_request(parameters(request, LIST_PARAMETERS))
+        self._check_reads(request)
+        return answer(request, await self._parts().topics.page(asked))
+
+    async def _get_topic(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        topic = topic_of(request)
+        self._check_reads(request)
+        return answer(request, await self._parts().topics.one(topic))
+
+    async def _put_topic(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        topic = topic_of(request)
+        self._gate.check_sends()
+        topics = self._parts().topics
+        if request.body_exists:
+            async with self._bodies.read(request) as fields:
+                await topics.put(topic, fields)
+        else:
+            await topics.put(topic, {})
+        return answer(request, await topics.one(topic))
+
+    async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        topic = topic_of(request)
+        self._gate.check_sends()
+        await self._parts().topics.delete(topic)
+        return web.Response(status=204)
+
+    async def _send(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        return await self._send_call.answer(request, topic_of(request))
+
+    async def _pull(self, request: web.Request) -> web.StreamResponse:
+        given = parameters(request, openapi.PULL_PARAMETERS)
+        topic, queue = self._queue(request)
+        return await self._answer_pull(request, topic, queue, given)
+
+    async def _answer_pull(
+        self, request: web.Request, topic: str, queue: int, given: Mapping[str, str]
+    ) -> web.StreamResponse:
+        raw = encodings.wants_records(request.headers.get(hdrs.ACCEPT))
+        pull = PullRequest(
+            topic,
+            queue,
+            offset=parameter_int(required(given, "offset"), "offset"),
+            count_max=number(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
+            bytes_max=min(
+                number(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
+                PULL_BYTES_MAX if raw else DECODED_BYTES_MAX,
+            ),
+            tags=parse_tags(given.get("tags")),
+            wait_ms=number(given, "wait_ms", 0, 0, WAIT_MS_MAX),
+            bulk=raw,
+        )
+        self._check_reads(request)
+        parts = self._parts()
+        parts.topics.check_readable(topic, queue, may_be_missing=True)
+        transport = request.transport
+        result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
+        if pull.wait_ms and self._gate.standing is not None:
+            self._check_reads(request)  # this node may be something else by now
+        self._count_out(topic, result)
+        if result.message_count and (trace := self.traces.of(request.headers)) is not None:
+            trace.delivered(topic, queue, result)
+        return records_answer(result) if raw else await self._pull_answer(request, result)
+
+    async def _offset(self, request: web.Request) -> web.StreamResponse:
+        given = parameters(request, openapi.OFFSET_PARAMETERS)
+        topic, queue = self._queue(request)
+        timestamp_ms = parameter_int(required(given, "timestamp_ms"), "timestamp_ms")
+        boundary = Boundary[
+            one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
+        ]
+        self._check_reads(request)
+        topics = self._parts().topics
+        topics.check_readable(topic, queue)
+        return answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        text = request.match_info["message_id"]
+        try:
+            _, offset = ids.parse_offset_id(text)
+        except ValueError:
+            raise BadRequest(
+                f"{shown(text)} is not a message id: 32 or 56 hexadecimal digits.",
+                "A unique id is asked for with /v1/topics/{topic}/messages?unique_id=.",
+                field="message_id",
+            ) from None
+        self._check_reads(request)
+        found = self._parts().queries.by_offset(offset)
+        if found.message_id != text.upper():
+            raise UnknownMessage(
+                f"the message at physical offset {offset} was stored by another host: its id is "
+                f"{found.message_id}.",
+                "Ask the node that stored it, or by that id.",
+                physical_offset=int(offset),
+            )
+        encoding = encoding_of(request)
+        return answer(request, self._as_map(found, encoding))
+
+    async def _query(self, request: web.Request) -> web.StreamResponse:
+        given = parameters(request, openapi.QUERY_PARAMETERS)
+        topic = topic_of(request)
+        hits_max = number(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
+        if ("key" in given) == ("unique_id" in given):
+            raise BadRequest("give either key or unique_id.", field="key")
+        self._check_reads(request)
+        parts = self._parts()
+        parts.topics.check_known(topic)
+        if "unique_id" in given:
+            if "begin_ms" in given or "end_ms" in given:
+                raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
+            key, begin_ms, end_ms = given["unique_id"], 0, I64_MAX
+        else:
+            key = given["key"]
+            begin_ms = number(given, "begin_ms", 0, 0, I64_MAX)
+            end_ms = number(given, "end_ms", I64_MAX, 0, I64_MAX)
+        page = await parts.queries.find(
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            hits_max=hits_max,
+            unique_id_only="unique_id" in given,
+            before=_place(given.get("before")),
+            way=self.pools.behind_sends(),
+        )
+        encoding = encoding_of(request)
+        messages = (self._as_map(each, encoding) for each in page.messages)
+        count, size = len(page.messages), sum(each.size for each in page.messages)
+        next_place = None if page.next is None else str(page.next)
+        said = {"messages": Items(count, messages), "next": next_place}
+        reserved = self._answers.reserve(request, size=size, count=count)
+        return self._answers.answer(request, said, reserved)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _parts(self) -> Parts:
+        assert self.parts is not None, "the gate opens after the parts are set"
+        return self.parts
+
+    def _check_reads(self, request: web.Request) -> None:
+        """Raise what a reader is told, unless it may read here: on a slave, if it says so."""
+        standing = self._gate.standing
+        anywhere = (
+            standing is not None and request.headers.get(openapi.READ_FROM) == openapi.ANYWHERE
+        )
+        self._gate.check_reads(anywhere=anywhere)
+
+    def _queue(self, request: web.Request) -> tuple[str, int]:
+        topic = topic_of(request)
+        return topic, parameter_int(request.match_info["queue"], "queue", 0, (1 << 31) - 1)
+
+    async def _expect(self, request: web.Request) -> web.StreamResponse | None:
+        """Judge a body that the client only announces, before it sends it."""
+        try:
+            self._bodies.check_announced(request)
+        except TidemarkError as error:
+            return self._refusal(request, error, error.status, _pool_of(request))
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+        return None
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _as_map(self, found: record.Record, encoding: Encoding) -> dict[str, object]:
+        return message_map(
+            found,
+            code=tags_code(found, self._delay_levels_ms),
+            json_body=encoding is Encoding.JSON,
+        )
+
+    async def _pull_answer(self, request: web.Request, result: PullResult) -> web.Response:
+        json_body = encoding_of(request) is Encoding.JSON
+        reserved = self._answers.reserve(
+            request, size=result.bytes_total, count=result.message_count
+        )
+        try:
+            said = await self._said(result, json_body=json_body)
+        except BaseException:
+            reserved.release()
+            raise
+        return self._answers.answer(request, said, reserved)
+
+    async def _said(self, result: PullResult, *, json_body: bool) -> dict[str, object]:
+        """The answer to a pull as a map, CRCs compared. Raises CorruptRecord, DamagedFile."""
+        sound: list[tuple[record.Record, Unit]] = []
+        next_offset = result.next_offset
+        steps = self._checks(result)
+        while taken := (
+            list(steps) if result.message_count <= MANY else await self._answers.take(steps)
+        ):
+            for queue_offset, unit, found in taken:
+                if isinstance(found, record.Record):
+                    sound.append((found, unit))
+                    continue
+                if not sound:
+                    raise found
+                # What is before it is sound. The damage is named at the pull that begins with it.
+                self._gate.judge(found)
+                next_offset = queue_offset
+        messages = (
+            message_map(found, code=unit.tags_code, json_body=json_body) for found, unit in sound
+        )
+        said: dict[str, object] = {
+            "status": result.status.value,
+            "next_offset": next_offset,
+            "min_offset": result.min_offset,
+            "max_offset": result.max_offset,
+            "messages": Items(len(sound), messages),
+        }
+        if result.poll_after_ms is not None:
+            said["poll_after_ms"] = result.poll_after_ms
+        return said
+
+    def _checks(
+        self, result: PullResult
+    ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
+        """Queue offset, unit and record of each message, CRCs compared, up to the first damage."""
+        checks_at = self._parts().puller.checks_at
+        for queue_offset, unit, data in result.messages():
+            try:
+                found = _checked(data, unit, checks_at(unit.physical_offset))
+            except CorruptRecord as error:
+                yield queue_offset, unit, error
+                return
+            yield queue_offset, unit, found
+
+    def _count_out(self, topic: str, result: PullResult) -> None:
+        if result.message_count:
+            counters = self._counted_out.get(topic)
+            if counters is None:  # looked up once: by its labels it costs more than counting
+                counters = self._counted_out[topic] = (
+                    self._metrics.messages_out.labels(topic, "").inc,
+                    self._metrics.sent_bytes.labels(topic, "").inc,
+                )
+            counters[0](result.message_count)
+            counters[1](result.bytes_total)
+
+    def _timed(self, name: str, handler: Handler) -> Handler:
+        series = self._metrics.request_duration.labels(name)
+        kind, monotonic = KINDS[name], self._clock.monotonic
+        requests, is_change = self.pools.of[kind.pool], name in CHANGES
+
+        @functools.wraps(handler)
+        async def timed(request: web.Request) -> web.StreamResponse:
+            note_role(request, kind.role)
+            started = monotonic()
+            number = requests.begin(started)
+            try:
+                if is_change:
+                    await self.pools.turn(CHANGE_SLICES)
+                return await handler(request)
+            finally:
+                requests.end(number)
+                series.observe(monotonic() - started)
+
+        @functools.wraps(handler)
+        async def timed_pull(request: web.Request) -> web.StreamResponse:
+            note_role(request, kind.role)
+            started = monotonic()
+            try:
+                with self.pools.pulling():
+                    return await handler(request)
+            finally:
+                series.observe(monotonic() - started)
+
+        return timed_pull if kind.pool is Pool.PULL else timed
+
+    def _error_boundary(self) -> Middleware:
+        @web.middleware
+        async def boundary(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return self._answers.bounded(request, await handler(request))
+            except ConnectionError:
+                raise  # the client is gone: aiohttp closes
+            except Exception as error:  # noqa: BLE001 - the one boundary: answer, serve on
+                return self._answer_to(request, error, _pool_of(request))
+
+        return boundary
+
+    def _answer_to(self, request: web.Request, error: Exception, pool: Pool) -> web.Response:
+        if isinstance(error, CorruptRecord | DamagedFile):
+            error = self._gate.judge(error)
+        if isinstance(error, TidemarkError):
+            return self._refusal(request, error, error.status, pool)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = sorted(error.allowed_methods)
+            refused = UnknownMethod(
+                f"{error.method} is not known here; {', '.join(allowed)} is.",
+                "See /v1/openapi.json.",
+                allowed=allowed,
+            )
+            told = self._refusal(request, refused, refused.status, pool)
+            told.headers[hdrs.ALLOW] = ", ".join(allowed)
+            return told
+        if isinstance(error, web.HTTPException):
+            unknown = UnknownCall(
+                f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
+            )
+            return self._refusal(request, unknown, max(error.status, 400), pool)
+        self._paced.defect(error, "a call failed for a reason of our own", path=request.path)
+        failed = TidemarkError(
+            "the call failed for a reason of our own; whether anything was stored is unknown.",
+            "See the broker's log, and report it.",
+        )
+        return self._refusal(request, failed, 500, pool)
+
+    def _refusal(
+        self, request: web.Request, error: TidemarkError, status: int, pool: Pool
+    ) -> web.Response:
+        self._metrics.rejected.labels(pool.value, error.code).inc()
+        refused = answer(request, error_fields(error), status)
+        if error.retriable and status in (503, 507):
+            refused.headers[hdrs.RETRY_AFTER] = "1"
+        if request.content.exception() is not None:
+            refused.force_close()  # what follows on the connection is not HTTP
+        elif not request.content.is_eof():
+            refused.force_close()  # the rest of the body is thrown away
+            if isinstance(request.protocol, BoundedHandler):
+                request.protocol.note_refused(request)
+        return refused
+
+
+def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
+    """Topic, queue and parameters of a pull without escapes or mistakes in its path; else None."""
+    matched = PULL_PATH.fullmatch(path)
+    if matched is None or (topic := plain_name(matched[1])) is None:
+        return None
+    pairs = [pair.split("=") for pair in matched[3].split("&")]
+    given = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    if len(given) != len(pairs) or not given.keys() <= openapi.PULL_PARAMETERS:
+        return None
+    return topic, int(matched[2]), given
+
+
+def _pool_of(request: web.Request) -> Pool:
+    """The kind of work of a request that the router has seen."""
+    name = request.match_info.route.name
+    return (UNKNOWN if name is None else KINDS[name]).pool
+
+
+def _place(text: str | None) -> IndexPlace | None:
+    """Where a look-up goes on. Raises BadRequest."""
+    try:
+        return None if text is None else IndexPlace.parse(text)
+    except ValueError:
+        assert text is not None
+        raise BadRequest(
+            f"before is {shown(text)}, and not what `next` of an earlier answer said.",
+            field="before",
+        ) from None
+
+
+def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
+    """The record that a unit points to, CRCs compared: damage is named, never handed out."""
+    outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
+    if outcome.kind is not record.Kind.VALID:
+        raise CorruptRecord(unit.physical_offset, outcome.reason)
+    return record.decode(data)

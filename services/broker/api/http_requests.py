@@ -1,0 +1,332 @@
+"""What a request says: name, parameters, body, sender; everything checked before it is used.
+
+A body is bounded before it is decoded: by the size it announces, by the bytes that arrive, and by
+the time that it takes, in all and between two of its parts. The bytes that have arrived count
+against one budget for all bodies and, if a body did not come with its head, against one for its
+peer: a body that is announced and does not arrive costs nobody else anything. Before:
+``connections``. After: ``http_api`` makes the call (write path, step 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import hdrs, web
+
+from services.broker.api import encodings
+from services.broker.api.fields import NAME_RULE, check_name, parameter_int, shown
+from services.broker.api.limits import BODY_SILENCE_S
+from services.broker.api.pools import Pools
+from shared.runtime.budget import Budget
+from shared.runtime.give_way import GiveWay
+from tidemark.errors import (
+    BadName,
+    BadRequest,
+    MessageTooLarge,
+    Overloaded,
+    SlowRequest,
+    UnsupportedMediaType,
+)
+from tidemark.formats.hosts import Host
+
+T = TypeVar("T")
+
+SMALL: Final = 1 << 16
+"""Bytes: a body that announces no more does not count against its peer's part."""
+LONG: Final = 1 << 20
+"""Bytes of a body: the parts of a longer one are read with rests while others send, and are put
+together in a thread, which does not need the interpreter for that. One buffer that grows instead is
+copied by the loop at each of its steps."""
+ANNOUNCED: Final = 1 << 8
+"""Bytes of a body, the first, in which a msgpack list or map that is too long says so: the body is
+refused before the rest of it is in memory."""
+_ADVICE: Final = "Send less at a time, or try again."
+
+
+class Body:
+    """What one request's body has in memory."""
+
+    __slots__ = ("peer", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes that have arrived."""
+        self.peer: str | None = None
+        """Address that these bytes count for, too; None: none has arrived, the body is small, or
+        it came with its head."""
+
+
+class Bodies:
+    """Reads request bodies within the bounds."""
+
+    def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float, pools: Pools) -> None:
+        """size_max: bytes of one body. waiting_max: bytes of all that are in memory; those of one
+        peer that arrive in parts may be half of it."""
+        self._size_max = size_max
+        self._timeout_s = timeout_s
+        self._silence_s = min(BODY_SILENCE_S, timeout_s)
+        self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
+        self._peers: dict[str, Budget] = {}
+        """Of those that have bytes in memory."""
+        self._pools = pools
+        self.way = pools.behind_sends()
+        """The rests of long bodies, on the loop and in the thread."""
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+
+    def begin(self, request: web.Request) -> Body:
+        """The request's body, of which nothing is taken yet; to be given to ``end`` in any case.
+
+        Raises UnsupportedMediaType, MessageTooLarge.
+        """
+        check_size(request, self._size_max)
+        return Body()
+
+    def end(self, body: Body) -> None:
+        """The body is not in memory any more."""
+        self._waiting.give_back(body.size)
+        if body.peer is not None:
+            of_peer = self._peers[body.peer]
+            of_peer.give_back(body.size)
+            if not of_peer.used:
+                del self._peers[body.peer]
+
+    def _take(self, body: Body, size: int, peer: str | None) -> None:
+        """Count so many more bytes of a body that arrives in parts. Raises Overloaded.
+
+        peer: whose part they count against, too; the same for each part of a body.
+        """
+        if peer is None:
+            self._waiting.take(size, body.size)
+        else:
+            of_peer = self._peers.get(peer) or Budget(
+                f"bytes of requests of {peer} in memory", self._waiting.limit // 2, _ADVICE
+            )
+            of_peer.take(size, body.size)
+            try:
+                self._waiting.take(size, body.size)
+            except Overloaded:
+                of_peer.give_back(size)
+                raise
+            self._peers[peer] = of_peer
+            body.peer = peer
+        body.size += size
+
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[object]:
+        """The decoded body; its bytes count as waiting until the block ends.
+
+        Raises UnsupportedMediaType, MessageTooLarge, Overloaded, SlowRequest, BadRequest.
+        """
+        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+        body = self.begin(request)
+        try:
+            data = await self.whole(request, body)
+            if encodings.is_long(data, encoding):
+                yield await self.apart(
+                    functools.partial(encodings.decode, data, encoding, self.way.rest_in_thread)
+                )
+            else:
+                yield encodings.decode(data, encoding)
+        finally:
+            self.end(body)
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Decode or check a long body in a thread, one at a time: the loop gets the interpreter
+        back within ``lifecycle.SWITCH_S``, and the work rests on ``way`` while others send. What it
+        uses must be its own."""
+        with self._pools.long_send():
+            return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    def check_announced(self, request: web.Request) -> None:
+        """Judge a body that the client only announces, before it sends it."""
+        if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+            raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
+        encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+        check_size(request, self._size_max)
+
+    def arrived(self, request: web.Request, body: Body) -> bytes | None:
+        """The whole body if it came with the head, in one piece; None if there is more to come.
+
+        Raises MessageTooLarge (a body in chunks does not announce its size), BadRequest,
+        Overloaded. Call it between ``begin`` and ``end``.
+        """
+        content = request.content
+        if not content.is_eof():
+            return None
+        try:
+            data = content.read_nowait()
+        except web.RequestPayloadError as error:
+            raise _broken(error) from None
+        size = len(data)
+        if size > self._size_max:
+            raise too_large(size, self._size_max)
+        self._waiting.take(size)
+        body.size = size
+        return data
+
+    async def whole(self, request: web.Request, body: Body) -> bytes:
+        """The whole body, at most size_max bytes, within timeout_s.
+
+        Raises MessageTooLarge, TooManyValues, SlowRequest, BadRequest, Overloaded. Call it between
+        ``begin`` and ``end``.
+        """
+        if (here := self.arrived(request, body)) is not None:
+            return here
+        length = request.content_length
+        peer = peer_of(request) if length is None or length > SMALL else None
+        with self._pools.long_send():
+            parts = await self._parts(request, body, peer)
+            if body.size <= LONG:
+                return b"".join(parts)
+            return await self._in_thread(functools.partial(_joined, parts, self.way))
+
+    async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
+        """The parts of a body as they come."""
+        content = request.content
+        encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
+        parts: list[bytes] = []
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(None) as limit:
+                while True:
+                    now = loop.time()
+                    limit.reschedule(min(started + self._timeout_s, now + self._silence_s))
+                    if not (part := await content.readany()):
+                        return parts
+                    if body.size + len(part) > self._size_max:
+                        raise too_large(body.size + len(part), self._size_max)
+                    self._take(body, len(part), peer)
+                    if not parts:
+                        encodings.check_count(part[:ANNOUNCED], encoding)
+                    parts.append(part)
+                    if body.size > LONG:
+                        await self.way.rest()
+        except TimeoutError:
+            raise SlowRequest(
+                f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
+                f"arrived; {self._timeout_s} s are allowed, and {self._silence_s} s between two "
+                "parts. Nothing was stored.",
+                "Send smaller requests.",
+                limit=self._timeout_s,
+            ) from None
+        except web.RequestPayloadError as error:
+            raise _broken(error) from None
+        except RuntimeError as error:
+            if request.transport is not None:
+                raise
+            # aiohttp's own answer to a read on a connection that is closed.
+            raise ConnectionResetError("the client has closed the connection") from error
+
+
+def _broken(error: web.RequestPayloadError) -> BadRequest:
+    return BadRequest(f"the body is broken: {error}. Nothing was stored.")
+
+
+def _joined(parts: list[bytes], way: GiveWay) -> bytes:
+    """All of it in one piece, in a thread: without the interpreter. The parts are let go one by
+    one: a thread that does it holds the interpreter for none longer than for one of them."""
+    data = b"".join(parts)
+    while parts:
+        parts.pop()
+        way.rest_in_thread()
+    return data
+
+
+def topic_of(request: web.Request) -> str:
+    """The topic's name in the path; a topic's name may hold a %, so escapes must be whole."""
+    raw = request.rel_url.raw_path
+    if "%" in raw:
+        try:
+            unquote_to_bytes(raw).decode()
+        except UnicodeDecodeError:
+            raise BadName(
+                f"topic in {shown(raw)} is not a name: {NAME_RULE}.",
+                "Write a % in a name as %25.",
+                field="topic",
+            ) from None
+    return check_name(request.match_info["topic"])
+
+
+def parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
+    """The query; refuses what we would ignore, and what is given twice."""
+    if not request.query_string:
+        return {}
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name not in known:
+            raise BadRequest(
+                f"{shown(name)} is not a parameter of this call.",
+                f"It has: {', '.join(sorted(known)) or 'none'}.",
+                field=name[:60],
+            )
+        if name in given:
+            raise BadRequest(f"{name} is given twice.", field=name)
+        given[name] = value
+    return given
+
+
+def required(given: Mapping[str, str], name: str) -> str:
+    """A parameter that must be there."""
+    if name not in given:
+        raise BadRequest(f"{name} is missing.", field=name)
+    return given[name]
+
+
+def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number in [low, high], or the default if it is not given."""
+    return parameter_int(given[name], name, low, high) if name in given else default
+
+
+def check_size(request: web.Request, limit: int) -> None:
+    """Raise if the body is announced too large, or is packed: before it is read."""
+    packed = request.headers.get(hdrs.CONTENT_ENCODING)
+    if packed is not None and packed.strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"content encoding {shown(packed)} is not understood. Nothing was stored.",
+            "Send the body as it is.",
+        )
+    size = request.content_length
+    if size is not None and size > limit:
+        raise too_large(size, limit)
+
+
+def too_large(size: int, limit: int) -> MessageTooLarge:
+    """What a body over the limit is told."""
+    return MessageTooLarge(
+        f"the request body has {size} bytes or more, {limit} are allowed. Nothing was stored.",
+        "Send fewer messages per request.",
+        limit=limit,
+    )
+
+
+def peer_of(request: web.Request) -> str:
+    """The address that the request came from."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return str(peer[0]) if peer else "an unknown address"
+
+
+def born_host(request: web.Request) -> Host:
+    """Where the request came from, as a record stores it."""
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    if not peer:
+        return Host(b"\x7f\x00\x00\x01", 0)
+    return Host(_address(peer[0]), peer[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _address(text: str) -> bytes:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed

@@ -1,0 +1,457 @@
+"""Requests and answers as values: produce requests in, messages out. Pure.
+
+``parse_produce`` turns a decoded body into entries that can be stored as they are, or names the
+field that is wrong; nothing it accepts can fail later for its content. No property can be smuggled
+in: separators 0x01 and 0x02 are refused in every name and value, and names that the store or the
+SDK sets (store layout 2.7) come only through their own fields. Requests of the common form take the
+short way, ``tidemark.formats.produce_wire``, to the same result. Before: ``encodings`` decoded the
+bytes. After: ``sender`` makes runs of them (write path, step 4).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from services.broker.api.encodings import Rest
+from services.broker.api.fields import (
+    known_fields,
+    one_of,
+    shown,
+    string,
+    table,
+    whole_number,
+)
+from services.broker.api.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.delay.wanted import DELAY_FIELDS, Delay, wanted_delay
+from tidemark.errors import (
+    BadProperty,
+    BadRequest,
+    MessageTooLarge,
+    RequestError,
+    TooManyMessages,
+)
+from tidemark.formats import batch, hashing, properties
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.nack import PROPERTIES_ROOM
+from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
+from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
+
+I32_MAX: Final = (1 << 31) - 1
+ACK_TIMEOUT_MS_DEFAULT: Final = 3000
+
+_REQUEST_FIELDS: Final = frozenset({"messages", "ack", "timeout_ms", "make_unique_ids", "retry"})
+_MESSAGE_FIELDS: Final = frozenset(
+    {
+        "body",
+        "body_text",
+        "tags",
+        "keys",
+        "properties",
+        "queue",
+        "sharding_key",
+        "flag",
+        "unique_id",
+        *DELAY_FIELDS,
+    }
+)
+
+
+class AckLevel(StrEnum):
+    """What an answer to a send promises (design, promise P1)."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    REPLICATED = "replicated"
+
+
+Pick = int | str | None
+"""What picks a message's queue: its number, a sharding key, or nothing: then the request's turn."""
+
+
+class ProduceRequest(NamedTuple):
+    """One checked request; at least one message."""
+
+    entries: bytes
+    """All messages in order, as wire entries (``tidemark.formats.batch``): flag, body and
+    properties as they are stored, without the record CRC property."""
+    message_count: int
+    picks: int | list[Pick] | None
+    """None: no message names a queue. A number: all name that one. Else one pick per message."""
+    ack: AckLevel | None
+    """None: the sender asks for none; a group promises as much as it has."""
+    timeout_ms: int
+    delays: list[Delay | None] | None = None
+    """One per message; None: no message waits."""
+    retry: bool = False
+    """It was sent before, outcome unknown: what of it is in the log is not stored again."""
+
+
+class Rules(NamedTuple):
+    """What bounds a message on this node."""
+
+    message_size_max: int
+    """Bytes of one body."""
+    record_crc: bool
+    """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
+    ack_default: AckLevel | None = AckLevel.DISK
+    """Of a request that asks for none; None in a group, where it depends on the moment."""
+    timeout_ms_default: int = ACK_TIMEOUT_MS_DEFAULT
+    """Of a request that names none."""
+    delay_levels_ms: tuple[int, ...] = ()
+    """[0] is the delay of level 1."""
+
+    @property
+    def properties_size_max(self) -> int:
+        """Bytes of the properties that a message is sent with.
+
+        What a delay, a retry or a dead letter adds later comes on top: whatever is accepted can be
+        sent back.
+        """
+        return record_properties_size_max(record_crc=self.record_crc) - PROPERTIES_ROOM
+
+
+def record_properties_size_max(*, record_crc: bool) -> int:
+    """Bytes of a record's properties; the record CRC property comes on top."""
+    return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
+
+
+def parse_produce(
+    value: object,
+    *,
+    rules: Rules,
+    json_body: bool,
+    make_unique_id: Callable[[], str],
+    rest: Rest | None = None,
+) -> ProduceRequest:
+    """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
+
+    json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
+    message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
+    rest: as of ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange,
+    MessageTooLarge, TooManyMessages.
+    """
+    fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
+    raw_messages = fields.get("messages")
+    if not isinstance(raw_messages, list):
+        raise BadRequest(
+            f"messages must be a list of messages, not {shown(raw_messages)}. Nothing was stored."
+        )
+    if not raw_messages:
+        raise BadRequest("messages is empty: a request stores at least one. Nothing was stored.")
+    if len(raw_messages) > MESSAGES_MAX:
+        raise TooManyMessages(
+            f"{len(raw_messages)} messages in one request, {MESSAGES_MAX} are allowed. "
+            "Nothing was stored.",
+            "Send them in several requests.",
+            limit=MESSAGES_MAX,
+        )
+    ack = fields.get("ack")
+    timeout_ms = fields.get("timeout_ms")
+    makes_ids = fields.get("make_unique_ids")
+    if makes_ids is not None and not isinstance(makes_ids, bool):
+        raise BadRequest(
+            f"make_unique_ids must be true or false, not {shown(makes_ids)}. Nothing was stored.",
+            field="make_unique_ids",
+        )
+    retry = _retry(fields.get("retry"), raw_messages)
+    make = None if makes_ids is False else make_unique_id
+    entries: list[WireMessage] = []
+    picks: list[Pick] = []
+    delays: list[Delay | None] = []
+    for index, message in enumerate(raw_messages):
+        if rest is not None:
+            rest()
+        try:
+            entry, pick, wait = _message(message, index, rules, json_body, make)
+        except RequestError as error:
+            error.facts["index"] = index  # a client sends the others again without this one
+            raise
+        entries.append(entry)
+        picks.append(pick)
+        delays.append(wait)
+    return ProduceRequest(
+        entries=batch.encode(entries),
+        message_count=len(entries),
+        picks=_common(picks),
+        ack=rules.ack_default if ack is None else AckLevel(one_of(ack, "ack", list(AckLevel))),
+        timeout_ms=(
+            rules.timeout_ms_default
+            if timeout_ms is None
+            else whole_number(timeout_ms, "timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
+        ),
+        delays=delays if any(delays) else None,
+        retry=retry,
+    )
+
+
+def _retry(value: object, raw_messages: Sequence[object]) -> bool:
+    """Whether the request says that it is sent again. Raises BadRequest."""
+    if value is None or value is False:
+        return False
+    if value is not True:
+        raise BadRequest(
+            f"retry must be true or false, not {shown(value)}. Nothing was stored.", field="retry"
+        )
+    for index, message in enumerate(raw_messages):
+        if isinstance(message, Mapping) and message.get("unique_id") is None:
+            raise BadRequest(
+                f"messages[{index}] has no unique_id, and retry finds messages by theirs. "
+                "Nothing was stored.",
+                "Choose an id for every message before its first send, and repeat it.",
+                field=f"messages[{index}].unique_id",
+            )
+    return True
+
+
+def _common(picks: list[Pick]) -> int | list[Pick] | None:
+    """One pick for all if it is the same number, or nothing, everywhere."""
+    first = picks[0]
+    if isinstance(first, str) or any(pick != first for pick in picks):
+        return picks
+    return first
+
+
+def _message(
+    value: object,
+    index: int,
+    rules: Rules,
+    json_body: bool,
+    make_unique_id: Callable[[], str] | None,
+) -> tuple[WireMessage, Pick, Delay | None]:
+    """One checked message, what picks its queue, and how long it is to wait."""
+    at = f"messages[{index}]"
+    fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
+    wait = wanted_delay(fields, at, level_count=len(rules.delay_levels_ms))
+    queue = fields.get("queue")
+    sharding_key = fields.get("sharding_key")
+    if queue is not None and sharding_key is not None:
+        raise BadRequest(
+            f"{at} has both queue and sharding_key; one of them picks the queue. "
+            "Nothing was stored.",
+            field=at,
+        )
+    flag = fields.get("flag")
+    pairs = _properties(fields, at, make_unique_id)
+    encoded = properties.encode(pairs)
+    limit = rules.properties_size_max
+    if len(encoded) > limit:
+        raise BadProperty(
+            f"{at}: properties, tags and keys together take {len(encoded)} bytes, {limit} are "
+            f"allowed: a record keeps {PROPERTIES_ROOM} free for delays and retries. Nothing was "
+            "stored.",
+            "Put large values into the body.",
+            field=f"{at}.properties",
+            limit=limit,
+        )
+    entry = WireMessage(
+        _body(fields, at, rules.message_size_max, json_body),
+        encoded,
+        0 if flag is None else whole_number(flag, f"{at}.flag", -I32_MAX - 1, I32_MAX),
+    )
+    if queue is not None:
+        return entry, whole_number(queue, f"{at}.queue", 0, I32_MAX), wait
+    return entry, pairs.get(properties.SHARDING_KEY), wait
+
+
+def _body(fields: Mapping[str, object], at: str, size_max: int, json_body: bool) -> bytes:
+    body, text = fields.get("body"), fields.get("body_text")
+    if ("body" in fields) == ("body_text" in fields):
+        both = "has both body and body_text" if "body" in fields else "has no body"
+        raise BadRequest(
+            f"{at} {both}. Nothing was stored.",
+            "Give body (bytes in msgpack, base64 in JSON) or body_text (a string); "
+            "an empty one is fine.",
+            field=f"{at}.body",
+        )
+    if "body_text" in fields:
+        data = string(text, f"{at}.body_text").encode()
+    elif json_body:
+        data = _from_base64(body, f"{at}.body")
+    elif isinstance(body, bytes):
+        data = body
+    else:
+        raise BadRequest(
+            f"{at}.body must be bytes (msgpack bin), not {shown(body)}. Nothing was stored.",
+            "Encode it first, or use body_text.",
+            field=f"{at}.body",
+        )
+    if len(data) > size_max:
+        raise MessageTooLarge(
+            f"{at}: the body has {len(data)} bytes, {size_max} are allowed. Nothing was stored.",
+            "Split the message, or raise message_size_max on the broker.",
+            field=f"{at}.body",
+            limit=size_max,
+        )
+    return data
+
+
+def _from_base64(value: object, at: str) -> bytes:
+    text = string(value, at)
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest(
+            f"{at} must be base64, not {shown(text)}. Nothing was stored.",
+            "Use body_text for text.",
+            field=at,
+        ) from None
+
+
+def _properties(
+    fields: Mapping[str, object], at: str, make_unique_id: Callable[[], str] | None
+) -> dict[str, str]:
+    """All pairs to store; the unique id is the last of them."""
+    pairs: dict[str, str] = {}
+    given = fields.get("properties")
+    if given is not None:
+        for name, value in table(given, f"{at}.properties").items():
+            where = f"{at}.properties.{shown_name(name)}"
+            _check_text(name, where, "name")
+            if properties.is_refused(name):
+                raise BadProperty(
+                    f"{where}: the name is reserved for the store. Nothing was stored.",
+                    "Use another name; tags, keys, sharding_key and unique_id have own fields.",
+                    field=where,
+                )
+            if not isinstance(value, str):
+                raise BadRequest(
+                    f"{where} must be a string, not {shown(value)}. Nothing was stored.",
+                    field=where,
+                )
+            _check_text(value, where, "value")
+            pairs[name] = value
+    tags = fields.get("tags")
+    if tags is not None and tags != "":
+        pairs[properties.TAGS] = _text(tags, f"{at}.tags")
+    keys = fields.get("keys")
+    if keys is not None:
+        joined = _keys(keys, f"{at}.keys")
+        if joined:
+            pairs[properties.KEYS] = joined
+    sharding_key = fields.get("sharding_key")
+    if sharding_key is not None:
+        pairs[properties.SHARDING_KEY] = _text(sharding_key, f"{at}.sharding_key")
+    unique_id = fields.get("unique_id")
+    if unique_id is not None:
+        pairs[properties.UNIQ_KEY] = _unique_id(unique_id, f"{at}.unique_id")
+    elif make_unique_id is not None:
+        pairs[properties.UNIQ_KEY] = make_unique_id()
+    return pairs
+
+
+def _keys(value: object, at: str) -> str:
+    if not isinstance(value, list):
+        raise BadRequest(
+            f"{at} must be a list of strings, not {shown(value)}. Nothing was stored.", field=at
+        )
+    for index, key in enumerate(value):
+        _text(key, f"{at}[{index}]")
+        if " " in key:
+            # Keys are stored in one property, one space between two: this one would become two.
+            raise BadProperty(
+                f"{at}[{index}]: {shown(key)} contains a space, which separates keys. "
+                "Nothing was stored.",
+                field=f"{at}[{index}]",
+            )
+    return " ".join(value)
+
+
+def _unique_id(value: object, at: str) -> str:
+    text = _text(value, at)
+    if " " in text or len(text) > UNIQUE_ID_SIZE_MAX:
+        raise BadProperty(
+            f"{at}: {shown(text)} contains a space or is longer than {UNIQUE_ID_SIZE_MAX} "
+            "characters. Nothing was stored.",
+            field=at,
+        )
+    return text
+
+
+def _text(value: object, at: str) -> str:
+    """A string that can stand in the properties; wrong type is BadRequest, the rest BadProperty."""
+    if not isinstance(value, str):
+        raise BadRequest(
+            f"{at} must be a string, not {shown(value)}. Nothing was stored.", field=at
+        )
+    _check_text(value, at, "value")
+    return value
+
+
+def _check_text(text: str, at: str, what: str) -> None:
+    if not text:
+        # RocketMQ's readers drop an empty name or value without a word (store layout 2.6).
+        raise BadProperty(
+            f"{at}: the {what} is empty, and would be lost in the record. Nothing was stored.",
+            "Leave it out.",
+            field=at,
+        )
+    if "\x01" in text or "\x02" in text:
+        raise BadProperty(
+            f"{at}: the {what} contains 0x01 or 0x02, which separate properties. "
+            "Nothing was stored.",
+            field=at,
+        )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise BadProperty(
+                f"{at}: the {what} is not UTF-8 text. Nothing was stored.", field=at
+            ) from None
+
+
+def shown_name(name: str) -> str:
+    """A property name as it may stand in a sentence: plain if it is, else quoted and escaped."""
+    return name if name.isascii() and name.isprintable() and 0 < len(name) <= 64 else shown(name)
+
+
+def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
+    """The code that dispatch gives a record's unit (store layout 3)."""
+    found = record.property_map
+    if record.topic == hashing.SCHEDULE_TOPIC:
+        due_ms = hashing.delivery_time_code(
+            found.get(properties.DELAY), record.store_timestamp_ms, delay_levels_ms
+        )
+        if due_ms is not None:
+            return due_ms
+    return hashing.tags_code(found.get(properties.TAGS))
+
+
+def message_map(record: Record, *, code: int, json_body: bool) -> dict[str, object]:
+    """One message as an answer shows it (design, section 7); owns its body, borrows nothing."""
+    found = record.property_map
+    body = bytes(record.body)
+    message: dict[str, object] = {
+        "message_id": record.message_id,
+        "unique_id": found.get(properties.UNIQ_KEY),
+        "topic": record.topic,
+        "queue": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "size": record.size,
+        "tags": found.get(properties.TAGS),
+        "keys": [key for key in found.get(properties.KEYS, "").split(" ") if key],
+        "properties": found,
+        "born_timestamp_ms": record.born_timestamp_ms,
+        "store_timestamp_ms": record.store_timestamp_ms,
+        "born_host": record.born_host.text,
+        "store_host": record.store_host.text,
+        "reconsume_times": record.reconsume_times,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "body_crc": record.body_crc,
+        "tags_code": code,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+    }
+    if not json_body:
+        message["body"] = body
+        return message
+    try:
+        message["body_text"] = body.decode()
+    except UnicodeDecodeError:
+        message["body"] = base64.b64encode(body).decode("ascii")
+    return message

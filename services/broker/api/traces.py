@@ -1,0 +1,216 @@
+"""Log lines of requests that a client wants to follow: the header ``Tidemark-Trace``.
+
+For such a request, and for no other, each step of its messages is one line: appended, answered,
+delivered, committed, sent back; reput and ha are told where the messages lie and write theirs.
+Never a body, nor a property but the unique id. Bounded: so many traced requests a second, so many
+messages named in a line. A header that is no trace id is passed over: a mistake in what is only for
+people must not cost anybody a message.
+
+Step before: ``send_call``, ``http_api`` and the calls of groups have a request's head. Step after:
+the log (docs/logs.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from services.broker.log.send_result import SendResult
+from shared.files.pull import PullResult
+from shared.runtime import traced_ranges
+from shared.runtime.paced_log import PacedLog
+from shared.runtime.traced_ranges import TracedRange
+from tidemark.clock import Clock
+from tidemark.errors import DamagedFile, TidemarkError
+from tidemark.formats import properties, record
+
+log = logging.getLogger(__name__)
+
+HEADER: Final = "Tidemark-Trace"
+TRACED_PER_S: Final = 50
+"""More are carried out like any other, and not traced."""
+MESSAGES_NAMED_MAX: Final = 32
+"""In one line; ``count`` says how many there are."""
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
+
+
+class Trace:
+    """One traced request."""
+
+    __slots__ = ("_tell", "trace")
+
+    def __init__(self, trace: str, tell: Callable[[TracedRange], None]) -> None:
+        self.trace = trace
+        self._tell = tell
+
+    def appended(self, topic: str, sent: SendResult, start: int, end: int) -> None:
+        """The messages are in the log at [start, end), on no disk yet."""
+        log.info(
+            "messages were appended",
+            extra={
+                "event": "trace-appended",
+                "trace": self.trace,
+                "topic": topic,
+                "start_offset": start,
+                "end_offset": end,
+                **_named(sent.results()),
+            },
+        )
+        self._tell(TracedRange(self.trace, start, end))
+
+    def answered(self, topic: str, sent: SendResult) -> None:
+        """The level is reached, and said to the sender."""
+        log.info(
+            "a send was answered",
+            extra={
+                "event": "trace-answered",
+                "trace": self.trace,
+                "topic": topic,
+                "ack_level": sent.level.value,
+                "copies": sent.copies,
+                **_named(sent.results()),
+            },
+        )
+
+    def refused(self, topic: str, error: TidemarkError) -> None:
+        """The sender is told of an error; of ack-timeout the messages are stored."""
+        results: Sequence[Mapping[str, Any]] = error.facts.get("results") or ()
+        log.info(
+            "a send was answered with an error",
+            extra={
+                "event": "trace-refused",
+                "trace": self.trace,
+                "topic": topic,
+                "code": error.code,
+                **_named(results),
+            },
+        )
+
+    def delivered(self, topic: str, queue: int, result: PullResult, group: str = "") -> None:
+        """A pull or fetch hands out messages of a queue."""
+        log.info(
+            "messages were handed out",
+            extra={
+                "event": "trace-delivered",
+                "trace": self.trace,
+                "topic": topic,
+                "queue": queue,
+                "group": group,
+                "next_queue_offset": int(result.next_offset),
+                "count": result.message_count,
+                "messages": _handed_out(result),
+            },
+        )
+
+    def committed(self, group: str, moves: Mapping[tuple[str, int], int], level: str) -> None:
+        """A group is done with what lies below these queue offsets."""
+        named = itertools.islice(sorted(moves.items()), MESSAGES_NAMED_MAX)
+        log.info(
+            "queue offsets were committed",
+            extra={
+                "event": "trace-committed",
+                "trace": self.trace,
+                "group": group,
+                "ack_level": level,
+                "count": len(moves),
+                "queues": [
+                    {"topic": topic, "queue": queue, "queue_offset": offset}
+                    for (topic, queue), offset in named
+                ],
+            },
+        )
+
+    def sent_back(self, group: str, which: object, answer: Mapping[str, Any]) -> None:
+        """A group could not handle a message: it comes again, or is a dead letter.
+
+        which: its id, or where it lies, as the caller said it.
+        """
+        log.info(
+            "a message was sent back",
+            extra={
+                "event": "trace-sent-back",
+                "trace": self.trace,
+                "group": group,
+                "which": which,
+                "answer": dict(answer),
+            },
+        )
+
+
+class Traces:
+    """Which requests are traced. On the loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._paced = PacedLog(clock.monotonic)
+        self._second = -1
+        self._in_second = 0
+        self.ring: Callable[[str, bytes], object] | None = None
+        """Rings another service with a note; set by the service of a node."""
+
+    def of(self, headers: Mapping[str, str]) -> Trace | None:
+        """What the request is traced as; None: it is not."""
+        given = headers.get(HEADER)
+        return None if given is None else self._begin(given)
+
+    def _begin(self, given: str) -> Trace | None:
+        if _ID.fullmatch(given) is None:
+            # Not what it says: it may be anything.
+            self._paced.say(
+                "ignored",
+                "trace-ignored",
+                "a trace id has 1 to 64 characters of A-Z, a-z, 0-9, dot, underscore and hyphen; "
+                "another one is passed over",
+                size_bytes=len(given),
+            )
+            return None
+        second = int(self._clock.monotonic())
+        if second != self._second:
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+        if self._in_second > TRACED_PER_S:
+            self._paced.say(
+                "limit",
+                "trace-limit",
+                "more requests want to be traced than are; the others are served without",
+                trace=given,
+                traced_per_s=TRACED_PER_S,
+            )
+            return None
+        return Trace(given, self._tell)
+
+    def _tell(self, traced: TracedRange) -> None:
+        if self.ring is not None:
+            note = traced_ranges.encode(traced)
+            for service in ("reput", "ha"):
+                self.ring(service, note)
+
+
+def _named(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of a send's messages."""
+    all_of_them = list(results)
+    return {"count": len(all_of_them), "messages": all_of_them[:MESSAGES_NAMED_MAX]}
+
+
+def _handed_out(result: PullResult) -> list[dict[str, Any]]:
+    """Ids and places of the first messages of an answer; of those that can be read."""
+    found: list[dict[str, Any]] = []
+    try:
+        for number, unit, data in itertools.islice(result.messages(), MESSAGES_NAMED_MAX):
+            stored = record.decode(data)
+            unique = properties.find(bytes(stored.properties), _UNIQUE_ID)
+            found.append(
+                {
+                    "message_id": stored.message_id,
+                    "unique_id": None if unique is None else properties.text(unique),
+                    "queue_offset": int(number),
+                    "physical_offset": int(unit.physical_offset),
+                }
+            )
+    except (DamagedFile, record.UndecodableRecord):
+        return found  # whoever answers meets it as well, and says it
+    return found

@@ -1,0 +1,1 @@
+"""From checked messages to bytes in the log that last: append, numbering, flushing, waiting."""

@@ -1,0 +1,261 @@
+"""Number, encode, write, publish: from checked runs to bytes in the log.
+
+All of a request happens in one step without an await, so the append lock is never held across one
+and requests never interleave: numbers are taken, the records are put as one contiguous batch (those
+of one queue adjacent), and only after that do the queue offsets move. A request that is refused
+leaves no trace. When the next commit log file is not there yet the request waits for it *outside*
+that step. Nothing here is done per message: what a request costs does not depend on how many it
+holds. Before: ``messages`` and ``queue_offsets`` (write path, step 4). After: ``flusher``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from services.broker.log.ground import Ground
+from services.broker.log.queue_offsets import Numbered, QueueOffsets
+from shared.files.commit_log_appender import Placed
+from tidemark.errors import (
+    DispatchBehind,
+    FileNotReady,
+    FlushFailed,
+    MessageTooLarge,
+    NotServing,
+    WriteFailed,
+)
+from tidemark.formats import record
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+if TYPE_CHECKING:
+    from services.broker.read.held_pulls import HeldPulls
+    from services.broker.state.state_log import StateLog
+
+FILE_TRIES: Final = 3
+"""A request that waited for a file may find it filled by others; it does not wait for ever."""
+DISPATCH_CHECK_S: Final = 0.5
+"""As often as ``watch`` judges whether the broker is ready."""
+
+
+class Appended(NamedTuple):
+    """Where one request's messages are: adjacent records, in the order of its runs."""
+
+    firsts: list[QueueOffset]
+    """Queue offset of each run's first message."""
+    start: PhysicalOffset
+    """Of the first record."""
+    sizes: bytes
+    """Bytes of each record: native unsigned 32-bit numbers, one behind the other."""
+    store_timestamp_ms: int
+    end: PhysicalOffset
+    """Behind the last record: what has to be committed, or flushed, before they are promised."""
+
+
+def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool]:
+    """The store time to use, and whether the clock has stepped back too far to hide it.
+
+    Store times never step back because of a clock that is being slewed: they stand still for up to
+    step_max_ms. After a larger step they follow the clock, or they would stand still for as long.
+    """
+    if clock_ms >= last_ms:
+        return clock_ms, False
+    if last_ms - clock_ms <= step_max_ms:
+        return last_ms, False
+    return clock_ms, True
+
+
+class Append:
+    """Appends to the commit log; a node has at most one. Belongs to one loop."""
+
+    def __init__(
+        self, ground: Ground, queue_offsets: QueueOffsets, state_log: StateLog, held: HeldPulls
+    ) -> None:
+        """state_log: gives the snapshot that a new file begins with. held: the pulls that wait for
+        messages.
+        """
+        config = ground.config
+        self._ground = ground
+        self._appender, self._files, self._clock = ground.appender, ground.files, ground.clock
+        self._queue_offsets = queue_offsets
+        self._state_log = state_log
+        self._held = held
+        self._append_duration = ground.metrics.append_duration
+        self._file_size = config.store.commit_log_file_size
+        self._reserve = config.reserve
+        self._dispatch_lag_max = config.dispatch_lag_max
+        self._is_near_to = -1
+        """End of the log up to which dispatch, as of the last check, is near enough."""
+        self._check_dispatch_at = 0.0
+        """When to check again in any case, on the monotonic clock."""
+        self._end = PhysicalOffset(0)
+        """End of the log after the last append."""
+        self._clock_step_max_ms = config.clock_step_max_ms
+        self._last_store_time_ms = ground.store.last_store_timestamp_ms
+        self._term = ground.term
+        self.records_size_max = self._file_size - record.BLANK_SIZE
+        """Bytes of records that one file of the commit log holds."""
+        self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
+        self._closed = not ground.appends
+        self._appender.on_new_file = self._begin_file
+
+    def close(self) -> None:
+        """Refuse all further appends: the node stops, or is no master any more."""
+        self._closed = True
+
+    async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
+        """Store all of the runs' messages or none; wait for a file to be made, if it takes one.
+
+        Raises what ``append_now`` raises; FileNotReady only if the file takes too long.
+        """
+        for tries_left in range(FILE_TRIES, 0, -1):
+            try:
+                return self.append_now(runs, own=own)
+            except FileNotReady:
+                if tries_left == 1:
+                    raise
+                await self._files.wait()
+        raise AssertionError("the loop returns or raises")
+
+    async def file_made(self) -> None:
+        """Wait, for a while, until the file that ``append_now`` found missing is there."""
+        await self._files.wait()
+
+    def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
+        """Store all of the runs' messages or none: the critical section, which awaits nothing.
+
+        runs: at least one; those of one queue adjacent. own: records of the broker itself (state):
+        they go on while sends are refused because the disk is full or dispatch is behind. room:
+        bytes that a file must be able to hold beyond the records. Raises
+        FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
+        ReadOnlyDisk, OutOfResources, MessageTooLarge; nothing was stored then.
+        """
+        if self._closed:
+            raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
+        if self._term is not None:
+            self._term.check_appends()
+        total = self._appender.size_of(runs)
+        if total + room > self.records_size_max:
+            raise self._too_large(total, self.records_size_max - room)
+        self._files.check_may_append()
+        started = self._clock.monotonic()
+        if not own:
+            self._check_room(total, started)
+        time_ms = self._store_time()
+        numbered, placed, end = self._write(runs, total, time_ms)
+        self._last_store_time_ms = time_ms
+        self._end = end
+        self._append_duration.observe(self._clock.monotonic() - started)
+        if end // self._file_size != self._files.made_in:
+            self._files.log_moved_on()
+        self._ground.appended(self._held, numbered.after, end)
+        return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
+
+    def _write(
+        self, runs: Sequence[Run], total: int, time_ms: int
+    ) -> tuple[Numbered, Placed, PhysicalOffset]:
+        """Put the runs, behind a snapshot if they open a new file; number all of them.
+
+        Returns their numbers, their places, and the end of the log.
+        """
+        first: Sequence[Run] = self._state_log.snapshot() if self._opens_file(total) else ()
+        while True:
+            numbered = self._queue_offsets.number([*first, *runs] if first else runs)
+            firsts, count = numbered.firsts, len(first)
+            if count:
+                self._first, firsts = (first, firsts[:count]), firsts[count:]
+            try:
+                placed = self._appender.append(runs, firsts, time_ms)
+            except MessageTooLarge:
+                if not count:
+                    raise
+                # It fits into a file, but not behind the snapshot: the file goes without one.
+                first = ()
+                continue
+            except (WriteFailed, FlushFailed) as fault:
+                self._closed = True
+                self._ground.flusher.fail(fault)
+                intended = self._appender.intended
+                if intended is None:
+                    raise
+                mine = WriteFailed(fault.detail, fault.advice, **fault.facts)
+                end = PhysicalOffset(intended.start + sum(memoryview(intended.sizes).cast("I")))
+                mine.appended = Appended(firsts, *intended, time_ms, end)
+                raise mine from fault
+            finally:
+                if count:
+                    self._first = ((), ())
+            end = self._appender.appended
+            self._queue_offsets.commit(numbered, end)
+            if count:
+                size = self._appender.size_of(first)
+                self._state_log.snapshot_placed(PhysicalOffset(placed.start - size), size)
+            return numbered, placed, end
+
+    def _opens_file(self, total: int) -> bool:
+        """Whether an append of so many bytes goes to the start of a new file, which is there.
+
+        Raises why it is not there: a snapshot must be asked for only if it goes out now. Otherwise:
+        1. the snapshot is taken; 2. the append finds no file and waits for it; 3. the second try
+        gets no snapshot, for the first is counted as the one of this file.
+        """
+        appender = self._appender
+        if appender.room(total):
+            return False
+        end, size, files = appender.appended, self._file_size, appender.files
+        if end % size and files.last() != end - end % size:
+            return False  # an empty log begins inside its first file
+        if not files.next_ready:
+            raise files.not_ready(files.next_start)
+        appender.open_next()
+        return True
+
+    def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
+        """What the appender asks for when it moves into the file at start."""
+        return self._first
+
+    def _too_large(self, total: int, limit: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"the request's records take {total} bytes, {limit} may go into a commit log file. "
+            "Nothing was stored.",
+            "Send fewer messages per request, or larger commit_log_file_size.",
+            limit=limit,
+        )
+
+    def _check_room(self, total: int, now: float) -> None:
+        self._files.check_may_send()
+        if self._end > self._is_near_to or now >= self._check_dispatch_at:
+            self._check_dispatch(now)
+        if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
+            # Also while it is not known yet whether a file can be made: what is left is kept for
+            # the broker's own records.
+            self._files.raise_why_not()
+
+    def _check_dispatch(self, now: float) -> None:
+        """Raise DispatchBehind while reput is too far behind; note up to where it is not.
+
+        While the dispatched offset only grows, no other check is needed until the log ends
+        ``dispatch_lag_max`` behind it. It goes back when reput makes its files again: for that, a
+        check is made at least every DISPATCH_CHECK_S.
+        """
+        behind = self._ground.undispatched()
+        if behind > self._dispatch_lag_max:
+            raise DispatchBehind(
+                f"{behind} bytes are not dispatched yet, {self._dispatch_lag_max} are allowed. "
+                "Nothing was stored; reading goes on.",
+                "See reput's /ready for why it does not go on; then try again.",
+                behind=behind,
+                limit=self._dispatch_lag_max,
+            )
+        self._is_near_to = self._ground.dispatched() + self._dispatch_lag_max
+        self._check_dispatch_at = now + DISPATCH_CHECK_S
+
+    def _store_time(self) -> int:
+        clock_ms = self._clock.wall_ms()
+        last_ms = self._last_store_time_ms
+        if clock_ms >= last_ms:
+            return clock_ms
+        time_ms, stepped = store_time(clock_ms, last_ms, self._clock_step_max_ms)
+        if stepped:
+            self._ground.clock_stepped(last_ms - clock_ms)
+        return time_ms

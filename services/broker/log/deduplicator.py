@@ -1,0 +1,245 @@
+"""The step in front of the append that keeps a repeated send from being stored twice.
+
+Every send passes here. A first try goes straight on to ``sender``. A send that its client repeats,
+because it does not know the outcome, is compared with the log: what is there already is answered
+with its place, and only the rest is appended. A first try that had to wait may have been overtaken
+by its own repeat: it is compared with what repeats have appended since it came. Before:
+``send_call``. After: ``sender`` appends; ``stored_ids`` searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from services.broker.api.messages import ProduceRequest
+from services.broker.delay.placing import Wait
+from services.broker.log.append import FILE_TRIES
+from services.broker.log.repeats import Part, Repeats
+from services.broker.log.send_result import SendResult
+from services.broker.log.sender import OnAppended, Sender, with_results
+from services.broker.log.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
+from shared.runtime.give_way import GiveWay
+from tidemark.errors import FileNotReady, WriteFailed
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.hosts import Host
+from tidemark.offsets import PhysicalOffset
+
+T = TypeVar("T")
+
+
+class _Found(NamedTuple):
+    """The messages of a request that are in the log already."""
+
+    unique_ids: list[str | None]
+    """The unique id of each message."""
+    places: list[Place | None]
+    """The place of each message in the log; None: it is not there."""
+    waits: Sequence[Wait | None]
+    """The time that each message waits for; empty: none waits."""
+
+    @property
+    def present(self) -> frozenset[int]:
+        """Positions in the request of the messages that are there."""
+        return frozenset(n for n, place in enumerate(self.places) if place is not None)
+
+    def merged(self, rest: Iterable[dict[str, Any]], host: Host) -> list[dict[str, Any]]:
+        """Results of what is there already and, in between, those of the rest of the request."""
+        fresh = iter(rest)
+        return [
+            next(fresh)
+            if place is None
+            else place.result(self.unique_ids[n], host, self.waits[n] if self.waits else None)
+            for n, place in enumerate(self.places)
+        ]
+
+
+class Deduplicator:
+    """Sends each message once, however often its client repeats it. Belongs to one loop."""
+
+    def __init__(self, sender: Sender, stored: StoredIds | None = None) -> None:
+        """stored: finds messages by their ids; None: repeats are stored again."""
+        self._sender = sender
+        self._stored = stored
+        self._repeats = Repeats()
+
+    @property
+    def repeat_count(self) -> int:
+        """Repeated requests that have appended something; for ``send``."""
+        return self._repeats.count
+
+    async def send(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None = None,
+        since: int | None = None,
+        way: GiveWay | None = None,
+    ) -> SendResult:
+        """Store the messages of the request that are not stored yet; wait for its level.
+
+        since: ``repeat_count`` when the request began to arrive; None: it came in one piece. way:
+        the rests of the search for what a repeated request has stored; None: turns only. Raises as
+        ``Sender.send``, and DispatchBehind, Overloaded and CorruptRecord of the search.
+        """
+        sender, count = self._sender, self._repeats.count
+        started = sender.clock.monotonic()
+        if request.retry and self._stored is not None:
+            return await self._send_again(topic, request, born_host, on_appended, started, way)
+        if since is None or since == count:
+            sender.admit(request.ack)
+            queue_count = await sender.queue_count(topic)
+            if self._repeats.count == count:  # else it waited for the topic to be made
+                try:
+                    return await sender.send(
+                        topic, queue_count, request, born_host, on_appended, started
+                    )
+                except FileNotReady:
+                    pass
+            since = count
+        return await self._send_rest(topic, request, born_host, on_appended, started, since)
+
+    async def _send_again(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        started: float,
+        way: GiveWay | None,
+    ) -> SendResult:
+        """Send what is missing of a repeated request, and note what that appends."""
+
+        def note(topic: str, result: SendResult, start: int, end: int) -> None:
+            part = Part(PhysicalOffset(start), PhysicalOffset(end))
+            self._repeats.note(topic, filter(None, unique_ids_of(request.entries)), part)
+            if on_appended is not None:
+                on_appended(topic, result, start, end)
+
+        assert self._stored is not None
+        self._sender.admit(request.ack)
+        wanted = filter(None, unique_ids_of(request.entries))
+        topics = _stored_in(topic, request)
+        indexed = await self._stored.find_indexed(topics, wanted, way or GiveWay())
+        return await self._send_rest(topic, request, born_host, note, started, indexed)
+
+    async def _send_rest(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        started: float,
+        known: int | Indexed,
+    ) -> SendResult:
+        """Append what is missing; answer when all of it has reached the level.
+
+        known: of a repeat what the index says; of a first try that has to wait the count of repeats
+        when it came: only what they have appended since is searched. A wait never lies between the
+        search and the append; the index, which says nothing of what is appended meanwhile, is asked
+        before. Otherwise: 1. a send waits for the next log file; 2. its client gives up and sends
+        it again; 3. the repeat finds nothing, and waits as well; 4. the file is there, and both
+        append.
+        """
+        sender = self._sender
+        for tries_left in range(FILE_TRIES, 0, -1):
+            sender.admit(request.ack)
+            queue_count = await sender.queue_count(topic)
+            found = self._find(topic, request, queue_count, known)
+            try:
+                if found.present:
+                    return await self._complete(
+                        topic, queue_count, request, born_host, on_appended, started, found
+                    )
+                return await sender.send(
+                    topic, queue_count, request, born_host, on_appended, started
+                )
+            except FileNotReady:
+                if tries_left == 1:
+                    raise
+            await sender.file_made()
+        raise AssertionError("the loop returns or raises")
+
+    async def _complete(
+        self,
+        topic: str,
+        queue_count: int,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        started: float,
+        found: _Found,
+    ) -> SendResult:
+        """Append what was not found of a request, and wait until all of it has the level.
+
+        Results, also those of an error, are of all messages of the request.
+        """
+        sender, present = self._sender, found.present
+        admitted = sender.admit(request.ack)
+        end = PhysicalOffset(max(place.end for place in found.places if place is not None))
+        fresh: list[dict[str, Any]] = []
+        if len(present) < len(found.places):
+            rest = _rest(request, present)
+            try:
+                appended, end = sender.append(
+                    topic, queue_count, rest, born_host, on_appended, admitted.level
+                )
+            except WriteFailed as fault:
+                results = fault.facts.get("results")
+                if results is None:
+                    raise
+                merged = found.merged(results, sender.store_host)
+                for place, each in zip(found.places, merged, strict=True):
+                    if place is not None:
+                        each["outcome"] = "stored"
+                raise with_results(fault, merged) from fault
+            fresh = appended.results()
+        result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
+        await sender.reach(result, end, admitted, started, request.timeout_ms)
+        return result
+
+    def _find(
+        self, topic: str, request: ProduceRequest, queue_count: int, known: int | Indexed
+    ) -> _Found:
+        """Find the messages of the request that are stored. known: as of ``_send_rest``."""
+        unique_ids = unique_ids_of(request.entries)
+        wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
+        topics = _stored_in(topic, request)
+        places: dict[str, Place] = {}
+        if self._stored is not None:
+            if isinstance(known, Indexed):
+                places = self._stored.find(known, topics, wanted)
+            elif wanted:
+                parts = self._repeats.since(known, topic, wanted)
+                places = self._stored.find_in(parts, topics, wanted) if parts else {}
+        waits: Sequence[Wait | None] = ()
+        if places and request.delays is not None:
+            now_ms = self._sender.clock.wall_ms()
+            waits = self._sender.place(topic, queue_count, request, now_ms).waits
+        return _Found(
+            unique_ids, [None if each is None else places.get(each) for each in unique_ids], waits
+        )
+
+
+def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
+    """A request of the messages that are not stored yet."""
+
+    def left(values: list[T]) -> list[T]:
+        return [value for number, value in enumerate(values) if number not in present]
+
+    picks, delays = request.picks, request.delays
+    delays = None if delays is None else left(delays)
+    return request._replace(
+        entries=without(request.entries, present),
+        message_count=request.message_count - len(present),
+        picks=left(picks) if isinstance(picks, list) else picks,
+        delays=delays if delays is not None and any(delays) else None,
+        retry=False,
+    )
+
+
+def _stored_in(topic: str, request: ProduceRequest) -> list[str]:
+    """The topics in which messages of a request may be."""
+    return [topic] if request.delays is None else [topic, SCHEDULE_TOPIC, TIMER_TOPIC]

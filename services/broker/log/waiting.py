@@ -1,0 +1,90 @@
+"""Futures of senders that wait for their bytes: completed in bulk, timed out by one timer.
+
+The line itself is ``group_commit``. Each sender has a future of its own, so that a client that
+disconnects disturbs no other one. All share one timer, which is set to the first deadline in the
+line: a timer for each would cost more than the append. Before: ``flusher`` or ``committer`` reached
+an offset. After: ``sender`` answers (write path, step 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
+from tidemark.clock import Clock
+from tidemark.errors import NotServing
+from tidemark.offsets import PhysicalOffset
+
+TIMER_STEP_S: Final = 0.001
+"""uvloop's timers are rounded to this: one that came early would have to be set again."""
+
+
+class Waiting:
+    """The senders that wait for one position to pass their bytes. Belongs to one loop."""
+
+    def __init__(self, reached: PhysicalOffset, clock: Clock) -> None:
+        self._line: GroupCommit[asyncio.Future[bool]] = GroupCommit(reached)
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NO_DEADLINE
+        self._open = True
+
+        self.places: Final = self._line.places
+        """One entry for each sender in line."""
+
+    def wait(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
+        """A future: True once the position has reached end, False if the deadline came first.
+
+        deadline: on the monotonic clock. Raises NotServing, through the future, once closed.
+        """
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not self._open:
+            future.set_exception(_stopping())
+        elif not self._line.join(end, future, deadline):
+            future.set_result(True)
+        elif self._line.next_deadline < self._timer_at:
+            self._set_timer()
+        return future
+
+    def reach(self, end: PhysicalOffset) -> int:
+        """The position has reached end: complete the futures below it. Returns their number."""
+        released = self._line.advance(end)
+        for future in released:
+            if not future.done():  # the client may have disconnected
+                future.set_result(True)
+        return len(released)
+
+    def close(self) -> None:
+        """Release no sender any more: each that waits, or will wait, gets NotServing."""
+        self._open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in self._line.dissolve():
+            if not future.done():
+                future.set_exception(_stopping())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._line.next_deadline
+        left_s = self._timer_at - self._clock.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(
+            max(0.0, left_s) + TIMER_STEP_S, self._time_is_up
+        )
+
+    def _time_is_up(self) -> None:
+        self._timer, self._timer_at = None, NO_DEADLINE
+        for future in self._line.expire(self._clock.monotonic()):
+            if not future.done():
+                future.set_result(False)
+        # Also if none has expired: the one that the timer was set for may have been released since.
+        if self._line.next_deadline < NO_DEADLINE:
+            self._set_timer()
+
+
+def _stopping() -> NotServing:
+    return NotServing(
+        "the node is stopping: the messages are appended and may not be on disk yet.",
+        "Look for them by key before sending them again.",
+    )

@@ -1,0 +1,1 @@
+"""From a request to messages: pulls, held pulls, look-ups, what queues and topics show."""

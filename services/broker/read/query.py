@@ -1,0 +1,152 @@
+"""Look-ups: one message by its offset id, messages by key or unique id.
+
+Every look-up stops at ``dispatched``: what is not in a queue yet is not shown either. An offset id
+is a number somebody may have made up, so a record counts only if its own queue points to it: bytes
+inside a body that look like a record are nobody's message. Before: ``shared.files.index``. After:
+``http_api`` sends the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from services.broker.api.limits import DECODED_BYTES_MAX
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
+from tidemark.clock import Clock
+from tidemark.errors import CorruptRecord, UnknownMessage
+from tidemark.formats import record
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset
+
+
+class Page(NamedTuple):
+    """Some of the messages that a look-up finds."""
+
+    messages: list[Record]
+    next: IndexPlace | None
+    """Where to go on; None: there are no older ones."""
+
+
+async def look_up(
+    index: IndexReader,
+    asked: Asked,
+    clock: Clock,
+    *,
+    hits_max: int,
+    at: IndexPlace | None = None,
+) -> Search:
+    """A bounded look-up, made in slices: other calls have their turn in between.
+
+    It has ended, or found hits_max, or met its bounds. at: where an earlier one stopped. Raises
+    DamagedFile.
+    """
+    search = index.search(asked, hits_max=hits_max, budget=Budget(), at=at)
+    await Turns(clock, GiveWay()).through(search.steps())
+    return search
+
+
+class Queries:
+    """Answers look-ups. Not for use by two threads at once."""
+
+    def __init__(
+        self,
+        log: CommitLogReader,
+        queues: ConsumeQueues,
+        index: IndexReader,
+        dispatched: Callable[[], PhysicalOffset],
+        is_shown: Callable[[Record], bool],
+        clock: Clock,
+    ) -> None:
+        """is_shown: whether a message's topic still exists and the message is not from before."""
+        self._is_shown = is_shown
+        self._clock = clock
+        self._looking = asyncio.Lock()
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatched = dispatched
+
+    def by_offset(self, offset: PhysicalOffset) -> Record:
+        """The message whose record starts at offset. Raises UnknownMessage, and CorruptRecord for
+        one that is damaged: its queue points there."""
+        end = self._dispatched()
+        if self._log.min_offset <= offset < end:
+            found = self._log.find(offset, end)
+            if found is not None and self._is_queued(found, end) and self._is_shown(found):
+                return found
+            if found is None:
+                self._check_damage(offset, end)
+        raise UnknownMessage(
+            f"no message at physical offset {offset}: the log holds {self._log.min_offset} to "
+            f"{end}, and no queue points there.",
+            "It has expired, was never stored, or is not dispatched yet.",
+            physical_offset=int(offset),
+            min_offset=int(self._log.min_offset),
+            max_offset=int(end),
+        )
+
+    def _check_damage(self, offset: PhysicalOffset, end: PhysicalOffset) -> None:
+        """Raise CorruptRecord if a queue points to the bytes at offset, which are no record.
+
+        The bytes say themselves which queue: where just these are damaged, it cannot be told.
+        """
+        data = self._log.window(offset, end)
+        outcome = record.validate(data, 0, at=offset, checks=self._log.checks_at(offset))
+        if outcome.kind is not record.Kind.BAD:
+            return
+        try:
+            damaged = record.decode(data)
+        except (record.RecordError, ValueError):
+            return
+        if self._is_queued(damaged, end) and self._is_shown(damaged):
+            raise CorruptRecord(offset, outcome.reason)
+
+    def stored_at(self, offset: PhysicalOffset) -> Record | None:
+        """The record that starts at offset, of whatever topic; None if there is none.
+
+        Raises CorruptRecord, DamagedFile.
+        """
+        end = self._dispatched()
+        return self._log.find(offset, end) if self._log.min_offset <= offset < end else None
+
+    async def find(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX,
+        hits_max: int,
+        unique_id_only: bool = False,
+        before: IndexPlace | None = None,
+        way: GiveWay | None = None,
+    ) -> Page:
+        """Messages of topic with this key or unique id, in physical order: the newest hits_max, or
+        the newest of DECODED_BYTES_MAX bytes, or what a bounded look-up finds of them.
+
+        It is done in slices, one look-up after the other, so that other calls have their turn.
+        before: where an earlier page stopped. way: the rests between slices; None: another turn of
+        the loop. Raises DamagedFile.
+        """
+        asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
+        async with self._looking:
+            search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
+            turns = Turns(self._clock, way or GiveWay())
+            for _ in search.steps():
+                if search.found_size >= DECODED_BYTES_MAX:
+                    break
+                if turns.over:
+                    await turns.pass_on()
+        shown = [message for message in search.found if self._is_shown(message)]
+        return Page(shown, search.place)
+
+    def _is_queued(self, found: Record, end: PhysicalOffset) -> bool:
+        queue = self._queues.get(found.topic, found.queue_id)
+        units = queue.units(found.queue_offset, 1, end)
+        return bool(units) and units[0].physical_offset == found.physical_offset

@@ -1,0 +1,238 @@
+"""Topics as the API shows them: with the ranges of their queues, and who may read what.
+
+Joins what ``topics`` says (which there are) with what the store holds (how far each queue goes) and
+what a topic's own retention hides of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from services.broker.api.fields import known_fields, table, whole_number
+from services.broker.api.limits import QUEUES_MAX
+from services.broker.api.listing import ListRequest, page_of
+from services.broker.retention.retention import SHOWN_MS_MAX
+from services.broker.retention.visibility import Visibility, retention_of
+from services.broker.state.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
+from shared.files.queue_math import Boundary
+from shared.runtime.give_way import GiveWay
+from shared.runtime.turns import Turns
+from shared.state.records import STATE_TOPIC, TopicConfig
+from tidemark.clock import Clock
+from tidemark.formats.record import Record
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+PERM_MAX: Final = 7
+
+
+class TopicViews:
+    """Answers questions about topics and their queues."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        queues: ConsumeQueues,
+        log: CommitLogReader,
+        dispatched: Callable[[], PhysicalOffset],
+        *,
+        clock: Clock,
+        auto_create: bool,
+        queues_default: int,
+    ) -> None:
+        """clock: judges the age of messages. auto_create: a topic that nobody has sent to yet is
+        empty rather than unknown.
+        """
+        self._topics = topics
+        self._queues = queues
+        self._log = log
+        self._dispatched = dispatched
+        self._auto_create = auto_create
+        self._queues_default = queues_default
+        self._visibility = Visibility(clock)
+        self._clock = clock
+
+    async def page(self, asked: ListRequest) -> dict[str, Any]:
+        """Some topics with their numbers of queues, by name."""
+
+        def exists(name: str) -> bool:
+            return name != STATE_TOPIC and self._topics.find(name) is not None
+
+        page = await page_of(list(self._topics.names()), exists, asked, self._clock)
+        topics = [topic for name in page.names if (topic := self._topics.find(name)) is not None]
+        return {
+            "topics": [
+                {
+                    "topic": topic.name,
+                    "queues": self._topics.queue_count(topic),
+                    "perm": topic.perm,
+                    "system": is_reserved(topic.name),
+                }
+                for topic in topics
+            ],
+            "next": page.next,
+        }
+
+    async def one(self, name: str) -> dict[str, Any]:
+        """One topic with the range of every queue. Raises UnknownTopic.
+
+        A topic may have more queues than are listed: ``queue_count`` says how many count from 0 on.
+        They are looked at with other requests in between.
+        """
+        topic = self._topics.get(name)
+        turns, ranges = Turns(self._clock, GiveWay()), []
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
+            ranges.append(self._range(topic, queue))
+        return self._described(topic, ranges)
+
+    def _described(self, topic: TopicConfig, ranges: list[dict[str, int]]) -> dict[str, Any]:
+        return {
+            "topic": topic.name,
+            "queues": ranges,
+            "queue_count": self._topics.queue_count(topic),
+            "perm": topic.perm,
+            "write_queues": topic.queues,
+            "system": is_reserved(topic.name),
+            "retention_ms": retention_of(topic),
+        }
+
+    async def put(self, name: str, value: object) -> None:
+        """Make or change a topic as a request's body says. Raises BadRequest, BadName.
+
+        retention_ms: how long messages are shown; 0 takes it back, and what it has hidden until
+        then stays hidden.
+        """
+        fields = known_fields(
+            table(value, "the request body"), {"queues", "perm", "retention_ms"}, ""
+        )
+        queues, perm = fields.get("queues"), fields.get("perm")
+        known = self._topics.find(name)
+        if queues is None:
+            queues = self._queues_default if known is None else max(known.queues, 1)
+        attributes, begins_at = NO_CHANGES, NOWHERE
+        retention = fields.get("retention_ms")
+        if retention is not None:
+            retention_ms = whole_number(retention, "retention_ms", 0, SHOWN_MS_MAX)
+            attributes = {RESERVE_TIME: str(retention_ms) if retention_ms else None}
+            if known is not None and retention_of(known) not in (None, retention_ms):
+                begins_at = await self._hidden_until_now(known)
+        await self._topics.create(
+            name,
+            whole_number(queues, "queues", 1, QUEUES_MAX),
+            perm=None if perm is None else whole_number(perm, "perm", 0, PERM_MAX),
+            attributes=attributes,
+            begins_at=begins_at,
+        )
+        if retention is not None:
+            await self._judge_anew(self._topics.get(name))
+
+    async def _judge_anew(self, topic: TopicConfig) -> None:
+        """The topic's own retention is another one now."""
+        self._visibility.forget(topic.name)
+        if retention_of(topic) is None:
+            return
+        turns = Turns(self._clock, GiveWay())
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
+            first = self._topics.min_offset(topic.name, queue)
+            self._visibility.begin(topic.name, queue, int(first))
+
+    async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
+        """Where each queue begins to be shown, of those of which something is hidden."""
+        found = {}
+        turns = Turns(self._clock, GiveWay())
+        for queue in self._topics.queue_numbers(topic):
+            if turns.over:
+                await turns.pass_on()
+            if first := self.floor(topic.name, queue):
+                found[queue] = int(first)
+        return found
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic. Raises UnknownTopic, BadName."""
+        await self._topics.delete(name)
+        self._visibility.forget(name)
+
+    def check_known(self, name: str) -> None:
+        """Raise UnknownTopic for a topic that is not there."""
+        self._topics.get(name)
+
+    def check_readable(self, name: str, queue: int, *, may_be_missing: bool = False) -> None:
+        """Raise UnknownTopic, UnknownQueue or NotPermitted unless the queue may be read.
+
+        may_be_missing: where sends make topics, a consumer may be there before the first of them.
+        """
+        if (
+            may_be_missing
+            and self._auto_create
+            and not is_reserved(name)
+            and self._topics.find(name) is None
+        ):
+            return
+        self._topics.for_reading(name, queue)
+
+    def tell_hidden(self, listener: Callable[[str, int, int, int], None]) -> None:
+        """Have listener told of what a topic's own retention hides, in the step in which it does:
+        topic, queue, and [first, end) of the messages."""
+        self._visibility.on_hidden = listener
+
+    def has_retention(self, name: str) -> bool:
+        """Whether the topic shows its messages for a time of its own."""
+        topic = self._topics.find(name)
+        return topic is not None and retention_of(topic) is not None
+
+    def any_has_retention(self) -> bool:
+        """Whether any topic does."""
+        return any(retention_of(topic) is not None for topic in self._topics.list(system=True))
+
+    def floor(self, name: str, queue: int) -> QueueOffset:
+        """Queue offset below which nothing is shown: what an earlier topic of the name held, and
+        what is older than the topic shows."""
+        floor = self._topics.min_offset(name, queue)
+        topic = self._topics.find(name)
+        retention_ms = None if topic is None else retention_of(topic)
+        if retention_ms is None:
+            return floor
+        if self._visibility.is_due(name, queue):
+            with self._queues.glance(name, queue) as reader:
+                self._visibility.look(
+                    reader,
+                    retention_ms,
+                    log_min=self._log.min_offset,
+                    dispatched=self._dispatched(),
+                )
+        return QueueOffset(max(floor, self._visibility.first(name, queue)))
+
+    def shown_from(self, name: str, queue: int) -> int | None:
+        """``floor``; None for a topic that does not exist."""
+        return None if self._topics.find(name) is None else int(self.floor(name, queue))
+
+    def is_shown(self, message: Record) -> bool:
+        """Whether a message belongs to a topic that exists, and not to an earlier one of it."""
+        first = self.shown_from(message.topic, message.queue_id)
+        return first is not None and message.queue_offset >= first
+
+    def offset_by_time(
+        self, name: str, queue: int, timestamp_ms: int, boundary: Boundary
+    ) -> dict[str, int]:
+        """The queue offset for a time, within what is shown."""
+        reader = self._queues.get(name, queue)
+        first, end = self._bounds_of(reader)
+        found = reader.offset_by_time(timestamp_ms, boundary, dispatched=self._dispatched())
+        return {"offset": min(max(found, first), end), "min_offset": first, "max_offset": end}
+
+    def _range(self, topic: TopicConfig, queue: int) -> dict[str, int]:
+        with self._queues.glance(topic.name, queue) as reader:
+            first, end = self._bounds_of(reader)
+        return {"queue": queue, "min_offset": first, "max_offset": end}
+
+    def _bounds_of(self, reader: ConsumeQueueReader) -> tuple[int, int]:
+        floor = self.floor(reader.topic, reader.queue)
+        # The minimum first: see shared.files.pull.get_message.
+        first = max(reader.min_offset(self._log.min_offset), floor)
+        return first, max(reader.max_offset(self._dispatched()), first)

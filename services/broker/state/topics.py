@@ -1,0 +1,528 @@
+"""Topics: which there are, how many queues each has, who may create one.
+
+A topic is a state record in the log; what is served is what the log has durably said. Besides those
+there are topics that only have queues in the store (RocketMQ serves such ones as well): they count
+as many queues as their highest queue number needs, until somebody creates them. A queue directory
+with a number that no topic is made with (``QUEUES_MAX``) does not count for the others: it can be
+read by its number, and is named in the log at the start.
+
+Deleting a topic keeps its next queue offsets as its min offsets: a topic of the same name made
+later goes on with them, and shows nothing of what was before (no queue offset is used twice,
+promise P5). Before: ``messages``, a send or a pull asks for its topic (write path, step
+3). After: ``append``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from services.broker.api.fields import check_name
+from services.broker.api.limits import QUEUES_LISTED_MAX, QUEUES_MAX
+from services.broker.state.name_locks import NameLocks
+from shared.state import records
+from shared.state.records import TopicConfig, TopicRecord
+from shared.state.state import BrokerState
+from tidemark.errors import (
+    BadName,
+    BadRequest,
+    NotPermitted,
+    NotServing,
+    UnknownQueue,
+    UnknownTopic,
+)
+from tidemark.formats.delay import TIMER_TOPIC
+from tidemark.formats.hashing import SCHEDULE_TOPIC
+from tidemark.formats.metadata_json import PERM_INHERIT, PERM_READ, PERM_WRITE
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+log = logging.getLogger(__name__)
+
+NAMES_SHOWN_MAX: Final = 20
+_PERM_MAX: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+RESERVED_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%LMQ%", "rmq_sys_", "RMQ_SYS_")
+RESERVED_NAMES: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+"""RocketMQ's system topics (docs/formats.md, section 15) that users neither make nor send to."""
+
+RESERVE_TIME: Final = "reserve.time"
+"""RocketMQ's attribute: how long [ms] a topic shows its messages."""
+
+T = TypeVar("T")
+
+NO_CHANGES: Final[Mapping[str, str | None]] = MappingProxyType({})
+NOWHERE: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+class StateLog(Protocol):
+    """Where state records go."""
+
+    async def append_state(self, body: bytes) -> PhysicalOffset:
+        """Append one state record; it is durable on return, however long that takes.
+
+        Raises what a send raises, but only if nothing was appended: a record that is in the log and
+        not in the state served would surface at the next start.
+
+        The log keeps its own ``BrokerState`` of what is appended, durable or not: that one, and not
+        the one served here, is what a snapshot at the start of a new file must say. Otherwise:
+        1. a topic's record is the last one of file 1, not yet flushed; 2. file 2 begins with a
+        snapshot without the topic; 3. both are flushed, the creation is answered; 4. the next
+        start reads from the snapshot, and the topic is gone.
+        """
+        ...
+
+
+class NextOffsets(Protocol):
+    """The table of next queue offsets (``queue_offsets.QueueOffsets``)."""
+
+    def next_of(self, queue: tuple[str, int]) -> QueueOffset:
+        """The number that the next message of this queue gets; 0 if it never had one."""
+        ...
+
+    def items(self) -> Iterable[tuple[tuple[str, int], QueueOffset]]:
+        """Every queue that ever had a message."""
+        ...
+
+
+class Put(NamedTuple):
+    """What ``create`` did."""
+
+    topic: TopicConfig
+    created: bool
+    """There was none before; False: it was changed, or was as asked already."""
+
+
+def check_user_name(name: str) -> str:
+    """A name that a user's topic may have. Raises BadName with the rule."""
+    check_name(name)
+    if is_reserved(name):
+        raise BadName(
+            f"topic {name!r} is reserved: system topics, and names that begin with "
+            f"{', '.join(RESERVED_PREFIXES)}. Nothing was changed or stored.",
+            "Choose another name.",
+            field="topic",
+            topic=name,
+        )
+    return name
+
+
+NOT_CONSUMED: Final = frozenset(
+    {
+        records.STATE_TOPIC,
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    }
+)
+"""Topics in which the store keeps what is its own, or not a message yet: no group reads them."""
+
+
+def check_consumed(name: str) -> None:
+    """Raise NotPermitted for a topic that no group reads."""
+    if name in NOT_CONSUMED:
+        raise NotPermitted(
+            f"topic {name!r} is what the broker keeps for itself: no group consumes it, so nobody "
+            "sends anything of it back. Nothing was changed.",
+            "Pull it, or use `tidemark store dump`, to look at it.",
+            topic=name,
+        )
+
+
+def is_reserved(name: str) -> bool:
+    """A topic of the store's own or of RocketMQ's: it can be read, not made or sent to."""
+    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
+
+
+class Topics:
+    """The topics of one broker. One loop uses it; changes are made one after another."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        log: StateLog,
+        next_offsets: NextOffsets,
+        *,
+        flushed: Callable[[], int],
+        queues_in_store: Iterable[tuple[str, int]] = (),
+        auto_create_queues: int | None = None,
+        always: Mapping[str, int] | None = None,
+        expired: Mapping[tuple[str, int], int] | None = None,
+        on_change: Callable[[str], None] = lambda topic: None,
+    ) -> None:
+        """state: as replayed from the log; from now on only this object changes it.
+
+        flushed: the durable mark that records carry. queues_in_store: (topic, queue) of every queue
+        that the store has, by its directories or its records. auto_create_queues: queues of a topic
+        that a send makes; None: sends make none. always: system topics, with their queues, that
+        exist without having been made: what is put there is found from the first message on.
+        expired: next queue offset of queues that hold nothing any more, by what the store has.
+        on_change: called with the topic's name after each durable change.
+        """
+        self._state = state
+        self._log = log
+        self._next_offsets = next_offsets
+        self._flushed = flushed
+        self._auto_create_queues = auto_create_queues
+        self._always = {
+            name: TopicConfig(name, queues, queues) for name, queues in (always or {}).items()
+        }
+        self._expired = dict(expired or {})
+        self._on_change = on_change
+        self._changing = NameLocks()
+        self._deleting: set[str] = set()
+        """Topics whose deletion is being recorded: they take no messages."""
+        self._running: set[asyncio.Task[object]] = set()
+        self._queues_in_store: dict[str, int] = {}
+        """Topic → queues that the numbers below QUEUES_MAX need."""
+        self._beyond: dict[str, list[int]] = {}
+        """Topic → numbers from there on, ascending; of most topics there are none."""
+        for name, queue in sorted(queues_in_store):
+            if queue < QUEUES_MAX:
+                self._queues_in_store[name] = queue + 1
+            else:
+                self._queues_in_store.setdefault(name, 1)
+                self._beyond.setdefault(name, []).append(queue)
+        self._name_beyond()
+
+    def _name_beyond(self) -> None:
+        for name, numbers in self._beyond.items():
+            topic = self._state.topics.get(name)
+            strays = [queue for queue in numbers if topic is None or queue >= topic.queue_count]
+            if strays:
+                log.warning(
+                    "a topic has queues with numbers that no topic is made with; they can be read",
+                    extra={
+                        "event": "queue-numbers",
+                        "topic": name,
+                        "queues": strays[:NAMES_SHOWN_MAX],
+                        "count": len(strays),
+                        "limit": QUEUES_MAX,
+                    },
+                )
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def find(self, name: str) -> TopicConfig | None:
+        """The topic as it is served; None if there is none, or none any more."""
+        topic = self._state.topics.get(name)
+        if topic is not None:
+            return topic
+        queues = self._queues_in_store.get(name)
+        if queues is None or name in self._state.deleted:
+            return self._always.get(name)
+        return TopicConfig(name, queues, queues)
+
+    def get(self, name: str) -> TopicConfig:
+        """``find``. Raises BadName, UnknownTopic (names some that exist)."""
+        topic = self.find(check_name(name))
+        if topic is None:
+            raise self._unknown(name)
+        return topic
+
+    def list(self, *, system: bool = False) -> list[TopicConfig]:
+        """All topics by name; system: RocketMQ's and our own too."""
+        names = {*self._state.topics, *self._queues_in_store, *filter(self._is_used, self._always)}
+        found = (self.find(name) for name in sorted(names) if system or not is_reserved(name))
+        return [topic for topic in found if topic is not None]
+
+    def names(self) -> Iterator[str]:
+        """The topics of ``list``, system ones too, in no order and some twice, deleted ones among
+        them; to be used up before an await."""
+        return itertools.chain(
+            self._state.topics, self._queues_in_store, filter(self._is_used, self._always)
+        )
+
+    def _is_used(self, name: str) -> bool:
+        """Whether a system topic, which exists without having been made, ever had a message."""
+        queues = range(self._always[name].queues)
+        return any(self._next_offsets.next_of((name, queue)) > 0 for queue in queues)
+
+    def queue_count(self, topic: TopicConfig) -> int:
+        """Queues from 0 on that can be read: those the store holds count, even if no longer
+        configured, but none with a number from QUEUES_MAX on."""
+        return max(topic.queue_count, self._queues_in_store.get(topic.name, 0))
+
+    def queue_numbers(self, topic: TopicConfig) -> Sequence[int]:
+        """The queues that can be read, ascending; at most QUEUES_LISTED_MAX of them."""
+        count = self.queue_count(topic)
+        beyond = (queue for queue in self._beyond.get(topic.name, ()) if queue >= count)
+        return tuple(itertools.islice(itertools.chain(range(count), beyond), QUEUES_LISTED_MAX))
+
+    def min_offset(self, name: str, queue: int) -> QueueOffset:
+        """Queue offsets below must not be shown, from before the topic was deleted; or they have
+        expired, with every record of the queue, so that nothing but the state tells of them."""
+        topic = self._state.topics.get(name)
+        deleted = topic.min_offsets.get(queue, 0) if topic else 0
+        return QueueOffset(max(deleted, self._expired.get((name, queue), 0)))
+
+    def for_reading(self, name: str, queue: int) -> TopicConfig:
+        """The topic, if this queue of it may be read.
+
+        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted.
+        """
+        topic = self.get(name)
+        if not topic.is_readable:
+            raise _not_permitted(topic, "cannot be read", "4 (read)")
+        count = self.queue_count(topic)
+        if not 0 <= queue < count and queue not in self._beyond.get(name, ()):
+            raise _unknown_queue(topic, queue, count)
+        return topic
+
+    async def for_sending(self, name: str, queue: int | None = None) -> TopicConfig:
+        """The topic, if it may be sent to; made now if sends may make topics.
+
+        Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, NotServing (it is being deleted),
+        and what a send raises.
+        """
+        topic = self._state.topics.get(name)
+        if name in self._deleting:
+            raise _being_deleted(name)
+        if topic is None or is_reserved(name):
+            check_user_name(name)
+            topic = self.find(name)
+        if topic is None:
+            if self._auto_create_queues is None:
+                raise self._unknown(name)
+            queues = self._auto_create_queues
+            put = await self._finish(self._put(name, queues, only_if_missing=True))
+            topic = put.topic
+        if not topic.is_writable:
+            raise _not_permitted(topic, "takes no messages", "2 (write)")
+        if queue is not None and not 0 <= queue < topic.queues:
+            raise _unknown_queue(topic, queue, topic.queues)
+        return topic
+
+    def sendable(self, name: str) -> TopicConfig:
+        """The topic, if it may be sent to in this step of the loop; also one of the broker's own.
+
+        Raises BadName, UnknownTopic, NotPermitted, NotServing (it is being deleted).
+        """
+        if name in self._deleting:
+            raise _being_deleted(name)
+        topic = self.get(name)
+        if not topic.is_writable:
+            raise _not_permitted(topic, "takes no messages", "2 (write)")
+        return topic
+
+    # -- changing ------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str,
+        queues: int,
+        *,
+        perm: int | None = None,
+        attributes: Mapping[str, str | None] = NO_CHANGES,
+        begins_at: Mapping[int, int] = NOWHERE,
+    ) -> Put:
+        """Make a topic, or change one; durable on return. The same again changes nothing.
+
+        Fewer queues than before: new messages use fewer, the others can still be read. attributes:
+        those that change, None removes one. begins_at: queue → queue offset below which nothing
+        more is shown, for ever. Raises BadName, BadRequest, and what a send raises.
+        """
+        check_user_name(name)
+        if not 1 <= queues <= QUEUES_MAX:
+            raise BadRequest(
+                f"queues must be from 1 to {QUEUES_MAX}, not {queues}.", field="queues"
+            )
+        if perm is not None and not 0 <= perm <= _PERM_MAX:
+            raise BadRequest(
+                f"perm must be from 0 to {_PERM_MAX} (4 read, 2 write, 1 inherit), not {perm}.",
+                field="perm",
+            )
+        return await self._finish(
+            self._put(name, queues, perm=perm, attributes=attributes, begins_at=begins_at)
+        )
+
+    async def ensure_system(self, name: str, queues: int) -> TopicConfig:
+        """A topic that the broker itself needs, made with so many queues if there is none.
+
+        Durable on return. Raises BadName, and what a send raises.
+        """
+        topic = self.find(check_name(name))
+        if topic is not None:
+            return topic
+        return (await self._finish(self._put(name, queues, only_if_missing=True))).topic
+
+    async def delete(self, name: str) -> TopicConfig:
+        """Delete a topic; durable on return. Its messages expire with the log.
+
+        Raises BadName, UnknownTopic, and what a send raises.
+        """
+        check_user_name(name)
+        return await self._finish(self._delete(name))
+
+    async def delete_system(self, name: str) -> None:
+        """Delete a topic of the broker's own if there is one; like ``delete``."""
+        if self._state.topics.get(name) is not None:
+            await self._finish(self._delete(name))
+
+    def adopt(self, state: BrokerState, foreign: Iterable[TopicConfig]) -> int:
+        """Make the topics of a state those that RocketMQ left; return how many that changes.
+
+        state: a copy of the served one, not served yet. What the store has of a topic that
+        RocketMQ deleted stays hidden, like behind a deletion of ours.
+        """
+        theirs = {topic.name: topic for topic in foreign}
+        changed = 0
+        for topic in theirs.values():
+            known = state.find(topic.name)
+            kept = topic._replace(min_offsets=known.min_offsets if known else {})
+            if known != kept:
+                state.apply(TopicRecord(self._flushed(), kept))
+                changed += 1
+        for topic in list(state.topics.values()):
+            if topic.name not in theirs:
+                offsets = self._offsets_now(topic)
+                gone = topic._replace(deleted=True, min_offsets=offsets)
+                state.apply(TopicRecord(self._flushed(), gone))
+                changed += 1
+        return changed
+
+    async def _finish(self, change: Coroutine[object, object, T]) -> T:
+        """Run a change to its end, even if the caller is cancelled meanwhile.
+
+        Otherwise: 1. a deletion's record is appended; 2. the client hangs up, the request is
+        cancelled; 3. the topic is still served and takes messages; 4. the next start replays the
+        record, and the topic is gone with them.
+        """
+        task = asyncio.ensure_future(change)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also when the caller is gone
+
+    async def _delete(self, name: str) -> TopicConfig:
+        async with self._changing.holding(name):
+            topic = self.get(name)
+            # No messages from here on. Otherwise: 1. the next queue offsets are noted; 2. the
+            # record waits for the disk; 3. a message is stored behind them and acked; 4. the
+            # deletion is answered; 5. the topic is made again, and shows the message.
+            self._deleting.add(name)
+            try:
+                while True:
+                    gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
+                    await self._record(gone)
+                    # Copies of delayed messages are not sends: some may have been appended
+                    # meanwhile. Once the record is applied no more are made.
+                    if self._offsets_now(topic) == gone.min_offsets:
+                        break
+            finally:
+                self._deleting.discard(name)
+        return gone
+
+    async def _put(
+        self,
+        name: str,
+        queues: int,
+        *,
+        perm: int | None = None,
+        only_if_missing: bool = False,
+        attributes: Mapping[str, str | None] = NO_CHANGES,
+        begins_at: Mapping[int, int] = NOWHERE,
+    ) -> Put:
+        async with self._changing.holding(name):
+            # Looked for again: another request may have made it while this one waited.
+            before = self.find(name)
+            if before is not None and only_if_missing:
+                return Put(before, created=False)
+            known = self._state.find(name)
+            wanted = TopicConfig(name, queues, queues) if before is None else before
+            begins = dict(known.min_offsets) if known else {}
+            for queue, offset in begins_at.items():
+                if offset > begins.get(queue, 0):
+                    begins[queue] = offset
+            changed = {**wanted.attributes, **attributes}
+            wanted = wanted._replace(
+                queues=queues,
+                read_queues=max(queues, wanted.read_queues),
+                perm=wanted.perm if perm is None else perm,
+                attributes={key: value for key, value in changed.items() if value is not None},
+                min_offsets=begins,
+            )
+            if wanted != self._state.topics.get(name):
+                await self._record(wanted)
+            return Put(wanted, created=before is None)
+
+    async def _record(self, topic: TopicConfig) -> None:
+        body = records.encode_topic(TopicRecord(self._flushed(), topic))
+        await self._log.append_state(body)
+        self._state.apply(records.decode(body))
+        self._on_change(topic.name)
+
+    def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
+        """Queue -> where a later topic of this name goes on; queues that had nothing left out."""
+        known = dict(topic.min_offsets)
+        numbers = self.queue_numbers(topic)
+        if len(numbers) == QUEUES_LISTED_MAX:
+            # There may be any number: RocketMQ's file says so. Those that had messages are few.
+            numbers = [
+                queue for (name, queue), _ in self._next_offsets.items() if name == topic.name
+            ]
+        for queue in numbers:
+            offset = self._next_offsets.next_of((topic.name, queue))
+            if offset:
+                known[queue] = offset
+        return known
+
+    def _unknown(self, name: str) -> UnknownTopic:
+        names = {*self._state.topics, *self._queues_in_store} - self._state.deleted.keys()
+        count = len(names) - sum(map(is_reserved, names))
+        existing = heapq.nsmallest(
+            NAMES_SHOWN_MAX, (each for each in names if not is_reserved(each))
+        )
+        shown = ", ".join(existing) or "none"
+        more = f" and {count - NAMES_SHOWN_MAX} more" * (count > NAMES_SHOWN_MAX)
+        return UnknownTopic(
+            f"there is no topic {name!r}; topics: {shown}{more}.",
+            f"Create it: PUT /v1/topics/{name} with a number of queues, "
+            f"or `tidemark topic create {name}`.",
+            topic=name,
+            topics=existing,
+        )
+
+
+def _being_deleted(name: str) -> NotServing:
+    return NotServing(
+        f"topic {name!r} is being deleted. Nothing was stored.",
+        "Try again: then it is deleted, or its deletion has failed.",
+        topic=name,
+    )
+
+
+def _unknown_queue(topic: TopicConfig, queue: int, count: int) -> UnknownQueue:
+    exist = f"0 to {count - 1}" if count else "none"
+    return UnknownQueue(
+        f"topic {topic.name!r} has no queue {queue}; queues: {exist}.",
+        topic=topic.name,
+        queue=queue,
+        queues=count,
+    )
+
+
+def _not_permitted(topic: TopicConfig, what: str, bit: str) -> NotPermitted:
+    return NotPermitted(
+        f"topic {topic.name!r} {what}: its perm {topic.perm} lacks {bit}.",
+        f'PUT /v1/topics/{topic.name} with "perm": 6 allows reading and sending.',
+        topic=topic.name,
+        perm=topic.perm,
+    )

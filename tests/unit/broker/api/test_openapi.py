@@ -1,0 +1,113 @@
+"""The document and the routes name the same calls, parameters and fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jsonschema_rs import Draft202012Validator
+
+from services.broker.api import api_document, openapi
+from services.broker.api.http_api import Api
+from services.broker.api.messages import _MESSAGE_FIELDS, Rules
+from services.broker.api.pools import KINDS
+from services.broker.gate import Gate
+from services.broker.log.unique_ids import UniqueIds
+from services.broker.metrics import BrokerMetrics
+from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
+from shared.runtime.health import Health
+from tidemark.formats.hosts import Host
+
+RULES = Rules(message_size_max=1000, record_crc=True)
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    return api_document.document(version="1", rules=RULES, request_size_max=1000)
+
+
+def test_every_route_is_described_and_everything_described_is_a_route(
+    document: dict[str, Any],
+) -> None:
+    clock = SystemClock()
+    api = Api(
+        Gate(Health(clock)),
+        RULES,
+        clock,
+        BrokerMetrics(Registry("broker")),
+        UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
+        request_size_max=1000,
+        waiting_bytes_max=1000,
+        read_timeout_s=1.0,
+        delay_levels_ms=(1000,),
+        version="1",
+    )
+    routes = {
+        (route.method.lower(), route.resource.canonical)
+        for route in api.app.router.routes()
+        if route.resource is not None
+    }
+    described = {(method, path) for path, calls in document["paths"].items() for method in calls}
+    assert routes == described
+    assert {resource.name for resource in api.app.router.named_resources().values()} == set(KINDS)
+
+
+def test_the_fields_of_a_message_are_those_that_are_parsed(document: dict[str, Any]) -> None:
+    schema = document["components"]["schemas"]["NewMessage"]
+    assert set(schema["properties"]) == _MESSAGE_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/v1/topics/{topic}/queues/{queue}/messages", openapi.PULL_PARAMETERS),
+        ("/v1/topics/{topic}/queues/{queue}/offset", openapi.OFFSET_PARAMETERS),
+        ("/v1/topics/{topic}/messages", openapi.QUERY_PARAMETERS),
+    ],
+)
+def test_the_parameters_of_a_query_are_those_that_are_read(
+    document: dict[str, Any], path: str, known: frozenset[str]
+) -> None:
+    parameters = document["paths"][path]["get"]["parameters"]
+    assert {each["name"] for each in parameters if each["in"] == "query"} == known
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    found: list[str] = []
+
+    def walk(value: object) -> None:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                found.append(value["$ref"])
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk(document)
+    assert {reference.rpartition("/")[2] for reference in found} <= set(
+        document["components"]["schemas"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        ("Nack", {"message_id": "0" * 32}),
+        ("Commit", {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}),
+    ],
+)
+def test_a_member_and_its_generation_are_named_together(
+    document: dict[str, Any], schema: str, fields: dict[str, Any]
+) -> None:
+    wanted = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    validator = Draft202012Validator(wanted)
+    both: dict[str, Any] = {"member": "m1", "generation": 1}
+    assert validator.is_valid({**fields, **both})
+    assert validator.is_valid(fields)
+    assert validator.is_valid({**fields, **dict.fromkeys(both)})
+    for name, value in both.items():
+        assert not validator.is_valid({**fields, name: value})
+        assert not validator.is_valid({**fields, **dict.fromkeys(both), name: value})

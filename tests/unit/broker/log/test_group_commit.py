@@ -1,0 +1,99 @@
+"""Which waiting sends a flushed offset releases."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
+from tidemark.offsets import PhysicalOffset
+
+
+def test_one_flush_releases_everybody_below_it_and_nobody_above() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    for end, name in ((100, "a"), (200, "b"), (300, "c")):
+        assert line.join(PhysicalOffset(end), name)
+    assert line.advance(PhysicalOffset(199)) == ["a"]
+    assert line.advance(PhysicalOffset(300)) == ["b", "c"]
+    assert len(line.places) == 0
+
+
+def test_who_comes_after_the_flush_does_not_wait() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(500))
+    assert not line.join(PhysicalOffset(500), "there already")
+    assert line.join(PhysicalOffset(501), "one byte more")
+
+
+def test_two_flushes_that_report_out_of_order_do_not_step_back() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line.advance(PhysicalOffset(200))
+    assert line.advance(PhysicalOffset(100)) == []
+    assert line.durable == 200
+
+
+def test_who_runs_out_of_time_leaves_the_line_and_the_others_stay_in_order() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    assert line.next_deadline == NO_DEADLINE
+    for end, name, deadline in ((100, "a", 9.0), (200, "b", 2.0), (300, "c", NO_DEADLINE)):
+        line.join(PhysicalOffset(end), name, deadline)
+    assert line.next_deadline == 2.0
+    assert line.expire(1.9) == []
+    assert line.expire(2.0) == ["b"]
+    assert line.next_deadline == 9.0
+    assert line.advance(PhysicalOffset(300)) == ["a", "c"]
+    assert line.expire(99.0) == []
+    assert line.next_deadline == NO_DEADLINE
+
+
+def test_who_joins_late_stands_behind_those_who_have_appended_since() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line.join(PhysicalOffset(200), "in time")
+    assert line.join(PhysicalOffset(100), "late")
+    assert line.advance(PhysicalOffset(199)) == []
+    assert line.advance(PhysicalOffset(200)) == ["in time", "late"]
+
+
+def test_a_dissolved_line_released_nobody() -> None:
+    line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
+    line.join(PhysicalOffset(10), "a")
+    assert line.dissolve() == ["a"]
+    assert line.advance(PhysicalOffset(10)) == []
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "flush", "time"]), st.integers(0, 50)), max_size=60
+)
+
+
+@given(STEPS)
+def test_nobody_is_released_early_forgotten_or_twice(steps: list[tuple[str, int]]) -> None:
+    """Each step appends some bytes, or flushes some of what is there, or lets time pass."""
+    line: GroupCommit[int] = GroupCommit(PhysicalOffset(0))
+    end = durable = 0
+    now = 0.0
+    left: list[int] = []
+    joined: dict[int, float] = {}
+    for step, amount in steps:
+        match step:
+            case "append":
+                end += amount
+                deadline = now + amount if amount % 2 else NO_DEADLINE
+                if line.join(PhysicalOffset(end), end, deadline):
+                    joined[end] = min(deadline, joined.get(end, NO_DEADLINE))
+                    left.append(end)
+                else:
+                    assert end <= durable
+            case "flush":
+                durable = min(end, durable + amount)
+                got = line.advance(PhysicalOffset(durable))
+                assert got == [each for each in left if each <= durable]
+                left = [each for each in left if each > durable]
+            case _:
+                now += amount
+                late = line.expire(now)
+                assert line.next_deadline > now
+                for each in late:
+                    left.remove(each)
+                assert all(joined[each] <= now for each in late)
+    assert len(line.places) == len(left)
+    assert line.advance(PhysicalOffset(end)) == left

@@ -1,0 +1,243 @@
+"""Topics as the API shows them: the range of every queue, whoever else reads."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.read.topic_views import TopicViews
+from services.broker.retention.retention import SHOWN_MS_MAX
+from services.broker.retention.visibility import retention_of
+from services.broker.state.topics import Topics
+from shared.files.commit_log import CommitLogReader
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.queue_math import Boundary
+from shared.runtime.give_way import SLICE_S
+from shared.state.records import TopicConfig, TopicRecord
+from shared.state.state import BrokerState
+from tests.support.small_store import FIRST_MS, SmallStore
+from tidemark.errors import BadRequest
+from tidemark.offsets import PhysicalOffset
+
+
+class NoDisk:
+    """State records are durable at once."""
+
+    async def append_state(self, body: bytes) -> PhysicalOffset:
+        return PhysicalOffset(0)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def wall_ms(self) -> int:
+        return FIRST_MS + int(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def boot_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+
+QUEUES = 192
+
+
+class Views:
+    def __init__(self, root: Path) -> None:
+        self.small = SmallStore(root)
+        self.clock = HandClock()
+        for queue in (0, 1, 1, QUEUES - 1):
+            self.small.put("orders", queue)
+        self.small.flush()
+        self.small.dispatch()
+        state = BrokerState()
+        state.apply(TopicRecord(0, TopicConfig("orders", QUEUES, QUEUES)))
+        self.reader = CommitLogReader(self.small.store, self.small.positions)
+        self.queues = ConsumeQueues(self.small.store, self.reader)
+        self.topics = topics = Topics(state, NoDisk(), QueueOffsets({}), flushed=lambda: 0)
+        self.views = TopicViews(
+            topics,
+            self.queues,
+            self.reader,
+            lambda: self.small.end,
+            clock=self.clock,
+            auto_create=False,
+            queues_default=1,
+        )
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Views]:
+    views = Views(tmp_path / "store")
+    yield views
+    views.queues.forget()
+    views.reader.close()
+    views.small.close()
+
+
+async def test_a_topic_lists_the_range_of_every_queue(made: Views) -> None:
+    shown = await made.views.one("orders")
+    ends = {each["queue"]: each["max_offset"] for each in shown["queues"]}
+    assert ends == {**dict.fromkeys(range(QUEUES), 0), 0: 1, 1: 2, QUEUES - 1: 1}
+    assert shown["queue_count"] == shown["write_queues"] == QUEUES
+
+
+async def test_looking_at_every_queue_keeps_no_reader_and_closes_none(made: Views) -> None:
+    kept = made.queues.get("orders", 1)
+    await made.views.one("orders")
+    assert made.queues.get("orders", 1) is kept
+    assert kept.max_offset(made.small.end) == 2
+    with made.queues.glance("orders", 1) as reader:
+        assert reader is kept
+    with made.queues.glance("orders", 0) as reader:
+        assert reader.max_offset(made.small.end) == 1
+    with made.queues.glance("orders", 0) as again:
+        assert again is not reader
+
+
+async def test_a_topic_of_many_queues_lets_other_requests_in_between(
+    made: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 queues at a time took the loop for 6 ms, in each of the turns that a send takes."""
+    turns, ticks = 0, itertools.count()
+    monkeypatch.setattr(made.clock, "monotonic", lambda: next(ticks) * SLICE_S / 8)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    before = turns
+    await made.views.one("orders")
+    assert turns - before >= QUEUES // 8
+    counting.cancel()
+
+
+# -- a topic's own retention -----------------------------------------------------------------------
+
+
+def put_each_second(made: Views, count: int) -> None:
+    """Messages of queue 2, one each second from the clock's beginning on."""
+    for second in range(count):
+        made.small.put("orders", 2, at_ms=FIRST_MS + second * 1000)
+    made.small.flush()
+    made.small.dispatch()
+
+
+async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    assert made.views.floor("orders", 2) == 6
+    assert made.views.shown_from("orders", 2) == 6
+    shown = await made.views.one("orders")
+    assert shown["retention_ms"] == 3000
+    assert shown["queues"][2] == {"queue": 2, "min_offset": 6, "max_offset": 10}
+    found = made.views.offset_by_time("orders", 2, FIRST_MS, Boundary.LOWER)
+    assert found == {"offset": 6, "min_offset": 6, "max_offset": 10}
+    message = made.reader.record(
+        PhysicalOffset(made.small.units[-5][3].physical_offset), made.small.end
+    )
+    assert message is not None
+    assert message.queue_offset == 5
+    assert not made.views.is_shown(message)
+
+
+async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_back(
+    made: Views,
+) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    assert made.views.floor("orders", 2) == 6
+    made.clock.seconds = 9.9
+    assert made.views.floor("orders", 2) == 6
+    made.clock.seconds = 10.5
+    assert made.views.floor("orders", 2) == 8
+    made.clock.wall_ms = lambda: FIRST_MS  # type: ignore[method-assign]
+    made.clock.seconds = 12.0
+    assert made.views.floor("orders", 2) == 8
+
+
+async def test_what_is_hidden_is_told_once_and_in_that_step(made: Views) -> None:
+    told: list[tuple[str, int, int, int]] = []
+    made.views.tell_hidden(lambda *what: told.append(what))
+    put_each_second(made, 10)
+    made.clock.seconds = 5.0
+    await made.views.put("orders", {"retention_ms": 3000})
+    assert made.views.has_retention("orders")
+    assert made.views.any_has_retention()
+    made.views.floor("orders", 2)
+    made.views.floor("orders", 2)
+    made.clock.seconds = 9.0
+    made.views.floor("orders", 2)
+    assert told == [("orders", 2, 0, 2), ("orders", 2, 2, 6)]
+
+
+async def test_what_was_hidden_before_a_start_is_not_told_again(made: Views) -> None:
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    after_start = TopicViews(
+        made.topics,
+        made.queues,
+        made.reader,
+        lambda: made.small.end,
+        clock=made.clock,
+        auto_create=False,
+        queues_default=1,
+    )
+    told: list[tuple[str, int, int, int]] = []
+    after_start.tell_hidden(lambda *what: told.append(what))
+    assert after_start.floor("orders", 2) == 6
+    made.clock.seconds = 10.0
+    assert after_start.floor("orders", 2) == 7
+    assert told == [("orders", 2, 6, 7)]
+
+
+async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
+    put_each_second(made, 4)
+    await made.views.put("orders", {"retention_ms": 1000})
+    made.clock.seconds = 100.0
+    assert made.views.floor("orders", 2) == 4
+    made.small.put("orders", 2, at_ms=FIRST_MS + 100_000)
+    made.small.flush()
+    made.small.dispatch()
+    made.clock.seconds = 101.0
+    assert made.views.floor("orders", 2) == 4
+
+
+async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
+    """Also after a restart: where the queues began is in the topic's record."""
+    put_each_second(made, 10)
+    await made.views.put("orders", {"retention_ms": 3000})
+    made.clock.seconds = 9.0
+    for retention_ms in (600_000, 0):
+        await made.views.put("orders", {"retention_ms": retention_ms})
+        assert made.views.floor("orders", 2) == 6
+    topic = made.topics.get("orders")
+    assert dict(topic.min_offsets)[2] == 6
+    assert "reserve.time" not in topic.attributes
+    assert (await made.views.one("orders"))["retention_ms"] is None
+
+
+@pytest.mark.parametrize("value", [-1, True, "1h", SHOWN_MS_MAX + 1, 1.5])
+async def test_a_retention_is_a_whole_number_of_milliseconds(made: Views, value: object) -> None:
+    with pytest.raises(BadRequest, match="retention_ms"):
+        await made.views.put("orders", {"retention_ms": value})
+
+
+async def test_what_rocketmq_wrote_in_its_own_unit_of_none_is_no_retention(made: Views) -> None:
+    for text in ("-1", "", "3d", "0", "9" * 30):
+        topic = TopicConfig("orders", 1, 1, attributes={"reserve.time": text})
+        assert retention_of(topic) is None
