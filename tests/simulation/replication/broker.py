@@ -47,7 +47,7 @@ from tests.simulation.replication.process import Process
 from tests.simulation.replication.send_rules import Asked
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.violation import Violation
-from tidemark.errors import AckTimeout, CorruptRecord, DamagedFile, TidemarkError
+from tidemark.errors import AckTimeout, CorruptRecord, DamagedFile, SwitchingOver, TidemarkError
 from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -438,6 +438,8 @@ class Broker(Service):
             anywhere = self._random.random() < 0.5
             try:
                 self._gate.check_reads(anywhere=anywhere)
+            except SwitchingOver as error:
+                raise Violation(f"{self.machine.name} refuses to read: {error}") from None
             except TidemarkError:
                 continue
             epoch = self.epoch

@@ -216,6 +216,10 @@ class Copying(Trying):
                 group.cut_power(slave)
                 group.boot(slave)
             self._must_move_from(master, FOUND_MS, f"the record at {place.start} is damaged there")
+        for name in group.machines:
+            service = group.ha_of(name)
+            if service is not None:
+                service.check_log_again()
         self._until(lambda: self._world.state_of(master.name).startswith("halted"), AGAIN_MS)
         self._copy_anew(master)
         history.damaged.clear()

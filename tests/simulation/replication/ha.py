@@ -126,6 +126,7 @@ class Ha(Service):
         """What the lease showed and the disk does not know, and since when."""
         self.views: LogViews | None = None
         self._carrier: Carrier | None = None
+        self._disk: ReplicaDisk | None = None
         process.on_end.append(lambda: network.ended(self))
 
     # -- what others do with it ------------------------------------------------------------
@@ -146,6 +147,11 @@ class Ha(Service):
     def holder(self) -> Holder:
         """Who it is as a holder of the lease."""
         return Holder(self.node, self.proves, self.setup.process)
+
+    def check_log_again(self) -> None:
+        """The thread that checks the log begins its next pass, however long it would rest."""
+        if self._disk is not None:
+            self._disk._wake.set()
 
     def ask_to_end(self) -> None:
         """SIGTERM: before it ends, another node takes over, and no sender waits for this one."""
@@ -274,7 +280,7 @@ class Ha(Service):
         positions = held.positions
         self.views = LogViews(held.directory, positions)
         self.probes.positions = positions
-        disk = ReplicaDisk(held, self._happen_soon, self._crashed)
+        disk = self._disk = ReplicaDisk(held, self._happen_soon, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
         carrier = self._carrier = Carrier(

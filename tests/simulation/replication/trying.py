@@ -13,6 +13,7 @@ from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
+from tidemark.formats.checkpoint import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
@@ -58,6 +59,15 @@ class Trying:
         if not self._until(lambda: not any(map(self._all_said, self._group.machines)), CALM_MS):
             alarms = {name: self._all_said(name) for name in self._group.machines}
             raise Violation(f"all is whole for {CALM_MS} ms, and these alarms stay: {alarms}")
+        if not self._until(lambda: not any(map(self._troubles, self._group.machines)), CALM_MS):
+            troubles = {name: self._troubles(name) for name in self._group.machines}
+            raise Violation(f"all is whole for {CALM_MS} ms, and these troubles stay: {troubles}")
+
+    def _troubles(self, name: str) -> dict[str, int]:
+        """What broker and reput of a node publish that hinders them."""
+        slots = (Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE)
+        found = {slot.name: self._group.machines[name].slot(slot) for slot in slots}
+        return {slot: trouble for slot, trouble in found.items() if trouble}
 
     def _order(self, name: str, arguments: dict[str, str]) -> None:
         """Give the master an order, which succeeds."""
