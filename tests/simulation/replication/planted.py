@@ -39,11 +39,11 @@ REPLACED: Final = (Fault.DELETE_LEASE, Fault.NEW_VOLUME)
 
 FAULTS: Final[dict[str, Planted]] = {
     "added-member-not-waited-for": Planted(
-        acks.added_member_not_waited_for, "A: |may be in the published set", 10
+        acks.added_member_not_waited_for, "A: |may be in the published set|lacks some of the", 0
     ),
-    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: ", 0),
+    "quorum-instead-of-set": Planted(acks.quorum_instead_of_set, "A: |lacks some of the", 0),
     "acks-of-an-old-epoch-counted": Planted(
-        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 108, LINKS
+        acks.acks_of_an_old_epoch_counted, "A: |B: |counts that", 3, LINKS
     ),
     "ends-of-hello-counted": Planted(acks.ends_of_hello_counted, "A: |B: |counts that", 3, LINKS),
     "unsynced-bytes-acknowledged": Planted(
@@ -55,7 +55,9 @@ FAULTS: Final[dict[str, Planted]] = {
     "term-confirms-its-whole-log": Planted(
         acks.term_confirms_its_whole_log, "A: |does not serve yet", 0
     ),
-    "shrunk-without-compare-and-set": Planted(acks.shrunk_without_compare_and_set, "A: ", 0),
+    "shrunk-without-compare-and-set": Planted(
+        acks.shrunk_without_compare_and_set, "A: |may be in the published set", 0
+    ),
     "shrunk-before-it-is-confirmed": Planted(
         acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
     ),
@@ -63,13 +65,13 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table|lacks some of the", 2
     ),
     "no-growth-before-the-epoch-is-open": Planted(
-        acks.no_growth_before_the_epoch_is_open, "healed for", 14
+        acks.no_growth_before_the_epoch_is_open, "healed for", 3
     ),
     "two-incarnations-of-a-node": Planted(
         acks.two_incarnations_of_a_node, "two incarnations of one node", 14
     ),
     "promotion-of-a-non-member": Planted(
-        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 1
+        logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 15
     ),
     "candidate-removed-as-the-old-holder": Planted(
         logs.candidate_removed_as_the_old_holder,
@@ -83,16 +85,19 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 13
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 1
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        4,
+        0,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(
-        logs.table_cut_only_with_bytes, "healed for|has no connection", 11, TABLES
+        logs.table_cut_only_with_bytes,
+        "healed for|has no connection|closes a link, for epoch",
+        6,
+        TABLES,
     ),
     "no-entry-for-an-empty-term": Planted(
         logs.no_entry_for_an_empty_term,
@@ -104,10 +109,10 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.log_taken_before_byte_0_is_free, "without byte 0", 0
     ),
     "deadline-kept-over-a-reboot": Planted(
-        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 2
+        logs.deadline_kept_over_a_reboot, "E: |acknowledges|grants epoch", 3
     ),
     "byte-0-before-the-flush-ended": Planted(
-        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 2, FLUSHES
+        shells.BYTE_0_BEFORE_THE_FLUSH_ENDED, "publishes FLUSHED .* without byte 0", 3, FLUSHES
     ),
     "byte-0-before-serving-epoch-is-cleared": Planted(
         shells.BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED, "and still serves epoch", 2
@@ -119,12 +124,12 @@ FAULTS: Final[dict[str, Planted]] = {
         shells.GRANT_NOT_LOOKED_AT_WITH_BYTE_0, "before it took byte 0", 0
     ),
     "silent-broker-renewed": Planted(
-        shells.SILENT_BROKER_RENEWED, "its broker is silent", 10, SILENCE
+        shells.SILENT_BROKER_RENEWED, "its broker is silent", 4, SILENCE
     ),
     "released-before-the-target-has-the-end": Planted(
-        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 13, SWITCHES
+        shells.RELEASED_BEFORE_THE_TARGET_HAS_THE_END, "whose disk lacks some of", 6, SWITCHES
     ),
     "promise-of-a-replaced-volume": Planted(
-        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 28, REPLACED
+        shells.PROMISE_OF_A_REPLACED_VOLUME, "has not promised", 20, REPLACED
     ),
 }
