@@ -1,7 +1,8 @@
-"""Fault drills: a group of real processes under load, one fault after another, and a judgement.
+"""Fault drills: a replicated group of real processes under load, one fault after another, and
+checks.
 
-``python -m drills --list`` names them, ``tidemark drill NAME`` runs them. Numbered
-messages go in, every answer and every message that a consumer saw is written down (``ledger``),
-and what the log of the last master holds afterwards decides (``checker``). Each node may live in a
-network namespace of its own, in which it can be cut off from others (``namespaces``).
+``python -m drills --list`` lists the drills, ``tidemark drill NAME`` runs them. The workload sends
+numbered messages. ``ledger`` records every response and every consumed message, and ``checker``
+compares them with the log of the last master. Each node can run in a network namespace of its own,
+which can be cut off from the others (``namespaces``).
 """

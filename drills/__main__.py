@@ -21,7 +21,7 @@ REPORT: Final = "report.md"
 
 
 def main() -> int:
-    """0: all passed; 1: not all; 2: nothing could be run."""
+    """Return 0 if all drills passed, 1 if one failed, 2 if none could be run."""
     parser = argparse.ArgumentParser(prog="python -m drills", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="by name or number")
     parser.add_argument("--list", action="store_true", help="name all drills, and do nothing")

@@ -1,7 +1,7 @@
-"""HTTP to whoever is master now: one call, its status, its answer, and which node gave it.
+"""HTTP calls to the current master: returns status, response and the node that answered.
 
-Raw, without a repetition: what the client hides is what a drill wants to see.
-Step before: ``finding`` knows the master. Step after: ``workload`` judges the answer.
+Calls are not retried, because drills check what the client library would hide. The step before is
+``finding``, which knows the master; the step after is ``workload``, which evaluates the response.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NOT_MASTER: Final = 421
 
 
 class MasterCalls:
-    """``async with MasterCalls(…) as calls``."""
+    """HTTP session for calls to the master; use it as ``async with MasterCalls(…) as calls``."""
 
     def __init__(self, finder: Finder, answer_timeout_s: float) -> None:
-        """answer_timeout_s: a node that was cut off does not say so."""
+        """answer_timeout_s: timeout of a call, because a node that was cut off does not answer."""
         self._finder, self._answer_timeout_s = finder, answer_timeout_s
         self._session: aiohttp.ClientSession | None = None
 
@@ -42,9 +42,10 @@ class MasterCalls:
     async def call(
         self, method: str, path: str, body: dict[str, Any] | None
     ) -> tuple[int, dict[str, Any], str]:
-        """Status, answer and node of one call to the master; status 0: no answer.
+        """Call the master; return status, response and node.
 
-        Nobody known as master: waits a moment, and says 0 of node "".
+        Status 0 means that there was no response.
+        If no master is known, waits briefly and returns NOT_MASTER with the node "".
         """
         assert self._session is not None
         node = self._finder.master()

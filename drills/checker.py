@@ -1,13 +1,15 @@
-"""Judge a workload by the final master's log: nothing acked is lost, nothing seen is gone. Pure.
+"""Check a workload against the final master's log: no acked or consumed message is missing. Pure.
 
-The criteria by letter:
-A: each success is in the log, at the place that it was told.
-B: no two successes have the same place.
-C: no consumer saw a message that is not at that place in the final log.
-D: a success lies in the log where the node that gave it was master.
+The criteria have letters:
+A: each acked message is in the log, at the offset of its ack.
+B: no two acked messages have the same queue offset.
+C: every message that a consumer read is at the same queue offset in the final log.
+D: an acked message is in the epoch whose master acked it.
 E: the logs of all replicas are equal up to the confirm offset (``log_reading`` compares bytes).
-Queue offsets are dense, epochs rise strictly. What was acked at ``replicated`` is owed; what was
-acked below that may go with its only copy, and is counted apart.
+
+Queue offsets must be dense and epochs must rise strictly. Messages acked at ``replicated`` must not
+be lost. Messages acked at a lower level may be lost with their only copy and are counted
+separately.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Stored(NamedTuple):
 
 
 class Reign(NamedTuple):
-    """An epoch, and where its opening record begins."""
+    """An epoch and the physical offset of its first record."""
 
     epoch: int
     start: int
@@ -39,47 +41,48 @@ class Reign(NamedTuple):
 
 @dataclass(slots=True)
 class FinalLog:
-    """What the checker needs of the log of the final master."""
+    """The contents of the final master's log that the checker needs."""
 
     messages: list[Stored] = field(default_factory=list)
-    """In physical order."""
+    """Messages in physical order."""
     reigns: list[Reign] = field(default_factory=list)
-    """In physical order, from the epoch records."""
+    """Epochs in physical order, from the epoch records."""
     first_offset: int = 0
-    """Physical offset of the oldest byte: what was before it expired."""
+    """Physical offset of the oldest byte; everything before it has expired."""
     end: int = 0
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What a comparison found."""
+    """Result of a comparison."""
 
     violations: list[str] = field(default_factory=list)
-    """Sentences, each beginning with its criterion's letter; empty: all kept."""
+    """Sentences, each beginning with the letter of its criterion; empty if there is no violation.
+    """
     lost: int = 0
-    """Acked at ``replicated`` and not in the log."""
+    """Number of messages acked at ``replicated`` that are not in the log."""
     lost_below: int = 0
-    """Acked at a lower level and not in the log: permitted, where the only copy went."""
+    """Number of messages acked at a lower level that are not in the log; this is permitted."""
     acked: int = 0
     unknown_stored: int = 0
-    """Never acked, and in the log."""
+    """Number of messages that were never acked but are in the log."""
     unknown_absent: int = 0
     duplicates: int = 0
     """Second and later copies of one message."""
     out_of_order: int = 0
-    """Messages of one producer that stand before an earlier acked one of it, in one queue."""
+    """Messages that are in the log before an earlier acked message of their producer and queue."""
 
     def shown(self) -> str:
-        """The first violations, one per line."""
+        """Return the first violations, one per line."""
         more = len(self.violations) - SHOWN_MAX
         lines = self.violations[:SHOWN_MAX] + ([f"... and {more} more"] if more > 0 else [])
         return "\n".join(lines)
 
 
 def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = None) -> Verdict:
-    """Compare what was told and seen with what is there.
+    """Compare acked and consumed messages with the log.
 
-    masters: which node held each epoch, as far as it is known; for D.
+    masters: master of each epoch, as far as it is known; needed for criterion D.
     """
     verdict = Verdict(acked=len(ledger.told))
     verdict.violations += [f"B: {sentence}" for sentence in ledger.told_twice]
@@ -157,7 +160,7 @@ def _look_at_epochs(
 
 
 def _gaps(messages: Iterable[Stored]) -> list[str]:
-    """Places of one queue in physical order are consecutive: dense, and none used twice."""
+    """Check that the offsets of each queue are consecutive in physical order."""
     found: list[str] = []
     expected: dict[int, int] = {}
     for stored in messages:

@@ -1,6 +1,7 @@
-"""With the load stopped: logs and queues of all nodes against each other, and against the ledger.
+"""Compare logs and consume queues of all nodes with each other and with the ledger.
 
-Step before: a drill is over and everything healed. Step after: ``running`` judges.
+The load is stopped. The step before is a drill that ended and whose faults were removed; the step
+after is ``running``, which judges the drill.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ POLL_S: Final = 0.05
 
 
 async def compare(stage: GroupStage[G], *, whole: bool) -> Verdict:
-    """With the load stopped: the master's log against the ledger, all logs against each other.
+    """Compare the master's log with the ledger and with the logs of the other nodes.
 
-    whole: every node has to have everything; else those that run and are in sync.
+    whole: compare all nodes, each of which must have the complete log; otherwise only the master.
     """
     master = await stage.master()
     names = stage.group.names if whole else (master,)
@@ -48,10 +49,11 @@ async def compare(stage: GroupStage[G], *, whole: bool) -> Verdict:
 
 
 async def compare_queues(stage: GroupStage[G]) -> list[str]:
-    """Whether the consume queues of all nodes are the same; what differs, as sentences.
+    """Compare the consume queues of all nodes; return the differences as sentences.
 
-    They are read one node after the other: what the broker appends by itself meanwhile, as after a
-    change of the master, would be in some of them only. Then they are read again.
+    The queues are read one node after the other. If the broker appends records of its own
+    meanwhile, for example after a master change, only some of the tables contain them; then all are
+    read again.
     """
     while True:
         master = await stage.master()
@@ -77,7 +79,7 @@ def _first_unequal(left: Iterable[str], right: Iterable[str]) -> str:
 
 
 async def _level(stage: GroupStage[G], names: Sequence[str], master: str) -> int:
-    """Wait until everywhere all is on disk, confirmed and dispatched: the log's end."""
+    """Wait until all nodes have flushed, confirmed and dispatched the whole log; return its end."""
     deadline = time.monotonic() + LEVEL_S
     while True:
         stores = [stage.group.nodes[name].store_dir for name in names]

@@ -1,8 +1,8 @@
-"""``python -m drills.faulty MODULE …``: a service on a machine with faults.
+"""``python -m drills.faulty MODULE …``: run a service with fault injection.
 
-The service is the real one, started as ``python -m MODULE`` would; only what it gets from its
-machine is looked at first: clocks, fdatasync, fsync, and a few named steps at which it may be told
-to die or to stop. While the page of faults says nothing, nothing differs.
+The service is the real one, started as ``python -m MODULE`` would start it. Clocks, fdatasync,
+fsync and a few named steps are wrapped: they read the fault page first and can kill or stop the
+process. Without a fault in the page the behaviour is unchanged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PROMOTIONS: Final[dict[type[Any], str]] = {
     effects.ReleaseAppendLock: "promote-6",
     effects.Grant: "promote-7",
 }
-"""Steps of becoming master, by the effect of ha that each is."""
+"""Promotion steps by the effect of the ha service that carries them out."""
 PUBLISHED: Final[dict[Slot, str]] = {
     Slot.SERVING_EPOCH: "promote-8",
     Slot.EPOCH_RECORD_END: "promote-9",
     Slot.ROLE: "promote-10",
 }
-"""Those that are a publication in the page, of the broker and, at last, of ha."""
+"""Promotion steps that publish a slot in the checkpoint page, by broker and ha."""
 HA: Final = f"{programs.SERVICES}.ha"
 SENDS: Final = (f"{programs.SERVICES}.broker.replication.group_sends", "reached")
 CALLERS_MAX: Final = 6
@@ -45,7 +45,7 @@ _MS: Final = 1000
 
 
 def install(page: FaultPage, module: str = "") -> None:
-    """Let this process, which becomes a module, see what the page says from now on."""
+    """Make this process, which will run module, apply the faults in the page from now on."""
     _install_clocks(page)
     _install_syncs(page)
     _install_steps(page)
@@ -54,7 +54,7 @@ def install(page: FaultPage, module: str = "") -> None:
         _install_effects(page)
 
     def stand_still(_signum: int, _frame: FrameType | None) -> None:
-        # In the main thread, between two steps of the loop: nothing else of it runs meanwhile.
+        # The handler runs in the main thread, so it blocks the event loop.
         time.sleep(page.get(Fault.STALL_MS) / _MS)
 
     signal.signal(signal.SIGUSR1, stand_still)
@@ -102,7 +102,7 @@ def _install_steps(page: FaultPage) -> None:
 
 
 def _install_effects(page: FaultPage) -> None:
-    # Not needed by the other services, and their start is what a drill measures.
+    # Imported here because the other services do not need it and drills measure their start time.
     from services.ha.carrier import Carrier
 
     carry_out = Carrier._carry_out
@@ -129,7 +129,7 @@ def _install_publications(page: FaultPage) -> None:
 
 
 def _releases_sends() -> bool:
-    """Whether the answer that may leave now is a send's: reads ask the same question."""
+    """Return whether the response that may now be sent is that of a send; reads call this too."""
     frame = sys._getframe(1)
     for _ in range(CALLERS_MAX):
         if (frame.f_globals.get("__name__"), frame.f_code.co_name) == SENDS:
@@ -141,7 +141,7 @@ def _releases_sends() -> bool:
 
 
 def come_to(page: FaultPage, step: str) -> None:
-    """A service is about to take a named step: do first what waits for it."""
+    """Execute the pending action, if it belongs to the step that a service is about to take."""
     armed = page.armed
     if armed is None or armed[1] != step:
         return
@@ -150,7 +150,7 @@ def come_to(page: FaultPage, step: str) -> None:
 
 
 def main() -> None:
-    """Install the faults, then become the module named first on the command line."""
+    """Install the faults, then run the module named by the first command line argument."""
     module = sys.argv[1]
     install(FaultPage(Path(os.environ[FAULTS_VARIABLE])), module)
     sys.argv = sys.argv[1:]

@@ -1,7 +1,7 @@
-"""Who is master, as the nodes say: asked several times a second, remembered with times.
+"""Find the master: poll the status of every node several times a second and record changes.
 
-What producers, drills and the picture of a report know of the group's state. It asks every node, so
-that one that is cut off, or paused, does not decide what is known.
+Producers, drills and the report's timeline use these results. All nodes are polled, so the state of
+the group is known even if one node is cut off or paused.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ JSON: Final = {"Accept": "application/json"}
 
 
 class Look(NamedTuple):
-    """What one node said of the group at one time."""
+    """Cluster status that one node reported at one time."""
 
     at: float
     node: str
     said: Mapping[str, Any]
-    """The answer to ``GET /v1/cluster``; empty: no answer."""
+    """The response to ``GET /v1/cluster``; empty if there was none."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that it knows; 0: none."""
+        """The epoch that the node reports; 0 if it knows none."""
         return int(self.said.get("epoch") or 0)
 
     @property
     def master(self) -> str | None:
-        """The master that it knows."""
+        """The master that the node reports."""
         master = self.said.get("master")
         return str(master) if master else None
 
     def of(self, name: str) -> Mapping[str, Any]:
-        """What it says of a node; empty: nothing."""
+        """Return the reported entry of a node; empty if there is none."""
         for entry in self.said.get("nodes") or ():
             if entry.get("node") == name:
                 return dict(entry)
@@ -51,18 +51,18 @@ class Look(NamedTuple):
 
     @property
     def role(self) -> str:
-        """What the node says of itself: its state, or "silent"."""
+        """State that the node reports of itself; "silent" if it did not answer."""
         return str(self.of(self.node).get("state") or ("?" if self.said else "silent"))
 
     @property
     def in_sync(self) -> frozenset[str]:
-        """Members of the in-sync set that it knows."""
+        """Members of the in-sync set that the node reports."""
         return frozenset(
             str(entry["node"]) for entry in self.said.get("nodes") or () if entry.get("in_sync")
         )
 
     def may_switch(self, master: str) -> bool:
-        """Whether it has a slave that can take over from the master now."""
+        """Return whether a slave is reported that can take over from the master now."""
         return any(
             entry.get("state") == "in-sync" and entry.get("in_sync") and not entry.get("reason")
             for entry in self.said.get("nodes") or ()
@@ -71,7 +71,7 @@ class Look(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A node's state changed."""
+    """A change of a node's state."""
 
     at: float
     node: str
@@ -81,22 +81,22 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class Known:
-    """What the looks have told; the newest of each node, and every change."""
+    """The newest status of each node, and every change of state."""
 
     newest: dict[str, Look] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     masters: dict[int, str] = field(default_factory=dict)
-    """Who held each epoch, as somebody said."""
+    """Master of each epoch, as reported by any node."""
     contradictions: set[str] = field(default_factory=set)
-    """Two nodes of the group named as the master of one epoch."""
+    """Reports of two different masters of the group in one epoch."""
 
     def take(self, look: Look) -> None:
-        """Remember what a node said."""
+        """Record the status of a node."""
         before = self.newest.get(look.node)
         self.newest[look.node] = look
         if before is None or (before.role, before.epoch) != (look.role, look.epoch):
             self.turns.append(Turn(look.at, look.node, look.role, look.epoch))
-        # A name that somebody has written into the lease by hand is nobody's.
+        # A name written into the lease by hand may not belong to a node; ignore it.
         if look.epoch and look.master in self.newest:
             known = self.masters.setdefault(look.epoch, look.master)
             if known != look.master:
@@ -105,17 +105,18 @@ class Known:
                 )
 
     def best(self) -> Look | None:
-        """The answer that knows the highest epoch and names a master; None: nobody does."""
+        """Return the status with the highest epoch that names a master; None if there is none."""
         named = [look for look in self.newest.values() if look.master]
         return max(named, key=lambda look: (look.epoch, look.at), default=None)
 
 
 class Finder:
-    """Asks every node of a group, from its start to its stop."""
+    """Polls every node of a group between entering and leaving its context."""
 
     def __init__(self, apis: Mapping[str, str], pace: Pace | None = None) -> None:
-        """apis: URL of every node's API, by name; a single node alone is its own master.
-        pace: how many times longer everything is waited for; None: not longer.
+        """apis: API URL of every node by name; a standalone node is its own master.
+
+        pace: factor by which all timeouts are extended; None for no extension.
         """
         self.pace = pace or Pace()
         self.apis = dict(apis)
@@ -140,11 +141,11 @@ class Finder:
         await self._session.close()
 
     def hint(self, node: str | None) -> None:
-        """A node said, in an answer, who is master; None: it is not who we think."""
+        """Store the master named in a response; None if the known one is not master."""
         self._hint = node
 
     def master(self) -> str | None:
-        """The master as far as is known now."""
+        """Return the master as far as it is known now."""
         if len(self.apis) == 1:
             return next(iter(self.apis))
         if self._hint is not None:
@@ -153,7 +154,7 @@ class Finder:
         return None if best is None else best.master
 
     async def ask(self, node: str) -> Look:
-        """Ask one node now."""
+        """Request the status of one node now."""
         assert self._session is not None
         said: dict[str, Any] = {}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, OSError):
@@ -163,7 +164,10 @@ class Finder:
         return Look(time.monotonic(), node, said)
 
     async def until(self, condition: Callable[[Known], bool], what: str, timeout_s: float) -> float:
-        """Wait until what is known fulfils condition; how long it took [s]. Raises TimeoutError."""
+        """Wait until the known state fulfils condition; return the duration [s].
+
+        Raises TimeoutError.
+        """
         started, timeout_s = time.monotonic(), timeout_s * self.pace.now
         while not condition(self.known):
             left = started + timeout_s - time.monotonic()
@@ -176,7 +180,7 @@ class Finder:
         return time.monotonic() - started
 
     def described(self) -> Iterable[str]:
-        """What each node said last, for a message."""
+        """Describe the last status of each node, for a message."""
         for node, look in sorted(self.known.newest.items()):
             own = look.of(node)
             reason = own.get("reason") or look.said.get("reason") or ""
@@ -193,6 +197,6 @@ class Finder:
             if self.known.best() != before:
                 after = self.known.best()
                 if after is not None and (before is None or after.epoch != before.epoch):
-                    self._hint = None  # news of a newer epoch count more than an old answer
+                    self._hint = None  # a newer epoch invalidates the hint of an older response
             self._news.set()
             await asyncio.sleep(LOOK_S)

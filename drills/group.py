@@ -1,7 +1,7 @@
-"""A group of real nodes for drills: each of three processes, on a host and a machine of its own.
+"""A replicated group of real nodes for drills; each node has three processes and its own host.
 
-``Group`` writes the settings, starts the services, starts again what ends, and does to them what a
-drill says. The lease is in a directory, or in a ``Lease`` of a test's Kubernetes API.
+``Group`` writes the configuration, starts the services, restarts those that end, and offers the
+actions of the drills. The lease is in a directory or in a ``Lease`` of a test's Kubernetes API.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ STORE: Final[Mapping[str, object]] = {
     "index_slots": 5_000,
     "index_entries": 20_000,
 }
-"""Small files: a drill rolls through several."""
+"""Small files, so that a drill rolls over several of them."""
 
 
 class DrillNode:
-    """One node: its processes, where it is reached, what is wrong with its machine."""
+    """One node: its processes, its addresses and its fault page."""
 
     def __init__(self, name: str, directory: Path, host: Host, ports: Mapping[str, int]) -> None:
         self.name, self.host, self.ports = name, host, dict(ports)
         self.directory = directory
         self.store_dir = directory / "store"
-        # Not below directory: a socket's path has at most 108 bytes.
+        # Not below directory, because the path of a socket has at most 108 bytes.
         self.run_dir = Path(tempfile.mkdtemp(prefix="tm-drill-"))
         directory.mkdir(parents=True, exist_ok=True)
         self.faults = FaultPage(directory / "faults")
@@ -53,20 +53,20 @@ class DrillNode:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of its services."""
+        """Environment variables of the services."""
         return {FAULTS_VARIABLE: str(self.directory / "faults")}
 
     @property
     def api(self) -> str:
-        """URL of its API."""
+        """URL of the API."""
         return f"http://{self.host.address}:{self.ports['api']}"
 
     def admin(self, service: str) -> str:
-        """URL of probes and metrics of a service; of ha the commands as well."""
+        """URL of a service's probes and metrics; for ha, also of its commands."""
         return f"http://{self.host.address}:{self.ports[service]}"
 
     def settings(self, service: str, table: Mapping[str, object]) -> dict[str, object]:
-        """Everything that a service is told."""
+        """Return the complete configuration of a service."""
         return {
             "store_dir": str(self.store_dir),
             "run_dir": str(self.run_dir),
@@ -79,12 +79,12 @@ class DrillNode:
             ),
             "store": {**STORE, "visible_after": "confirmed"},
             **({"commands": "port"} if service == "ha" else {}),
-            # reput does not need to know: it goes by what ha publishes.
+            # reput needs no cluster settings: it follows the offsets that ha publishes.
             **({} if service == "reput" else {"cluster": {**table, "node": self.name}}),
         }
 
     def configure(self, table: Mapping[str, object], broker: Mapping[str, object]) -> None:
-        """Write the settings and make the services ready to be started."""
+        """Write the configuration files and create the service processes without starting them."""
         for service in SERVICES:
             path = self.directory / f"{service}.toml"
             more = broker if service == "broker" else {}
@@ -97,12 +97,12 @@ class DrillNode:
             )
 
     def running(self, services: tuple[str, ...]) -> list[ServiceProcess]:
-        """The named services (default: all)."""
+        """Return the named services (default: all)."""
         return [self.services[service] for service in services or SERVICES]
 
 
 class Group:
-    """``async with Group(…) as group``; its nodes start with ``start``."""
+    """A group, used as ``async with Group(…) as group``; ``start`` starts its nodes."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class Group:
         lease: Mapping[str, object] | None = None,
         broker: Mapping[str, object] | None = None,
     ) -> None:
-        """lease: settings of [cluster] that say where the lease is; default: a directory. broker:
-        more settings of every broker.
+        """lease: the [cluster] settings of the lease; default: a directory. broker: additional
+        settings of every broker.
         """
         self.directory, self.network = directory, network
         directory.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ class Group:
             shutil.rmtree(node.run_dir, ignore_errors=True)
 
     async def _keep(self) -> None:
-        """Start again what has ended by itself."""
+        """Restart services that ended."""
         while True:
             for node in self._all:
                 for service in node.services.values():
@@ -189,12 +189,12 @@ class Group:
                 service.start()
 
     def kill(self, name: str, *services: str, again: bool = False) -> None:
-        """SIGKILL services of a node (default: all); again: they come back a moment later."""
+        """SIGKILL services of a node (default: all); again: they are restarted a moment later."""
         for service in self.nodes[name].running(services):
             service.kill(again=again)
 
     async def stop(self, *names: str) -> None:
-        """SIGTERM all services of the named nodes (default: all) at once, as a pod's end does."""
+        """SIGTERM all services of the named nodes (default: all) at once, like the end of a pod."""
         await asyncio.gather(
             *(
                 asyncio.to_thread(service.stop)
@@ -209,24 +209,24 @@ class Group:
             service.send(signal.SIGSTOP)
 
     def unpause(self, name: str, *services: str) -> None:
-        """SIGCONT them."""
+        """SIGCONT services of a node (default: all)."""
         for service in self.nodes[name].running(services):
             service.send(signal.SIGCONT)
 
     async def command(
         self, name: str, command: str, **arguments: object
     ) -> tuple[int, dict[str, Any]]:
-        """Order something of a node's ha; status 0: no answer."""
+        """Send a command to a node's ha service; status 0 means that there was no response."""
         return await self.ask(
             f"{self.nodes[name].admin('ha')}/v1/cluster/{command}", "POST", arguments
         )
 
     def wipe(self, name: str) -> None:
-        """Empty the volume of a node that is down: somebody has replaced it."""
+        """Delete the store of a node that is down, as if its volume had been replaced."""
         shutil.rmtree(self.nodes[name].store_dir)
 
     async def status(self, name: str) -> dict[str, Any]:
-        """What a node's ha says of the group; empty: nothing."""
+        """Return the cluster status of a node's ha service; empty if there is no response."""
         url = f"{self.nodes[name].admin('ha')}/v1/cluster"
         return (await self.ask(url, timeout_s=STATUS_TIMEOUT_S))[1]
 
@@ -238,7 +238,7 @@ class Group:
         *,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of a call; status 0: no answer."""
+        """Make an HTTP call; return status and JSON. Status 0 means that there was no response."""
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with (
@@ -251,7 +251,7 @@ class Group:
             return 0, {}
 
     def said(self) -> str:
-        """The last words of every service, for a drill that failed."""
+        """Return the end of the log of every service, for the report of a failed drill."""
         parts = []
         for node in self._all:
             for name, service in node.services.items():

@@ -1,7 +1,7 @@
-"""Somebody on the network who speaks the replication protocol, and should not be believed.
+"""A client of the replication protocol that the nodes must not trust.
 
-With the group's secret or without, under any name: what a drill sends to a node's replication port
-by hand. Step before: nothing. Step after: the node's own checks.
+Drills use it to send arbitrary frames to a node's replication port, with or without the group's
+secret and under any name. The node's own checks must reject them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_S: Final = 3.0
 
 
 class Intruder:
-    """One connection: ``async with Intruder(…) as intruder``."""
+    """One connection, used as ``async with Intruder(…) as intruder``."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -30,7 +30,7 @@ class Intruder:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.sent = bytearray()
-        """Everything that went out, to be played again."""
+        """All bytes that were sent, so that they can be replayed."""
 
     async def __aenter__(self) -> Intruder:
         async with asyncio.timeout(TIMEOUT_S):
@@ -49,7 +49,7 @@ class Intruder:
             await self._writer.wait_closed()
 
     async def prove(self, own: Identity, secret: bytes, wanted: str) -> str:
-        """Go through the handshake; "" if the node believed it, else why it was refused."""
+        """Do the handshake; return "" if the node accepted it, else the code of the refusal."""
         proof = Connecting(
             own,
             secret=secret,
@@ -72,7 +72,7 @@ class Intruder:
                 return ""
 
     async def send(self, data: bytes) -> bool:
-        """Send bytes, whatever they are; False: the node has closed."""
+        """Send arbitrary bytes; return False if the node has closed the connection."""
         assert self._writer is not None
         self.sent += data
         try:
@@ -84,7 +84,7 @@ class Intruder:
         return True
 
     async def receive(self) -> Frame | None:
-        """The next frame; None: the node has closed, or says nothing."""
+        """Return the next frame; None if the node closed the connection or sends nothing."""
         assert self._reader is not None
         while not self._frames:
             try:
@@ -101,7 +101,7 @@ class Intruder:
         return self._frames.pop(0)
 
     async def is_closed(self) -> bool:
-        """Whether the node ends the connection within a few seconds."""
+        """Return whether the node closes the connection within a few seconds."""
         assert self._reader is not None
         try:
             async with asyncio.timeout(TIMEOUT_S):

@@ -1,6 +1,6 @@
-"""The Kubernetes API of a drill: a process on a host of its own, and what is done to its Lease.
+"""The Kubernetes API of a drill: a process on its own host, and operations on its Lease.
 
-The server is ``drills.lease_api``; the drills tell it over HTTP what is wrong with it.
+The server is ``drills.lease_api``; the drills configure its faults over HTTP.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.05
 NAMESPACE: Final = "drills"
 BY_HAND: Final = {"By-Hand": "1"}
-"""Requests of a drill itself meet no fault."""
+"""Faults are not applied to requests of the drill itself."""
 
 
 class LeaseServer:
-    """``async with LeaseServer(…) as lease``."""
+    """The server process, used as ``async with LeaseServer(…) as lease``."""
 
     def __init__(self, directory: Path, network: Network, *, seed: int, lease_name: str) -> None:
-        """lease_name: of the object, as the group names it."""
+        """lease_name: name of the Lease object in the configuration of the group."""
         host = network.add(HOST)
         (port,) = free_ports(1)
         self.url = f"http://{host.address}:{port}"
@@ -49,7 +49,7 @@ class LeaseServer:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What [cluster] says of where the lease is."""
+        """The [cluster] settings of the lease."""
         return {
             "lease": "kubernetes",
             "kubernetes_url": self.url,
@@ -69,26 +69,26 @@ class LeaseServer:
         self.process.kill(again=False)
 
     async def faults(self, **values: object) -> None:
-        """From now on the server behaves so; without values: well."""
+        """Replace the faults of the server; without values, remove them."""
         status, answer = await self._ask("PUT", f"{self.url}/faults", values)
         if status != 200:
             raise RuntimeError(f"the lease's server took no faults: {status} {answer}")
 
     async def read(self) -> dict[str, Any] | None:
-        """The object; None: there is none."""
+        """Return the Lease object; None if it does not exist."""
         status, found = await self._ask("GET", self._object)
         return found if status == 200 else None
 
     async def write(self, found: dict[str, Any]) -> bool:
-        """Replace the object by hand; False: somebody was faster."""
+        """Replace the object; return False if its version has changed meanwhile."""
         return (await self._ask("PUT", self._object, found))[0] == 200
 
     async def delete(self) -> None:
-        """Delete it by hand."""
+        """Delete the object."""
         await self._ask("DELETE", self._object)
 
     async def create(self, found: dict[str, Any]) -> None:
-        """Make it by hand, with a version of its own."""
+        """Create the object; the server assigns a new version."""
         metadata = {
             name: value
             for name, value in found["metadata"].items()

@@ -1,7 +1,7 @@
-"""What producers were told and consumers saw during a drill, with times. Pure: it only remembers.
+"""Record of acks and consumed messages during a drill, with times. Pure: no I/O.
 
-Step before: ``workload`` sends and reads. Step after: ``checker`` compares with the final log.
-Times are seconds of one monotonic clock.
+The step before is ``workload``, which sends and reads; the step after is ``checker``, which
+compares the ledger with the final log. Times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,79 +14,79 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 OWED_LEVEL: Final = "replicated"
-"""What is acknowledged at this level survives every fault that leaves one member its volume."""
+"""Messages acked at this level survive every fault that leaves one in-sync member its volume."""
 
 
 class Outcome(StrEnum):
-    """How one request ended."""
+    """Result of one request."""
 
     ACKED = "acked"
     REFUSED = "refused"
-    """An error that says that nothing was stored."""
+    """The error states that nothing was stored."""
     UNKNOWN = "unknown"
-    """No answer, or one that says that it may be stored."""
+    """There was no response, or one that states that the message may be stored."""
 
 
 class Place(NamedTuple):
-    """Where a message is, as its sender was told or a consumer saw."""
+    """Position of a message, from an ack or from a consumer."""
 
     queue: int
     queue_offset: int
 
 
 class Told(NamedTuple):
-    """A success, of one message."""
+    """The acknowledgement of one message."""
 
     place: Place
     physical_offset: int
     level: str
     copies: int
     node: str
-    """Who answered; empty: not known."""
+    """Node that acked; empty if unknown."""
     sent_at: float
     answered_at: float
     repeated: bool
-    """An earlier request with this message had an unknown outcome."""
+    """Whether an earlier request with this message had an unknown outcome."""
 
 
 class Request(NamedTuple):
-    """One request of a producer, however it ended."""
+    """One completed request of a producer."""
 
     producer: int
     sent_at: float
     ended_at: float
     outcome: Outcome
     code: str
-    """Of the error; empty for a success."""
+    """Error code; empty for a success."""
     node: str
     messages: int
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Everything that a workload did. Messages are known by their keys, ``producer.number``."""
+    """Everything that a workload did. The key of a message is ``producer.number``."""
 
     sent: dict[str, float] = field(default_factory=dict)
-    """Every message that was ever on its way, with the time of its first request."""
+    """Time of the first request of every message that was sent."""
     told: dict[str, Told] = field(default_factory=dict)
     told_twice: list[str] = field(default_factory=list)
-    """What is wrong in the answers themselves, as sentences."""
+    """Contradictions between acks, as sentences."""
     requests: list[Request] = field(default_factory=list)
-    """In the order in which they ended."""
+    """Requests in the order in which they ended."""
     seen: dict[int, dict[Place, str]] = field(default_factory=dict)
-    """By consumer: what it saw at each place."""
+    """Consumer → queue position → key of the message that it read there."""
     seen_wrong: list[str] = field(default_factory=list)
-    """What a consumer saw that no order of events explains, as sentences."""
+    """Contradictory reads of a consumer, as sentences."""
 
     def tell(self, key: str, told: Told) -> None:
-        """A message was acknowledged."""
+        """Record the ack of a message."""
         before = self.told.get(key)
         if before is not None and before.place != told.place:
             self.told_twice.append(f"{key} was acked at {before} and again at {told}")
         self.told[key] = told
 
     def see(self, consumer: int, place: Place, key: str) -> None:
-        """A consumer saw a message; a place that it saw before still holds the same."""
+        """Record a message that a consumer read; note if the place held another message before."""
         places = self.seen.setdefault(consumer, {})
         before = places.setdefault(place, key)
         if before != key:
@@ -95,39 +95,39 @@ class Ledger:
             )
 
     def give_up(self, offset: int) -> int:
-        """Forget acks at or behind a physical offset: an operator gave them up. How many."""
+        """Drop acks from a physical offset on, which an operator gave up; return their number."""
         gone = [key for key, told in self.told.items() if told.physical_offset >= offset]
         for key in gone:
             del self.told[key]
         return len(gone)
 
     def acks(self) -> list[Request]:
-        """Requests that ended with a success, by time."""
+        """Return the successful requests, by time."""
         return [request for request in self.requests if request.outcome is Outcome.ACKED]
 
     def longest_gap(self, begin: float, end: float) -> float:
-        """The longest time within [begin, end] in which no request ended with a success."""
+        """Return the longest time within [begin, end] without a successful request [s]."""
         began, ended = self.longest_gap_at(begin, end)
         return ended - began
 
     def longest_gap_at(self, begin: float, end: float) -> tuple[float, float]:
-        """When that time began and ended."""
+        """Return when the longest time without a successful request began and ended."""
         times = [request.ended_at for request in self.acks()]
         inside = times[bisect_left(times, begin) : bisect_left(times, end)]
         edges = [begin, *inside, end]
         return max(pairwise(edges), key=lambda gap: gap[1] - gap[0])
 
     def acked_at(self, at: float) -> str:
-        """The node that gave the success of this time; empty: none, or not known."""
+        """Return the node that acked at this time; empty if there is none or it is unknown."""
         return next((ack.node for ack in self.acks() if ack.ended_at == at), "")
 
     def first_ack(self, sent_after: float) -> float | None:
-        """When the first success of a request came that was sent after a time; None: never."""
+        """Return when the first request sent after a time was acked; None if none was."""
         times = [request.ended_at for request in self.acks() if request.sent_at > sent_after]
         return min(times, default=None)
 
     def acked_by(self, node: str, sent_after: float) -> list[Request]:
-        """Successes that a node gave to requests sent after a time."""
+        """Return the requests sent after a time that a node acked."""
         return [
             request
             for request in self.acks()
@@ -135,7 +135,7 @@ class Ledger:
         ]
 
     def codes(self, begin: float, end: float) -> Counter[str]:
-        """How often each error was told within [begin, end]."""
+        """Count the error codes of requests that ended within [begin, end]."""
         return Counter(
             request.code
             for request in self.requests
@@ -143,7 +143,7 @@ class Ledger:
         )
 
     def outcomes(self, begin: float, end: float) -> Counter[Outcome]:
-        """How requests ended within [begin, end]."""
+        """Count the outcomes of requests that ended within [begin, end]."""
         return Counter(
             request.outcome for request in self.requests if begin <= request.ended_at <= end
         )

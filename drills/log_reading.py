@@ -1,6 +1,6 @@
-"""Read the logs of the nodes of a drill: the final master's records, and whether logs are equal.
+"""Read the logs of the nodes of a drill: the records of the final master, and differences.
 
-Reads files and nothing else; a log that is being written is read up to where it is whole.
+It only reads files. A log that is being written is read up to the last complete record.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ KEY_SIZE_MAX: Final = 40
 
 
 def key_of(body: bytes) -> str:
-    """Which message of the workload this is: its body up to the first space."""
+    """Return the key of a message of the workload: its body up to the first space."""
     return body[:KEY_SIZE_MAX].split(b" ", 1)[0].decode("ascii", "replace")
 
 
 def read_log(store_dir: Path, topic: str, until: int | None = None) -> FinalLog:
-    """All messages of a topic and all epoch records, in physical order.
+    """Return all messages of a topic and all epoch records, in physical order.
 
-    until: physical offset at which to stop; None: the log's end.
+    until: physical offset at which to stop; None for the end of the log.
     """
     found = FinalLog()
     with OfflineStore(store_dir, LocalStoreConfig()) as offline:
@@ -59,9 +59,10 @@ def read_log(store_dir: Path, topic: str, until: int | None = None) -> FinalLog:
 
 
 def first_difference(left: Path, right: Path, end: int) -> int | None:
-    """The first physical offset below end at which two logs differ; None if they are equal.
+    """Return the first physical offset below end at which two logs differ; None if they are equal.
 
-    Compared from the younger of their oldest bytes on: retention is each node's own.
+    The comparison starts at the higher of the two minimum offsets, because each node has its own
+    retention.
     """
     files = []
     for store in (left, right):
@@ -103,6 +104,6 @@ def _difference(left: Path, right: Path, size: int) -> int | None:
 
 
 def queue_table(store_dir: Path) -> list[str]:
-    """Every queue of a store that is at rest, with its units, as ``store dump --queues`` says."""
+    """Return every queue of a store at rest with its units, as ``store dump --queues`` does."""
     with OfflineStore(store_dir, LocalStoreConfig()) as offline:
         return [line for line in queue_lines(offline) if isinstance(line, str)]

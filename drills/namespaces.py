@@ -1,10 +1,10 @@
-"""A network of its own for each node of a drill, in which two of them can be cut apart.
+"""A network namespace for each node of a drill, so that two nodes can be cut off from each other.
 
-Every host is a network namespace with one virtual cable to this process's own namespace, which
-routes between them and is where producers and consumers live. A cut is a routing rule that drops
-what goes from one host to another without a word, as a broken switch does; each direction is one
-rule. Nothing of it has a name, so nothing stays behind: the namespaces end with the processes.
-Needs the right to make namespaces (root), and ``ip``.
+Every host is a network namespace with a veth pair to the namespace of this process, which routes
+between the hosts and runs the producers and consumers. A cut is a routing rule that silently drops
+the packets from one host to another, like a broken switch; each direction is one rule. The
+namespaces have no names, so they end with the processes and need no cleanup. Requires the right to
+create namespaces (root), and ``ip``.
 """
 
 from __future__ import annotations
@@ -23,66 +23,67 @@ MS_PRIVATE: Final = 0x4_0000
 MS_REC: Final = 0x4000
 LOOPBACK: Final = "127.0.0.1"
 CLIENTS: Final = "clients"
-"""As the receiver of a cut: producers and consumers hear nothing of that host any more."""
+"""Receiver of a cut that separates a host from producers and consumers."""
 HOSTS_MAX: Final = 250
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class NoNamespaces(Exception):
-    """This process may not make namespaces, or has no tool for it; the message says what."""
+    """This process may not create namespaces, or ``ip`` is missing; the message states which."""
 
 
 class Host(NamedTuple):
-    """Where processes of a node run, and under which address they are reached."""
+    """Where the processes of a node run, and their address."""
 
     name: str
     address: str
     enter: Callable[[], None] | None
-    """Called in a child before it becomes the service; None: it stays where this process is."""
+    """Called in a child before it executes the service; None to stay in this namespace."""
 
 
 class Network(Protocol):
-    """Hosts, and what can go between them."""
+    """Hosts and the connections between them."""
 
     def add(self, name: str) -> Host:
-        """A new host that reaches all others."""
+        """Add a host that can reach all others."""
         ...
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Drop what one host sends to another; the other direction stays."""
+        """Drop packets from one host to another; the other direction is unaffected."""
         ...
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Remove all cuts."""
         ...
 
 
 class Loopback:
-    """No namespaces: all hosts are this machine, and nothing can be cut."""
+    """Network without namespaces: all hosts are this machine, and nothing can be cut."""
 
     def add(self, name: str) -> Host:
-        """The loopback address, under a name."""
+        """Return a host with the loopback address."""
         return Host(name, LOOPBACK, None)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Raises NoNamespaces."""
+        """Raise NoNamespaces."""
         raise NoNamespaces(
             f"cutting {sender} from {receiver} needs network namespaces: run the drills as root"
         )
 
     def heal(self) -> None:
-        """There is nothing to heal."""
+        """Do nothing, because there are no cuts."""
 
 
 class Namespaces:
     """One namespace per host; this process is the router.
 
-    One per process, made before its first thread: a thread stays in the namespaces of its maker.
+    Create at most one per process, before its first thread: a thread stays in the namespaces in
+    which it was created.
     """
 
     def __init__(self) -> None:
-        """Raises NoNamespaces."""
-        # Mounts as well: a small file system that a drill mounts goes away with us.
+        """Create the namespaces of this process. Raises NoNamespaces."""
+        # A mount namespace too, so that small file systems of drills end with this process.
         if _LIBC.unshare(CLONE_NEWNET | CLONE_NEWNS) != 0:
             raise NoNamespaces(
                 f"namespaces cannot be made: {os.strerror(ctypes.get_errno())}. Run as root."
@@ -94,13 +95,16 @@ class Namespaces:
         self._hosts: dict[str, Host] = {}
         self._cuts: set[tuple[str, str]] = set()
         _ip("link", "set", "lo", "up")
-        # The rules of cuts come first: else what is meant for this machine would never meet them.
+        # The rules of cuts must precede the local table; otherwise packets for this machine bypass
+        # them.
         _ip("rule", "add", "pref", "200", "lookup", "local")
         _ip("rule", "del", "pref", "0")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
 
     def add(self, name: str) -> Host:
-        """A host with a namespace, a cable and an address of its own; the same for one name."""
+        """Return a host with its own namespace, veth pair and address; the same host for the same
+        name.
+        """
         if name in self._hosts:
             return self._hosts[name]
         if not self._free:
@@ -124,31 +128,32 @@ class Namespaces:
         return self._hosts[name]
 
     def add_here(self, name: str, address: str) -> Host:
-        """A host that is this process itself, under an address of its own."""
+        """Add a host in the namespace of this process, with its own address."""
         _ip("addr", "add", f"{address}/32", "dev", "lo")
         self._hosts[name] = Host(name, address, None)
         return self._hosts[name]
 
     def descriptor(self, name: str) -> int:
-        """Of a host's namespace; closed by ``remove``."""
+        """Return the descriptor of a host's namespace; ``remove`` closes it."""
         return self._descriptors[name]
 
     def remove(self, name: str) -> None:
-        """Forget a host whose processes have ended; its address goes to nobody for as long as
-        there are others.
+        """Remove a host whose processes have ended.
+
+        Its address is reused only if all others are taken.
         """
         for cut in [cut for cut in self._cuts if name in cut]:
             self._rule("del", *cut)
             self._cuts.discard(cut)
         host = self._hosts.pop(name)
         number = int(host.address.split(".")[2])
-        # By hand: the kernel takes it away with the namespace, and that a moment later.
+        # Delete the link explicitly: the kernel deletes it with the namespace, but a moment later.
         _ip("link", "del", f"drill{number}")
         os.close(self._descriptors.pop(name))
         self._free.insert(0, number)
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Drop what sender sends to receiver from now on."""
+        """Drop packets from sender to receiver from now on."""
         if (sender, receiver) not in self._cuts:
             self._rule("add", sender, receiver)
             self._cuts.add((sender, receiver))
@@ -166,19 +171,22 @@ class Namespaces:
 
 
 def _near(far: str) -> str:
-    """This machine's address at the cable of a host."""
+    """Return this machine's address on the link to a host."""
     return far.removesuffix("2") + "1"
 
 
 def cut_apart(network: Network, name: str, others: Iterable[str]) -> None:
-    """Cut a host off from others, both ways."""
+    """Cut a host off from others, in both directions."""
     for other in others:
         network.cut(name, other)
         network.cut(other, name)
 
 
 def _new_namespace() -> int:
-    """A descriptor of a new network namespace, made in a thread that ends: this one stays."""
+    """Return a descriptor of a new network namespace.
+
+    It is created in a temporary thread, so that this thread keeps its namespace.
+    """
     found: list[int] = []
 
     def make() -> None:
@@ -209,7 +217,7 @@ def _ip(*arguments: str, enter: Callable[[], None] | None = None) -> None:
             text=True,
             check=False,
             preexec_fn=enter,
-            # The path of a namespace goes through our descriptors, not the child's.
+            # The path of a namespace refers to a descriptor of this process, not of the child.
             close_fds=True,
         )
     except FileNotFoundError:

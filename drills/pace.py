@@ -1,16 +1,17 @@
-"""How slow the machine is while a drill runs, beside the one on which the limits were measured.
+"""Measure how slow the machine is during a drill, relative to the machine of the time limits.
 
 A limit like "served again within three seconds" was measured on a quiet machine. ``Pace`` measures
-what makes the same drill take longer on another one, and nothing of the product is in it:
+what makes the same drill take longer on another machine, independently of the product:
 
-- how much longer a fixed piece of work takes, in processor time (a slower processor, or one whose
-  other half is busy) and by the clock (the same, and other processes beside it);
-- how long the drill's own processes were ready to run and other processes ran instead, as the
-  kernel counts it (/proc/PID/schedstat).
+- how much longer a fixed piece of work takes: in CPU time, which grows on a slower or shared core,
+  and in wall time, which also grows with other load;
+- how long the drill's own processes were runnable but not running, according to the kernel
+  (/proc/PID/schedstat).
 
-A judgement takes the last off a gap, and of it no more than the factor by the clock explains. The
-factor alone could not tell load from a delay of the product: 1. on a machine that is 16 times
-slower, a limit of one second became 8; 2. a switch that waited four seconds for nothing passed.
+The judgement subtracts the run queue wait from a gap, but at most as much as the factor by wall
+time explains. The factor alone could not tell load from a delay of the product: 1. on a machine
+that was 16 times slower, a limit of one second became 8; 2. a switchover that waited four seconds
+for no reason passed.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ from drills.group import DrillNode
 
 WORK: Final = "x = 0\nfor i in range(400_000): x += i * i % 7"
 QUIET_S: Final = 0.06
-"""Time that a process with WORK takes where nothing else runs: its start and 45 to 50 ms of one
-processor of the machine on which the limits were measured (AMD EPYC, two of them)."""
+"""Wall time of a process with WORK on a quiet machine: its start and 45 to 50 ms of CPU time on the
+machine on which the limits were measured (AMD EPYC, two cores).
+"""
 PAUSE_S: Final = 1.0
-"""Between two measurements: they take about a twentieth of one processor."""
+"""Time between two measurements, which take about a twentieth of one core."""
 RECENT: Final = 5
-"""Measurements that tell how slow the machine is now: one alone may have met a moment."""
+"""Number of measurements for the current slowness; a single one may be an outlier."""
 SAMPLES_MAX: Final = 3600
 DELAY_PAUSE_S: Final = 0.05
 DELAYS_MAX: Final = 72_000
 STEADY_S: Final = 10.0
-"""A process that has run for so long does not start any more: it waits where the drill waits."""
+"""Age after which a process counts as started: from then on it only waits where the drill waits."""
 _NS: Final = 1e-9
 
 
 class Sample(NamedTuple):
-    """One measurement: how many times longer the work took."""
+    """One measurement, as factors relative to the quiet machine."""
 
     ended_at: float
     by_clock: float
@@ -54,25 +56,25 @@ class Sample(NamedTuple):
 
 
 class Pace:
-    """Measures from its start to its stop."""
+    """Measures between entering and leaving its context."""
 
     def __init__(self, patience: float = 1.0, nodes: Mapping[str, DrillNode] | None = None) -> None:
-        """patience: how many times longer than by the measurements everything may take. nodes:
-        those of the drill; None: all that this process has started counts as one.
+        """patience: additional factor on all measured times. nodes: the nodes of the drill; None:
+        all processes that this process started count as one node.
         """
         self._nodes = nodes or {}
         self._patience = patience
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._delays_ns: dict[int, int] = {}
-        """Process → for how long it has waited for a processor since its start."""
+        """Process → its run queue wait since its start [ns]."""
         self._delayed: dict[str, deque[tuple[float, float]]] = {}
-        """Node → (time, seconds for which it was held back until then)."""
+        """Node → (time, accumulated run queue wait until then [s])."""
         self._steady: deque[tuple[float, float]] = deque([(0.0, 0.0)], maxlen=DELAYS_MAX)
-        """The same of the processes of all nodes that do not start any more."""
+        """The same for the processes of all nodes that have finished starting."""
         self._since: dict[int, float] = {}
-        """Process → when it was seen first."""
+        """Process → time at which it was first observed."""
         self._working: int | None = None
-        """Process that does WORK now."""
+        """Process that currently executes WORK."""
         self._measuring: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -91,13 +93,14 @@ class Pace:
 
     @property
     def now(self) -> float:
-        """How many times longer than on the quiet machine to wait before giving up; at least 1."""
+        """Factor by which to extend timeouts relative to the quiet machine; at least 1."""
         recent = list(self._samples)[-RECENT:]
         return self._patience * _mean([sample.by_clock for sample in recent])
 
     def since(self, began: float) -> Sample:
-        """How many times longer work has taken since a moment of ``time.monotonic``: the mean of
-        what was measured since, at least of the last measurement."""
+        """Return the mean slowness since a time of ``time.monotonic``; at least the last
+        measurement is used.
+        """
         found = [sample for sample in self._samples if sample.ended_at >= began]
         if not found and self._samples:
             found = [self._samples[-1]]
@@ -108,26 +111,26 @@ class Pace:
         )
 
     def held_back_s(self, begin: float, end: float, node: str = "") -> float:
-        """For how long, within [begin, end], a node's processes were ready and did not run.
+        """Return how long, within [begin, end], a node's processes were runnable but not running
+        [s].
 
-        Of processes that waited at the same time the longest wait counts. node: of the others only
-        processes that do not start any more: of those that do, one is always ready. A switch goes
-        through processes of two nodes, one after another. A node that is not known stands for the
-        one that was held back longest.
+        If several processes waited at the same time, the longest wait counts. node: of other nodes,
+        only processes that have finished starting count, because a starting process is always
+        runnable. Those of other nodes count at all because a switchover involves processes of two
+        nodes, one after another. If the node is unknown, the node with the longest wait is used.
         """
         series = [self._delayed[node]] if node in self._delayed else list(self._delayed.values())
         longest = max(_grown(delayed, begin, end) for delayed in (*series, self._steady))
         return min(end - begin, longest)
 
     def note(self, ended_at: float, took_s: float, processor_s: float) -> None:
-        """Take a measurement in: a process with WORK took so long by the clock, and so much
-        processor time."""
+        """Record a measurement: wall time and CPU time of a process with WORK."""
         self._samples.append(
             Sample(ended_at, max(1.0, took_s / QUIET_S), max(1.0, processor_s / QUIET_S))
         )
 
     def note_delays(self, at: float, of_nodes: Mapping[str, Mapping[int, int]]) -> None:
-        """Take in for how long each process of each node has waited for a processor so far."""
+        """Record the run queue wait of each process of each node so far."""
         steady = 0
         for node, delays_ns in of_nodes.items():
             delayed = self._delayed.setdefault(node, deque([(0.0, 0.0)], maxlen=DELAYS_MAX))
@@ -153,7 +156,7 @@ class Pace:
 
     def _work(self) -> tuple[float, float]:
         began = time.monotonic()
-        # Without this environment's packages: their number is not the machine's slowness.
+        # Without site packages, because their number does not depend on the machine.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", WORK], stdin=subprocess.DEVNULL
         )
@@ -179,7 +182,7 @@ class Pace:
         self.note_delays(
             time.monotonic(),
             {
-                # This process belongs to each: it sends what is to be acknowledged.
+                # This process counts for each node, because it sends the requests that are acked.
                 name: {
                     pid: delay
                     for pid in (own, *pids)
@@ -191,11 +194,11 @@ class Pace:
 
 
 def allowed_s(limit_s: float, waits_s: float, work: float) -> float:
-    """How long something may take here that may take limit_s on a quiet machine.
+    """Return the time allowed here for something that may take limit_s on a quiet machine.
 
-    waits_s: of it so much is waited for by the clock, as the end of a lease is: a slow machine does
-    not make that longer. Of the rest one half is work: limits are twice what was measured, and the
-    other half is for what is not. work: how many times longer it takes.
+    waits_s: the part of the limit that is a wait of fixed duration, such as the end of a lease; a
+    slow machine does not extend it. Half of the rest counts as work, because limits are twice the
+    measured time. work: factor by which work takes longer.
     """
     return limit_s + (limit_s - waits_s) / 2 * (work - 1)
 
@@ -213,7 +216,7 @@ def _grown(delayed: Sequence[tuple[float, float]], begin: float, end: float) -> 
 
 def _descendants(pid: int) -> Iterator[int]:
     for task in _listed(Path(f"/proc/{pid}/task")):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             for child in (task / "children").read_text(encoding="ascii").split():
                 yield int(child)
                 yield from _descendants(int(child))
@@ -222,12 +225,12 @@ def _descendants(pid: int) -> Iterator[int]:
 def _listed(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
 
 
 def _delay_ns(pid: int) -> int | None:
-    """For how long the main thread was ready and did not run; None: it has ended."""
+    """Return how long the main thread was runnable but not running [ns]; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):

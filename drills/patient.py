@@ -1,7 +1,7 @@
-"""Senders who wait for one node's answer however long it takes, whoever is master meanwhile.
+"""Senders that wait for the response of one node without a short timeout, whatever its role.
 
-The workload gives a request up and goes to the next master; what an old one says late, out of its
-buffers, only somebody like this hears.
+The workload gives up a request and goes on to the next master, so it would miss late responses that
+an old master still has in its buffers. These senders receive them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST_PRODUCER: Final = 100
 
 
 def patient_sends(stage: Stage, name: str, count: int) -> list[asyncio.Task[Outcome]]:
-    """So many of them at once, each a producer of its own."""
+    """Start count concurrent sends, each as a producer of its own."""
     numbers = (int(key.partition(".")[0]) for key in stage.ledger.sent)
     taken = sum(number >= FIRST_PRODUCER for number in numbers)
     keys = [f"{FIRST_PRODUCER + taken + number}.0" for number in range(count)]
@@ -34,9 +34,9 @@ def patient_sends(stage: Stage, name: str, count: int) -> list[asyncio.Task[Outc
 
 
 async def patient_send(stage: Stage, name: str, key: str) -> Outcome:
-    """Send one message and wait for its answer however long that takes; into the ledger.
+    """Send one message, wait up to ANSWER_TIMEOUT_S for the response, and record it in the ledger.
 
-    key: ``producer.number``, of a producer that the workload does not have.
+    key: ``producer.number``, with a producer number that the workload does not use.
     """
     body = msgpack.packb(
         {

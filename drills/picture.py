@@ -1,6 +1,6 @@
-"""Acks per second and every node's role over the time of one group, as an SVG.
+"""Draw acks per second and the role of every node over time, as SVG.
 
-Drawn where matplotlib is installed; a report without pictures says the same in words.
+The picture is drawn only if matplotlib is installed; the report contains the same facts as text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the page of a node says, read from its file: whether its services answer or not."""
+"""Read slots of a node's checkpoint page from its file, without its services."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark.formats.checkpoint import SLOT_SIZE, Slot
 
 
 def slot(store_dir: Path, which: Slot) -> int:
-    """What a slot's owner published last; 0 if there is no page yet."""
+    """Return the last published value of a slot; 0 if there is no page yet."""
     path = store_dir / "checkpoint"
     try:
         with path.open("rb") as file:

@@ -1,7 +1,8 @@
-"""One service of a node as a child that is started again when it ends, as a pod's would be.
+"""One service of a node as a child process that is restarted when it ends, like a container.
 
-Started in its host's namespace, with its output in a file. SIGKILL, SIGSTOP and SIGTERM from the
-drill; what ends by itself, or was killed to come back, is started again a moment later.
+The process starts in its host's namespace and writes its output to a file. The drill sends SIGKILL,
+SIGSTOP and SIGTERM. A process that ends by itself, or was killed with ``again``, is restarted a
+moment later.
 """
 
 from __future__ import annotations
@@ -41,36 +42,36 @@ class ServiceProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_at: float | None = None
         self.wanted = False
-        """Started again when it ends."""
+        """Whether the process is restarted when it ends."""
         self.starts = 0
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None: there is none."""
+        """PID of the running process; None if there is none."""
         return self._process.pid if self.alive and self._process is not None else None
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs, or stands still."""
+        """Whether the process exists, running or stopped."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process stands still (SIGSTOP)."""
+        """Whether the process is stopped (SIGSTOP)."""
         if self.pid is None:
             return False
         stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         return stat.rpartition(")")[2].split()[0] == "T"
 
     def start(self) -> None:
-        """Start it, and keep it running."""
+        """Start the process, and restart it whenever it ends."""
         self.wanted = True
         if self.alive:
             return
         enter = self._host.enter
 
         def before_exec() -> None:
-            # Without it a drill that is killed leaves its nodes running.
+            # Otherwise the nodes would outlive a drill that is killed.
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if enter is not None:
                 enter()
@@ -88,7 +89,7 @@ class ServiceProcess:
         self.starts += 1
 
     def look(self) -> None:
-        """Start it again if it has ended and is wanted. Call several times a second."""
+        """Restart the process if it has ended and is wanted. Call this several times a second."""
         if not self.wanted or self.alive:
             return
         now = time.monotonic()
@@ -98,19 +99,19 @@ class ServiceProcess:
             self.start()
 
     def kill(self, *, again: bool) -> None:
-        """SIGKILL. again: it is started again a moment later."""
+        """SIGKILL the process. again: restart it a moment later."""
         self.wanted = again
         if self.alive and self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal if the process runs."""
         if self.alive and self._process is not None:
             self._process.send_signal(signum)
 
     def stop(self) -> int | None:
-        """SIGTERM, and wait; SIGKILL if it does not end. Its exit status."""
+        """SIGTERM and wait, SIGKILL if it does not end in time; return the exit status."""
         self.wanted = False
         if self._process is None:
             return None
@@ -124,7 +125,7 @@ class ServiceProcess:
         return self._process.wait()
 
     def said(self, size: int = LOG_SHOWN) -> str:
-        """The last of what it printed."""
+        """Return the end of its output."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as file:
@@ -133,7 +134,7 @@ class ServiceProcess:
 
 
 def faulty_command(service: str, store_dir: Path, settings: Path) -> list[str]:
-    """Command line of a service that looks at the page of faults."""
+    """Return the command line of a service with fault injection."""
     return [
         *programs.python_module(f"{__package__}.faulty"),
         f"{programs.SERVICES}.{service}",

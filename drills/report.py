@@ -1,4 +1,4 @@
-"""What a run of drills showed, as a page of Markdown. Pure: results in, text out."""
+"""Format the results of a run of drills as a Markdown page. Pure: results in, text out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page(
     title: str = "Fault drills",
     profile: str = "local",
 ) -> str:
-    """The report. profile: the time rules that the group had."""
+    """Return the report. profile: name of the group's timing profile."""
     passed = sum(result.passed for result in results)
     parts = [
         f"# {title}",

@@ -1,7 +1,7 @@
-"""Run drills: make their groups, put load on them, call the drill, heal, judge, go on.
+"""Run drills: create their groups and load, execute each drill, remove its faults and judge it.
 
-Drills with the same needs share a group, one after another: what one leaves behind is what the next
-one meets. A drill that fails gets its group taken down, and the next one a new group.
+Drills with the same needs share a group one after another, so each starts from the state that the
+previous one left. If a drill fails, its group is stopped and the next drill gets a new one.
 """
 
 from __future__ import annotations
@@ -38,46 +38,46 @@ GROUP_NAME: Final = "drills-g0"
 
 
 class Described(Protocol):
-    """What a report says of a drill."""
+    """What the report needs of a drill."""
 
     @property
     def number(self) -> str:
-        """Of the list of faults."""
+        """Number in the list of faults."""
         ...
 
     @property
     def name(self) -> str:
-        """As it is called."""
+        """Name on the command line."""
         ...
 
     @property
     def title(self) -> str:
-        """What it does."""
+        """Description of what the drill does."""
         ...
 
     @property
     def restored_within_s(self) -> float | None:
-        """None: no service is owed in between."""
+        """Time limit for restored service [s]; None if service may be interrupted."""
         ...
 
 
 @dataclass(slots=True)
 class Result:
-    """How a drill went."""
+    """Result of a drill."""
 
     drill: Described
     seed: int
     passed: bool = False
     seconds: float = 0.0
     restored_s: float | None = None
-    """RTO: without a single ack, from the fault on."""
+    """RTO: longest time without an ack after the fault [s]."""
     lost: int = 0
-    """RPO: acked at ``replicated`` and gone."""
+    """RPO: messages acked at ``replicated`` that were lost."""
     lost_below: int = 0
     acked: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     unknown: int = 0
-    """Requests that ended with an unknown outcome."""
+    """Number of requests with an unknown outcome."""
     duplicates: int = 0
     out_of_order: int = 0
     notes: list[str] = field(default_factory=list)
@@ -86,19 +86,19 @@ class Result:
 
 @dataclass(slots=True)
 class Session:
-    """What happened on one group, for the picture."""
+    """The events on one group, for the picture."""
 
     name: str
     began: float
     ended: float = 0.0
     acks: list[tuple[float, int]] = field(default_factory=list)
-    """(time, messages)."""
+    """(time, messages) of each ack."""
     turns: list[Turn] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
 class Runner:
-    """Runs drills in order of their needs."""
+    """Runs drills, grouped by their needs."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Runner:
         plan: Plan | None = None,
         patience: float = 1.0,
     ) -> None:
-        """directory: of stores, logs and reports. network: where nodes live. patience: how many
-        times longer than it may, service may be away, beside what the machine itself is slower
-        (``Pace``, measured while a drill runs).
+        """directory: of stores, logs and reports. network: where the nodes run. patience:
+        additional factor on the allowed interruptions, besides the measured slowness of the machine
+        (``Pace``).
         """
         self._patience = patience
         self._directory, self._network, self._seed = directory, network, seed
@@ -122,7 +122,7 @@ class Runner:
         self.sessions: list[Session] = []
 
     async def run(self, drills: Sequence[Drill]) -> list[Result]:
-        """Run all of them; every one is tried, whatever others came to."""
+        """Run all drills, including those after a failed one."""
         waiting = list(drills)
         while waiting:
             needs = waiting[0].needs
@@ -135,7 +135,7 @@ class Runner:
         return self.results
 
     async def _on_one_group(self, needs: Needs, drills: Sequence[Drill]) -> None:
-        """Run drills on one group until one fails; at least the first."""
+        """Run drills on one group until one fails; at least the first drill."""
         name = f"group{len(self.sessions)}"
         directory = self._directory / name
         shutil.rmtree(directory, ignore_errors=True)
@@ -188,7 +188,7 @@ class Runner:
         self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
     async def _one(self, drill: Drill, shared: Stage, session: Session, pace: Pace) -> bool:
-        """One drill on a group that is whole; False: the group is not to be used any more."""
+        """Run one drill on a complete group; return whether the group can be used again."""
         stage = Stage(
             shared.group, shared.finder, shared.load, shared.ledger, shared.random, shared.lease
         )
@@ -206,7 +206,7 @@ class Runner:
             judge_drill(result, stage, verdict, served_until, pace, began)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
-        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+        except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
             result.failure = traceback.format_exc()
         count(result, stage, verdict, began, acked_before)
         if stage.fault_at:
@@ -217,7 +217,7 @@ class Runner:
         return result.passed and not drill.needs.fresh
 
     async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
-        """Heal everything, wait until the group is whole, stop the load for a moment, compare."""
+        """Remove all faults, wait for the group to recover, pause the load and compare the logs."""
         group = stage.group
         group.network.heal()
         if stage.lease is not None:
@@ -238,7 +238,7 @@ class Runner:
             stage.load.resume()
 
     async def _keep_logs(self, result: Result, group: Group) -> None:
-        """Everything that helps to see why a drill failed, in one file."""
+        """Write everything that helps to explain a failed drill into one file."""
         path = self._directory / f"failed-{result.drill.name}.log"
         known = await asyncio.gather(*(group.status(name) for name in group.names))
         told = "\n".join(
@@ -256,10 +256,10 @@ def judge_drill(
     pace: Pace,
     began: float,
 ) -> None:
-    """Note what the comparison found, and whether service was away for too long.
+    """Record violations, and whether the interruption was too long.
 
-    The time for which the machine held processes of the drill back is taken off every gap, as far
-    as the machine was slow enough for it. began: when the drill did.
+    The time for which the machine did not run the drill's processes is subtracted from every gap,
+    as far as the measured slowness explains it. began: start time of the drill.
     """
     drill = result.drill
     result.lost, result.lost_below = verdict.lost, verdict.lost_below
@@ -270,7 +270,7 @@ def judge_drill(
         ]
         result.restored_s = max(end - begin for begin, end in gaps)
         if (limit := drill.restored_within_s) is not None:
-            # What may be away for longer than a lease has to wait for its end.
+            # An interruption longer than a lease includes the wait for the end of the lease.
             waits_s = stage.lease_s if limit > stage.lease_s else 0.0
             slowness = pace.since(began)
             allowed = allowed_s(limit, waits_s, slowness.on_processor)
@@ -297,7 +297,7 @@ def judge_drill(
 def count(
     result: Result, stage: GroupStage[G], verdict: Verdict, began: float, acked_before: int
 ) -> None:
-    """Note what a drill that is over came to. acked_before: messages when it began."""
+    """Record the counts of a finished drill. acked_before: acked messages at its start."""
     ended = time.monotonic()
     result.seconds = ended - began
     result.notes = stage.notes
@@ -309,7 +309,7 @@ def count(
 
 
 def said_of(result: Result) -> str:
-    """One line."""
+    """Return the result in one line."""
     restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
     return (
         f"{result.drill.number:>3} {result.drill.name}: "

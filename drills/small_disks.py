@@ -1,6 +1,6 @@
-"""A small file system in memory below each store of a drill, which can be filled up and freed.
+"""A small tmpfs below each store of a drill, which can be filled up and freed.
 
-Needs the right to mount. In a mount namespace of the drills, so that nothing stays behind.
+Requires the right to mount. The mounts are in the drills' mount namespace, so they end with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drills.namespaces import NoNamespaces
 
 
 class SmallDisks:
-    """``with SmallDisks(…) as disks``; without a size it does nothing."""
+    """Context manager of the file systems; it does nothing without a size."""
 
     def __init__(self, directory: Path, size: int | None) -> None:
         """size: of each file system [bytes]; None: the stores are on the machine's own disk."""
@@ -35,7 +35,7 @@ class SmallDisks:
             subprocess.run(["umount", "-l", str(where)], check=False)
 
     def mount(self, places: Iterable[Path]) -> None:
-        """Mount one at each place. Raises NoNamespaces if that may not be done."""
+        """Mount a file system at each place. Raises NoNamespaces if this is not permitted."""
         if self._size is None:
             return
         for where in places:
@@ -48,7 +48,7 @@ class SmallDisks:
 
 
 def fill(store_dir: Path) -> Path:
-    """Leave no byte free on the disk of a store; returns the file that takes them."""
+    """Use up all free space on the disk of a store; return the file that occupies it."""
     path = store_dir.parent / "store" / "ballast"
     free = os.statvfs(store_dir)
     with path.open("wb") as file:

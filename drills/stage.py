@@ -1,7 +1,7 @@
-"""What a drill acts on: a group under load, and what is known of it.
+"""The interface of a drill: a group under load and its known state.
 
-A drill is a function of a ``Stage``. It marks the moment of its fault, does it, waits for what must
-come of it, and notes what it saw; ``running`` heals everything afterwards and judges.
+A drill is a function of a ``Stage``. It marks the time of its fault, injects it, waits for the
+expected effects and notes what it observed. ``running`` removes the faults afterwards and judges.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MS: Final = 1000
 
 
 class DrillFailed(Exception):
-    """Something did not come about as a drill says it must."""
+    """An expected effect of a drill did not occur."""
 
 
 class Needs(NamedTuple):
-    """The group that a drill is about; drills with the same needs share one."""
+    """The group that a drill needs; drills with the same needs share one."""
 
     nodes: int = 3
     min_in_sync: int | None = None
     lease: str = "directory"
-    """Or "kubernetes": a test's API server, on a host of its own."""
+    """Or "kubernetes": a test API server on its own host."""
     cuts: bool = False
-    """Hosts have to be cut apart: namespaces."""
+    """Whether hosts must be cut off from each other, which requires namespaces."""
     fresh: bool = False
-    """Leaves a group behind that no other drill may use."""
+    """Whether the group cannot be used by another drill afterwards."""
     disk_size: int | None = None
-    """Bytes of a small disk for every store; None: this machine's."""
+    """Size of a small disk for every store [bytes]; None for the machine's own disk."""
     log_size_max: int = 0
-    """Bytes of log that retention leaves; 0: no bound."""
+    """Retention limit of the log [bytes]; 0 for none."""
 
 
 class AnyNode(Protocol):
@@ -50,26 +50,26 @@ class AnyNode(Protocol):
 
     @property
     def store_dir(self) -> Path:
-        """On this machine."""
+        """Store directory on this machine."""
         ...
 
 
 class AnyGroup(Protocol):
-    """Nodes, however they run: as processes, or as pods."""
+    """Nodes that run as processes or as pods."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all nodes."""
+        """Names of all nodes."""
         ...
 
     @property
     def nodes(self) -> Mapping[str, AnyNode]:
-        """By name."""
+        """Nodes by name."""
         ...
 
     @property
     def table(self) -> Mapping[str, object]:
-        """Settings of the cluster; of them the profile is looked at."""
+        """The [cluster] settings; only the profile is used."""
         ...
 
 
@@ -78,7 +78,7 @@ G = TypeVar("G", bound=AnyGroup)
 
 @dataclass(slots=True)
 class GroupStage(Generic[G]):
-    """One drill's view."""
+    """The group, load and results of one drill."""
 
     group: G
     finder: Finder
@@ -90,14 +90,15 @@ class GroupStage(Generic[G]):
     """Sentences for the report."""
     fault_at: float = 0.0
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    """Begin and end of what is judged; none: of the longest gap between two acks since the
-    fault."""
+    """Begin and end of the judged gaps; if empty, the longest gap between acks since the fault is
+    judged.
+    """
     restored_by: float | None = None
-    """Up to when that gap counts; None: the end of the drill."""
+    """End of the period that is searched for the longest gap; None: the end of the drill."""
 
     @property
     def times(self) -> TimeRules:
-        """Of the profile that the group runs with."""
+        """Timing rules of the profile of the group."""
         return PROFILES[str(self.group.table["profile"])]
 
     @property
@@ -108,41 +109,43 @@ class GroupStage(Generic[G]):
 
     @property
     def lease_s(self) -> float:
-        """How long a lease lasts that nobody renews."""
+        """Duration of a lease without renewal [s]."""
         return self.times.lease_ms / MS
 
     @property
     def fenced_s(self) -> float:
-        """After which a master that cannot renew has stopped."""
+        """Time after which a master that cannot renew its lease stops serving [s]."""
         return (self.times.lease_ms - self.times.margin_ms) / MS
 
     def mark(self) -> float:
-        """The fault happens now."""
+        """Record that the fault happens now; return the time."""
         self.fault_at = time.monotonic()
         return self.fault_at
 
     def expect_loss_from(self, offset: int) -> None:
-        """An operator gave up everything that was acknowledged so far, from an offset on."""
+        """Record that an operator gave up all acked messages from an offset on."""
         self.ledger.give_up(offset)
         self.load.rewind()
 
     def note(self, sentence: str) -> None:
-        """Say something in the report."""
+        """Add a sentence to the report."""
         self.notes.append(sentence)
 
     def held_back_s(self, began: float, ended: float, node: str) -> float:
-        """For how long the machine let other processes run instead of a node's."""
+        """Return how long a node's processes were runnable but not running [s]."""
         return self.finder.pace.held_back_s(began, ended, node)
 
     def check(self, holds: bool, sentence: str) -> None:
-        """Raise DrillFailed unless what the sentence says holds."""
+        """Raise DrillFailed with the sentence unless the condition holds."""
         if not holds:
             raise DrillFailed(sentence)
 
-    # -- who is what ------------------------------------------------------------------------------
+    # -- roles ------------------------------------------------------------------------------------
 
     async def master(self, timeout_s: float = SETTLE_S) -> str:
-        """The master, once there is one that all its own answers agree on."""
+        """Wait for a master that also reports itself as master in the highest epoch; return its
+        name.
+        """
 
         def known(known: Known) -> bool:
             return _serving(known) is not None
@@ -153,16 +156,16 @@ class GroupStage(Generic[G]):
         return found
 
     def slaves(self, master: str) -> list[str]:
-        """Everybody else."""
+        """Return all other nodes."""
         return [name for name in self.group.names if name != master]
 
     @property
     def epoch(self) -> int:
-        """The highest epoch that anybody knows."""
+        """The highest epoch that any node reports."""
         return max((look.epoch for look in self.finder.known.newest.values()), default=0)
 
     async def successor(self, old: str, timeout_s: float) -> str:
-        """Wait until another node than old is master, and says so itself."""
+        """Wait until a node other than old reports itself as master; return its name."""
 
         def known(known: Known) -> bool:
             found = _serving(known)
@@ -175,9 +178,9 @@ class GroupStage(Generic[G]):
         return found
 
     async def in_sync(self, *names: str, timeout_s: float = SETTLE_S) -> float:
-        """Wait until the master says that the in-sync set is just the named nodes (default: all).
-
-        Returns how long it took [s]."""
+        """Wait until the master's in-sync set is exactly the named nodes (default: all); return the
+        duration [s].
+        """
         wanted = frozenset(names or self.group.names)
 
         def known(known: Known) -> bool:
@@ -187,8 +190,9 @@ class GroupStage(Generic[G]):
         return await self.finder.until(known, f"in-sync set {sorted(wanted)}", timeout_s)
 
     async def target(self, timeout_s: float = SETTLE_S) -> float:
-        """Wait until the master's status has a slave that it may be switched to: in sync, and no
-        reason beside it. How long it took [s]."""
+        """Wait until the master reports an in-sync slave without a reason against a switchover;
+        return the duration [s].
+        """
 
         def known(known: Known) -> bool:
             master = _serving(known)
@@ -197,7 +201,7 @@ class GroupStage(Generic[G]):
         return await self.finder.until(known, "a slave that can take over", timeout_s)
 
     async def state(self, name: str, *states: str, timeout_s: float = SETTLE_S) -> float:
-        """Wait until a node says that it is in one of the states; how long it took [s]."""
+        """Wait until a node reports one of the states; return the duration [s]."""
 
         def known(known: Known) -> bool:
             look = known.newest.get(name)
@@ -208,7 +212,7 @@ class GroupStage(Generic[G]):
     # -- acks -------------------------------------------------------------------------------------
 
     async def acked_again(self, timeout_s: float) -> float:
-        """Wait for a success of a request that was sent from now on; how long it took [s]."""
+        """Wait for the ack of a request sent from now on; return the duration [s]."""
         began = time.monotonic()
 
         def known(_: Known) -> bool:
@@ -217,20 +221,20 @@ class GroupStage(Generic[G]):
         return await self.finder.until(known, "a send to be acknowledged", timeout_s)
 
     async def restored(self, timeout_s: float) -> float:
-        """Like ``acked_again``; this time is judged."""
+        """Do the same as ``acked_again`` and add the duration to the judged gaps."""
         began = time.monotonic()
         took = await self.acked_again(timeout_s)
         self.gaps.append((began, began + took))
         return took
 
     def gap_since(self, began: float) -> float:
-        """The longest time without an ack from a moment until now [s]; it is judged."""
+        """Add the longest time without an ack since began to the judged gaps; return it [s]."""
         begin, end = self.ledger.longest_gap_at(began, time.monotonic())
         self.gaps.append((begin, end))
         return end - begin
 
     async def pass_time(self, seconds: float) -> None:
-        """Let load go on for a while: the fault itself lasts that long."""
+        """Let the load continue for the duration of a fault."""
         began = time.monotonic()
         await self.finder.until(
             lambda _: time.monotonic() - began >= seconds, "time to pass", seconds + 5
@@ -238,7 +242,7 @@ class GroupStage(Generic[G]):
 
 
 def _serving(known: Known) -> str | None:
-    """The node that says of itself that it is master, in the highest epoch that anybody knows."""
+    """Return the master of the highest known epoch if it reports itself as such, else None."""
     best = known.best()
     if best is None or best.master is None:
         return None
@@ -249,13 +253,13 @@ def _serving(known: Known) -> str | None:
 
 
 Stage = GroupStage[Group]
-"""Of a group of processes."""
+"""Stage of a group of processes."""
 DrillFunction = Callable[[Stage], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A fault, and what must come of it."""
+    """A fault and its expected effects."""
 
     number: str
     name: str
@@ -263,11 +267,11 @@ class Drill:
     needs: Needs
     run: DrillFunction
     restored_within_s: float | None
-    """For the profile ``local``; None: no service is owed in between."""
+    """Time limit for the profile ``local`` [s]; None if service may be interrupted."""
     short: bool
-    """Runs in continuous integration as well."""
+    """Whether the drill is part of continuous integration."""
     long: bool = False
-    """Takes longer than ten minutes: it runs by its name, not with all others."""
+    """Whether the drill takes longer than ten minutes; then ``--all`` does not include it."""
 
 
 REGISTERED: Final[dict[str, Drill]] = {}

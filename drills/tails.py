@@ -1,7 +1,7 @@
-"""Bytes in a master's log that nobody else has: what a cut-off master leaves behind.
+"""Append bytes to the log of a cut-off master, which no other node receives.
 
-Sent straight to a node, whoever is master elsewhere, at a level that promises little: they may all
-go, and the checker owes nobody any of them.
+The messages are sent directly to the node, at the ack level ``memory``. They may all be lost, so
+the checker does not expect any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIVE_UP_S: Final = 60.0
 
 
 async def make_topic(stage: Stage) -> None:
-    """The topic of tails, on the master of now."""
+    """Create the topic of tails on the current master."""
     node = stage.group.nodes[await stage.master()]
     status, answer = await stage.group.ask(f"{node.api}/v1/topics/{TOPIC}", "PUT", {"queues": 1})
     if status not in (200, 201):
@@ -33,7 +33,7 @@ async def make_topic(stage: Stage) -> None:
 
 
 async def grow_tail(stage: Stage, name: str, size: int) -> int:
-    """Append at least so many bytes [bytes] at a node that is cut off; how many it were."""
+    """Append at least size bytes at a node that is cut off; return the number of bytes appended."""
     node = stage.group.nodes[name]
     began = slot(node.store_dir, Slot.WRITTEN)
     body = msgpack.packb(

@@ -1,9 +1,9 @@
-"""Producers and consumers that write down everything: the load under which drills happen.
+"""The load during drills: producers and consumers that record every request and message.
 
-Each producer sends numbered messages, one request at a time, to the queue that is its own, so that
-order can be judged. Half of them repeat a request whose outcome is unknown, with the same unique
-ids and marked as a repetition, as the client does; the others go on and leave it unknown. Consumers
-read every queue from its beginning and keep their place over failovers.
+Each producer sends numbered messages to its own queue, one request at a time, so that order can be
+checked. Half of the producers retry a request whose outcome is unknown, with the same unique ids
+and marked as a retry, like the client library. The others continue and leave it unknown. Consumers
+read every queue from its beginning and keep their offsets across failovers.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from drills.log_reading import key_of
 
 TOPIC: Final = "drill"
 GIVE_UP_S: Final = 10.0
-"""A repetition that is not answered so long after the end stays unknown."""
+"""Time after the end of the load at which retries are given up and the outcome stays unknown."""
 PULL_WAIT_MS: Final = 500
 UNKNOWN_CODES: Final = frozenset({"ack-timeout", "unreachable", "broken-answer"})
-"""Errors that do not say whether anything was stored."""
+"""Errors after which it is unknown whether the messages were stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much load, and how patient."""
+    """Amount of load and its timeouts."""
 
     producers: int = 4
     consumers: int = 2
     requests_per_s: float = 12.0
-    """Of each producer."""
+    """Requests per second of each producer."""
     messages: int = 4
-    """In one request."""
+    """Messages per request."""
     body_size: int = 120
     send_timeout_ms: int = 900
-    """The broker's patience with a send: the acknowledgement limit of the profile."""
+    """Send timeout at the broker: the acknowledgement limit of the profile."""
     answer_timeout_s: float = 1.5
-    """The sender's own: a node that was cut off does not say so."""
+    """Timeout of the sender, because a node that was cut off does not answer."""
     ack: str | None = None
-    """Level asked for; None: the default of the group."""
+    """Requested ack level; None for the default of the group."""
     grouped: bool = True
-    """False: a node alone, which knows no repetition by unique id."""
+    """False for a standalone node, which does not recognize retries by unique id."""
 
 
 class Batch(NamedTuple):
-    """The messages of one request, which may be repeated."""
+    """The messages of one request, which may be retried."""
 
     keys: tuple[str, ...]
     body: dict[str, Any]
 
 
 class Workload:
-    """Load on a group until ``stop``: ``async with Workload(...) as load``."""
+    """Load on a group until it is stopped, used as ``async with Workload(...) as load``."""
 
     def __init__(self, finder: Finder, plan: Plan, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -101,28 +101,30 @@ class Workload:
         await self._calls.__aexit__()
 
     def rewind(self) -> None:
-        """Consumers forget what they saw and begin anew: somebody gave up what they had read."""
+        """Make the consumers drop their records and start again, because read messages were given
+        up.
+        """
         self._rewinds += 1
         self._next_offsets.clear()
         self.ledger.seen.clear()
 
     def pause(self) -> None:
-        """Send nothing more until ``resume``; requests on their way end as they end."""
+        """Send no new requests until ``resume``; pending requests are completed."""
         self._running.clear()
 
     def resume(self) -> None:
-        """Send again."""
+        """Continue sending."""
         self._running.set()
 
     async def quiet(self) -> None:
-        """After ``pause``: wait until no request is on its way. Raises TimeoutError."""
+        """Wait after ``pause`` until no request is pending. Raises TimeoutError."""
         async with asyncio.timeout(GIVE_UP_S):
             while self._sending:
                 self._raise_what_failed()
                 await asyncio.sleep(PAUSE_S)
 
     async def stop_producing(self) -> None:
-        """Let every producer finish the request in hand, repetitions included, for 10 s."""
+        """Stop after the pending requests; retries are given up after 10 s."""
         self._end_soon()
         await asyncio.gather(*self._producers)
 
@@ -140,7 +142,7 @@ class Workload:
                 await asyncio.sleep(PAUSE_S)
 
     async def caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until every consumer has seen every message that was acked. Raises TimeoutError."""
+        """Wait until every consumer has read every acked message. Raises TimeoutError."""
         owed: dict[int, int] = {}
         for told in self.ledger.told.values():
             owed[told.place.queue] = max(owed.get(told.place.queue, 0), told.place.queue_offset + 1)
@@ -154,7 +156,7 @@ class Workload:
                 await asyncio.sleep(PAUSE_S)
 
     def _raise_what_failed(self) -> None:
-        """A producer or consumer that met what it does not know ends the drill."""
+        """Raise the unexpected error of a producer or consumer, to fail the drill."""
         for task in (*self._producers, *self._consumers):
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
@@ -184,7 +186,7 @@ class Workload:
                 return
             await asyncio.sleep(max(0.0, started + interval_s - time.monotonic()))
             while not self._running.is_set():
-                # Asked again when it wakes: resumed and paused at once, it has to go on waiting.
+                # Check again after waking up: the load may have been resumed and paused at once.
                 await self._running.wait()
             if self._stop.is_set():
                 return
@@ -211,7 +213,9 @@ class Workload:
             yield Batch(tuple(keys), body)
 
     async def _send(self, producer: int, batch: Batch, *, repeats: bool) -> None:
-        """Send until an outcome stands: a success, or an error that this producer accepts."""
+        """Send until the outcome is final: a success, or an error that this producer does not
+        retry.
+        """
         body, repeated = batch.body, False
         while True:
             sent_at = time.monotonic()
@@ -305,7 +309,7 @@ class Workload:
 
 
 def _outcome_of(status: int, answer: dict[str, Any]) -> tuple[Outcome, str]:
-    """What an answer means for what was sent."""
+    """Classify a response."""
     if status == 200:
         return Outcome.ACKED, ""
     code = str(answer.get("code", status))

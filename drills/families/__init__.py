@@ -1,4 +1,4 @@
-"""The drills, in families: each module registers its own when it is imported."""
+"""The drills of process groups, in families: each module registers its drills when imported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAMILIES = (
 
 
 def all_drills() -> Iterable[Drill]:
-    """Every drill, by number."""
+    """Return all drills, by number."""
     return sorted(REGISTERED.values(), key=_order)
 
 

@@ -1,4 +1,4 @@
-"""A consumer group that reads through failovers, with the client that programs use."""
+"""A consumer group of the client library that reads across failovers."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ CAUGHT_UP_S: Final = 40.0
 RETRY_S: Final = 30.0
 PAUSE_S: Final = 0.2
 OWNERS_MAX: Final = 12
-"""Changes of a queue's owner that two failovers explain."""
+"""Number of ownership changes of a queue that two failovers can cause."""
 
 
 @dataclass(slots=True)
 class Handled:
-    """What the members of a group handled, in the order in which they did."""
+    """The messages that the members of a group handled, in order."""
 
     order: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """By queue: (member, queue offset)."""
+    """Queue → (member, queue offset) in the order of handling."""
     keys: dict[Place, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
-    """Places that held two messages, as sentences."""
+    """Positions at which two different messages were read, as sentences."""
     left: int = 0
-    """Times that a member had to join again by hand."""
+    """Number of times that a subscription ended and was opened again."""
 
     def take(self, member: int, place: Place, key: str) -> None:
-        """A member handled a message."""
+        """Record a message that a member handled."""
         self.order[place.queue].append((member, place.queue_offset))
         before = self.keys.setdefault(place, key)
         if before != key:
             self.changed.append(f"{place} was {before}, then {key}")
 
     def out_of_turn(self) -> list[str]:
-        """Where an ordered group did not handle a queue in its order, or two did at a time.
+        """Return violations of ordered consumption: gaps, and queues with too many ownership
+        changes.
 
-        What was not committed may be handled again, by the next owner too, and then everything
-        behind it again: a queue is a number of runs, each rising by one from a place at or below
-        the end of all before it, and never two members in turns within what one of them had.
+        Messages whose offset was not committed may be handled again, also by the next owner, and so
+        may everything behind them. So a queue consists of runs of consecutive offsets, each of
+        which starts at or below the end of all runs before it. Two members must not alternate.
         """
         wrong = []
         for queue, events in self.order.items():
@@ -69,7 +70,7 @@ class Handled:
         return wrong
 
     def duplicates(self) -> int:
-        """How many were handled again."""
+        """Return the number of messages handled more than once."""
         return sum(len(events) for events in self.order.values()) - len(self.keys)
 
 
@@ -81,7 +82,7 @@ class Handled:
     restored_within_s=6.0,
 )
 async def group_through_failovers(stage: Stage) -> None:
-    """No gap, order kept, one owner per queue; duplicates are allowed and counted."""
+    """Check: no gap, ordered, one owner per queue; duplicates are allowed and counted."""
     handled = Handled()
     urls = list(stage.group.apis.values())
     async with tidemark.connect(urls, retry_for_s=RETRY_S) as mq:
@@ -120,7 +121,7 @@ async def group_through_failovers(stage: Stage) -> None:
 
 
 async def _read(urls: list[str], number: int, handled: Handled) -> None:
-    """One member, for as long as the drill lasts."""
+    """Consume as one member for the duration of the drill."""
     while True:
         with contextlib.suppress(TidemarkError):
             async with (
@@ -135,7 +136,7 @@ async def _read(urls: list[str], number: int, handled: Handled) -> None:
 
 
 async def _caught_up(stage: Stage, handled: Handled, members: list[asyncio.Task[None]]) -> None:
-    """Wait until everything acked was handled."""
+    """Wait until all acked messages were handled."""
     deadline = time.monotonic() + CAUGHT_UP_S
     while True:
         missing = [

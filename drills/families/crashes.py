@@ -1,4 +1,4 @@
-"""Drills in which processes die: of the master, of slaves, of everybody."""
+"""Drills in which processes of the master, of slaves or of all nodes are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILOVERS: Final = 50
     short=True,
 )
 async def kill_master(stage: Stage) -> None:
-    """The same replica goes on, in the next epoch, without waiting for the lease."""
+    """Expect the same replica to continue in the next epoch, without waiting for the lease."""
     gaps = []
     for services in (("broker",), ()):
         master, epoch = await stage.master(), stage.epoch
@@ -55,7 +55,7 @@ async def kill_master(stage: Stage) -> None:
     restored_within_s=BACK_IN_PLACE_S,
 )
 async def kill_ha_or_reput(stage: Stage) -> None:
-    """A broker whose ha is gone goes on until its deadline; dispatch resumes."""
+    """Expect the broker to serve without ha until its deadline, and dispatch to resume."""
     for service in ("ha", "reput"):
         master = await stage.master()
         await stage.load.acked(50)
@@ -75,7 +75,7 @@ async def kill_ha_or_reput(stage: Stage) -> None:
     restored_within_s=NODE_LOST_S,
 )
 async def delete_master_pod(stage: Stage) -> None:
-    """Takeover, or restart in place, whatever comes first."""
+    """Expect a takeover or a restart in place, whichever comes first."""
     master = await stage.master()
     await stage.load.acked(50)
     stage.mark()
@@ -94,7 +94,7 @@ async def delete_master_pod(stage: Stage) -> None:
     short=True,
 )
 async def lose_master_node(stage: Stage) -> None:
-    """A successor within the lease and three seconds; the old one comes back as a slave."""
+    """Expect a successor within the lease and three seconds; the old master returns as a slave."""
     master = await stage.master()
     await stage.load.acked(100)
     stage.mark()
@@ -114,7 +114,10 @@ async def lose_master_node(stage: Stage) -> None:
     restored_within_s=5.0,
 )
 async def lose_one_of_three(stage: Stage) -> None:
-    """A stall until it has left the set, then two copies; it enters again by itself."""
+    """Expect a stall until the slave has left the in-sync set, then acks with two copies.
+
+    The slave must rejoin the set by itself.
+    """
     master = await stage.master()
     gone, left = stage.slaves(master)
     await stage.load.acked(50)
@@ -136,7 +139,7 @@ async def lose_one_of_three(stage: Stage) -> None:
     needs=THREE,
 )
 async def lose_two_of_three(stage: Stage) -> None:
-    """Fewer than min_in_sync acknowledge nothing, and the master stays."""
+    """Expect no acks with fewer than min_in_sync members, and no change of the master."""
     master, epoch = await stage.master(), stage.epoch
     first, second = stage.slaves(master)
     await stage.load.acked(50)
@@ -163,7 +166,7 @@ async def lose_two_of_three(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def double_failover(stage: Stage) -> None:
-    """Three epochs that can be told apart, although the middle one wrote nothing of its own."""
+    """Expect three distinguishable epochs, although nothing was written in the middle one."""
     stage.load.pause()
     await stage.load.quiet()
     first, epoch = await stage.master(), stage.epoch
@@ -188,7 +191,7 @@ async def double_failover(stage: Stage) -> None:
     restored_within_s=15.0,
 )
 async def all_off(stage: Stage) -> None:
-    """The first that may be elected leads; nothing acknowledged is missing."""
+    """Expect the first electable node to become master, without a lost ack."""
     await stage.load.acked(100)
     stage.mark()
     for name in stage.group.names:
@@ -210,7 +213,7 @@ async def all_off(stage: Stage) -> None:
     restored_within_s=NODE_LOST_S,
 )
 async def fifty_failovers(stage: Stage) -> None:
-    """Nothing acked is lost, nothing seen is gone, queues and logs are equal, epochs rise."""
+    """Expect no lost ack, equal queues and logs on all nodes, and strictly rising epochs."""
     epochs = [stage.epoch]
     gaps = []
     for number in range(FAILOVERS):

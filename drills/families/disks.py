@@ -1,4 +1,4 @@
-"""Drills about disks: slow ones, full ones, torn and flipped bytes, what does not belong there."""
+"""Drills about disks: slow and full disks, torn writes, flipped bits and stray files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ NAMED_S: Final = 20.0
     restored_within_s=5.0,
 )
 async def slow_disk(stage: Stage) -> None:
-    """It leaves the set after the lag limit, and comes back when its disk does."""
+    """Expect the slave to leave the set after the lag limit and to rejoin when its disk is fast
+    again.
+    """
     master = await stage.master()
     slow, other = stage.slaves(master)
     await stage.load.acked(50)
@@ -52,7 +54,7 @@ async def slow_disk(stage: Stage) -> None:
     restored_within_s=10.0,
 )
 async def master_disk_full(stage: Stage) -> None:
-    """Sends fail with an error, then a member with space is master; no record is there in part."""
+    """Expect send errors, then a master with free space; no record may be stored partially."""
     master = await stage.master()
     await stage.load.acked(50)
     stage.mark()
@@ -76,7 +78,7 @@ async def master_disk_full(stage: Stage) -> None:
     restored_within_s=10.0,
 )
 async def slave_disk_full(stage: Stage) -> None:
-    """It drops out of the set and comes back with its space; nothing is damaged."""
+    """Expect the slave to leave the set and to rejoin when it has free space, without damage."""
     await make_topic(stage)
     master = await stage.master()
     (slave,) = stage.slaves(master)
@@ -84,7 +86,7 @@ async def slave_disk_full(stage: Stage) -> None:
     stage.mark()
     ballast = fill(stage.group.nodes[slave].store_dir)
     try:
-        # The file in use takes what it has room for; the next ones cannot be made.
+        # The current log file has its space allocated; the next files cannot be created.
         await grow_tail(stage, master, 16 * MIB)
         took = await stage.in_sync(master, timeout_s=30)
         await stage.acked_again(10)
@@ -102,7 +104,10 @@ async def slave_disk_full(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def torn_tail(stage: Stage) -> None:
-    """Above, recovery cuts it; below, the replica halts and is never elected."""
+    """Expect recovery to truncate a torn end above the confirm offset.
+
+    Below the confirm offset, the replica must halt and must not be elected.
+    """
     master = await stage.master()
     slave, other = stage.slaves(master)
     await stage.load.acked(100)
@@ -123,7 +128,7 @@ async def torn_tail(stage: Stage) -> None:
     named = await _named(stage, slave)
     stage.note(f"300 bytes below the end are zero: {named}")
     stage.group.kill(master)
-    # Alone it may not acknowledge (min_in_sync 2), so it opens when the third one is back.
+    # With min_in_sync 2 it cannot ack alone; it starts to serve when the third node is back.
     await stage.state(other, "promoting", "master", timeout_s=20)
     stage.group.start(master)
     leader = await stage.master()
@@ -138,7 +143,7 @@ async def torn_tail(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def bit_flip(stage: Stage) -> None:
-    """Found by a checksum when it returns: it is resynced or halts, and never leads."""
+    """Expect a checksum error at the return; the slave resyncs or halts, and never leads."""
     master = await stage.master()
     slave, other = stage.slaves(master)
     await stage.load.acked(200)
@@ -164,7 +169,7 @@ async def bit_flip(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def stray_file(stage: Stage) -> None:
-    """The node does not start with it, and says which file it is; without it, it does."""
+    """Expect the node to refuse to start and to name the file; without the file it starts."""
     master = await stage.master()
     slave, other = stage.slaves(master)
     await stage.load.acked(50)
@@ -184,12 +189,13 @@ async def stray_file(stage: Stage) -> None:
 
 
 async def _named(stage: Stage, name: str) -> str:
-    """Wait until a node says that it is halted, or was resynced; what it says."""
+    """Wait until a node reports that it is halted or was resynced; return its state and reason."""
     deadline = time.monotonic() + NAMED_S
     while True:
         status = await stage.group.status(name)
         for node in status.get("nodes") or ():
-            # In sync its reason is a service that has not begun: what was damaged is over.
+            # The reason of an in-sync node is a service that has not started; the damage is
+            # repaired.
             if node.get("node") != name or node.get("state") == "in-sync":
                 continue
             if node.get("reason"):
@@ -199,7 +205,7 @@ async def _named(stage: Stage, name: str) -> str:
 
 
 def _file(store_dir: Path, at: int) -> tuple[Path, int]:
-    """The log file that holds a physical offset, and where in it."""
+    """Return the log file that contains a physical offset, and the position in the file."""
     size = 4 * MIB
     start = at - at % size
     return store_dir / "commitlog" / f"{start:020d}", at - start

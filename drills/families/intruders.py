@@ -1,4 +1,4 @@
-"""Drills about those who should not be believed: rogue clients, old frames, second processes."""
+"""Drills about untrusted peers: wrong identities, replayed frames and duplicate processes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ HUGE: Final = (1 << 62) - 1
 FUZZ_S: Final = 60.0
 GROWTH_MAX: Final = 16 << 20
 LINES_MAX: Final = 8
-"""About intruders, in the log of a node during the minute of fuzz: one per peer and minute, and a
-few peers."""
+"""Maximum number of log lines about peers during the minute of fuzzing.
+
+A node logs one line per peer and minute, and there are a few peers.
+"""
 LOG_FILE_SIZE: Final = 4 << 20
 
 
@@ -40,7 +42,7 @@ LOG_FILE_SIZE: Final = 4 << 20
     restored_within_s=1.5,
 )
 async def same_name_twice(stage: Stage) -> None:
-    """They wait for the locks, or end; the first ones go on."""
+    """Expect the second processes to wait for the locks or to end; the first ones continue."""
     master, epoch = await stage.master(), stage.epoch
     node = stage.group.nodes[master]
     stage.mark()
@@ -81,7 +83,7 @@ async def same_name_twice(stage: Stage) -> None:
     short=True,
 )
 async def rogue_client(stage: Stage) -> None:
-    """Refused by the proof, or closed for what they say; nothing of it is acknowledged."""
+    """Expect the handshake to refuse wrong identities, and the node to close on false acks."""
     master = await stage.master()
     node, slave = stage.group.nodes[master], stage.slaves(master)[0]
     stage.mark()
@@ -125,7 +127,7 @@ async def rogue_client(stage: Stage) -> None:
     restored_within_s=8.0,
 )
 async def replayed_append(stage: Stage) -> None:
-    """FENCED, or a closed link; nothing is appended."""
+    """Expect FENCED or a closed connection; nothing may be appended."""
     first = await stage.master()
     old = stage.epoch
     await stage.load.acked(50)
@@ -163,7 +165,7 @@ async def replayed_append(stage: Stage) -> None:
     restored_within_s=2.0,
 )
 async def fuzzed_port(stage: Stage) -> None:
-    """Nothing acked, nothing appended, memory flat, one log line per peer and minute."""
+    """Expect no acks, no appends, constant memory and one log line per peer and minute."""
     master = await stage.master()
     recording = await _recorded_handshake(stage, master)
     before = {name: _anonymous(stage.group.nodes[name]) for name in stage.group.names}
@@ -189,7 +191,7 @@ async def fuzzed_port(stage: Stage) -> None:
 
 
 async def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, until: float) -> int:
-    """Connections with bad bytes, one after another; how many."""
+    """Open connections with bad bytes, one after another; return their number."""
     secret, wanted = _secret(stage), node.name
     count = 0
     while time.monotonic() < until:
@@ -200,7 +202,7 @@ async def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, un
                     case 0:
                         await intruder.send(rng.randbytes(rng.randrange(1, 5000)))
                     case 1:
-                        await intruder.send(recording)  # an old proof, for another nonce
+                        await intruder.send(recording)  # the proof is for another nonce
                     case 2:
                         await intruder.send(_damaged(recording, rng))
                     case _:
@@ -216,7 +218,7 @@ async def _fuzz(stage: Stage, node: DrillNode, rng: Random, recording: bytes, un
 
 
 def _hostile(stage: Stage, rng: Random) -> bytes:
-    """What somebody may send who knows the secret: lies, and frames that are none."""
+    """Return a frame that a peer with the secret might send: false offsets, or damaged bytes."""
     epoch = rng.choice((0, 1, max(0, stage.epoch - 1), stage.epoch))
     end = rng.randrange(1 << 40)
     frame = encode(
@@ -254,7 +256,7 @@ def _damaged(data: bytes, rng: Random) -> bytes:
 
 
 async def _recorded_handshake(stage: Stage, name: str) -> bytes:
-    """What a node that was believed has sent."""
+    """Return the bytes of a successful handshake."""
     slave = stage.slaves(name)[0]
     async with _connect(stage.group.nodes[name]) as intruder:
         await intruder.prove(_identity(slave), _secret(stage), name)
@@ -274,7 +276,7 @@ def _secret(stage: Stage) -> bytes:
 
 
 def _anonymous(node: DrillNode) -> int:
-    """Anonymous memory of a node's ha [bytes]."""
+    """Return the anonymous memory of a node's ha process [bytes]."""
     text = Path(f"/proc/{node.services['ha'].pid}/status").read_text(encoding="utf-8")
     for line in text.splitlines():
         if line.startswith("RssAnon:"):
@@ -283,6 +285,6 @@ def _anonymous(node: DrillNode) -> int:
 
 
 def _lines(node: DrillNode) -> int:
-    """Lines of ha's log that are about a peer."""
+    """Return the number of lines about peers in the log of ha."""
     text = node.services["ha"].log_path.read_text(encoding="utf-8", errors="replace")
     return sum('"peer"' in line for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Drills in which somebody deletes, edits or restores the lease by hand."""
+"""Drills in which the lease is deleted, edited or restored manually."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ NOTE_ANNOTATION: Final = "example.org/note"
     restored_within_s=None,
 )
 async def lease_deleted(stage: Stage) -> None:
-    """Made again with the next epoch if every member promises it; else by an operator only."""
+    """Expect the lease to be recreated with the next epoch if every member promises it.
+
+    If a member is silent, only an operator may recreate the lease.
+    """
     server = stage.lease_server
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
@@ -62,7 +65,7 @@ async def lease_deleted(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def lease_deleted_no_master(stage: Stage) -> None:
-    """Nobody begins; ``recreate-lease`` does."""
+    """Expect no master until an operator runs ``recreate-lease``."""
     server = stage.lease_server
     await stage.load.acked(50)
     for name in stage.group.names:
@@ -73,7 +76,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     await stage.pass_time(NOBODY_S)
     stage.check(await server.read() is None, "somebody made the lease by itself")
     stage.check(stage.ledger.first_ack(began) is None, "somebody serves without a lease")
-    # Nobody was there to remember the set: the operator knows that all were in it.
+    # No node was up to remember the in-sync set; the operator knows that all nodes were in it.
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
 
@@ -85,7 +88,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     restored_within_s=8.0,
 )
 async def lease_edited(stage: Stage) -> None:
-    """The master stops at its next renewal; a member takes over when that holder has run out."""
+    """Expect the master to stop at its next renewal, and a takeover when the edited lease ends."""
     server = stage.lease_server
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
@@ -113,7 +116,7 @@ async def lease_edited(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def lease_restored(stage: Stage) -> None:
-    """Nobody renews or campaigns on what went back; ``recreate-lease`` ends it."""
+    """Expect no renewal or candidacy on a lease that went back, until ``recreate-lease``."""
     server = stage.lease_server
     backup = await server.read()
     assert backup is not None
@@ -143,7 +146,7 @@ async def lease_restored(stage: Stage) -> None:
     restored_within_s=1.5,
 )
 async def third_party_edits(stage: Stage) -> None:
-    """A conflict, a look, and on: nobody steps down."""
+    """Expect conflicts and retries, but no master that steps down."""
     server = stage.lease_server
     epoch = stage.epoch
     stage.mark()
@@ -159,7 +162,7 @@ async def third_party_edits(stage: Stage) -> None:
 
 
 async def _recreate(stage: Stage, **more: object) -> None:
-    """Order a new lease, and wait for a master. more: arguments of the order."""
+    """Run ``recreate-lease`` and wait for a master. more: arguments of the command."""
     name = stage.group.names[0]
     epoch = stage.epoch
     deadline = time.monotonic() + ORDER_S
@@ -167,7 +170,7 @@ async def _recreate(stage: Stage, **more: object) -> None:
         status, answer = await stage.group.command(name, "recreate-lease", **more)
         if status == 200:
             break
-        # All nodes have to answer, and one may just have come back.
+        # All nodes must respond, but one may have just started.
         late = time.monotonic() > deadline
         stage.check(not late, f"recreate-lease was answered {status} {answer}")
         await asyncio.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Drills in which the place of the lease misbehaves: errors, silence, lost and late answers."""
+"""Drills in which the lease store fails: errors, no responses, lost and late responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ FAULTY_S: Final = 12.0
     restored_within_s=6.0,
 )
 async def lost_lease_answers(stage: Stage) -> None:
-    """A write without an answer is unknown until the object has moved; no change happens twice."""
+    """Expect a write without a response to stay unknown until the object is read again.
+
+    No change may happen twice.
+    """
     server = stage.lease_server
     master = await stage.master()
     slave, other = stage.slaves(master)
@@ -41,7 +44,7 @@ async def lost_lease_answers(stage: Stage) -> None:
         stage.check(after == version + 1, f"the set's version went from {version} to {after}")
     stage.note(f"{slave} was removed once, version {version} to {after}, with every answer lost")
     await server.faults()
-    # The other half: the write that adds a member is applied long after it was sent.
+    # Second part: the write that adds a member is applied long after it was sent.
     await server.faults(
         apply_late_ms=1500,
         only_methods=["PUT"],
@@ -60,7 +63,7 @@ async def lost_lease_answers(stage: Stage) -> None:
     needs=WITH_API,
 )
 async def lease_down(stage: Stage) -> None:
-    """The master stops by its deadline, nobody else begins, service resumes with the lease."""
+    """Expect the master to stop by its deadline, and no other until the lease is reachable."""
     server = stage.lease_server
     master = await stage.master()
     await stage.load.acked(50)
@@ -86,7 +89,7 @@ async def lease_down(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def lease_errors(stage: Stage) -> None:
-    """No other epoch, unless the lease really ran out."""
+    """Expect no new epoch unless the lease really expired."""
     server = stage.lease_server
     epoch = stage.epoch
     stage.mark()
@@ -109,7 +112,7 @@ async def lease_errors(stage: Stage) -> None:
     restored_within_s=1.5,
 )
 async def slow_lease(stage: Stage) -> None:
-    """It stays master; nothing flaps."""
+    """Expect the same master throughout."""
     server = stage.lease_server
     epoch = stage.epoch
     stage.mark()
@@ -127,7 +130,7 @@ async def slow_lease(stage: Stage) -> None:
     restored_within_s=8.0,
 )
 async def candidate_loses(stage: Stage) -> None:
-    """It follows again within a second and goes on acknowledging: it has not locked itself out."""
+    """Expect the loser to follow within a second and to ack again."""
     server = stage.lease_server
     master = await stage.master()
     slaves = stage.slaves(master)
@@ -136,7 +139,7 @@ async def candidate_loses(stage: Stage) -> None:
     addresses = [stage.group.nodes[name].host.address for name in (master, *slaves)]
     await server.faults(drop_requests=1, only_from=addresses[:1])
     await asyncio.sleep(stage.lease_s - 0.1)
-    # Candidates campaign from now on; their writes are held up, and the master's overtake them.
+    # The candidates' writes are delayed from now on, so that those of the master come first.
     await server.faults(
         delay_ms=stage.times.request_timeout_ms * 9 // 10,
         only_methods=["PUT"],

@@ -1,4 +1,4 @@
-"""Drills about what operators order when the rules cannot go on by themselves."""
+"""Drills about operator commands for situations that need a manual decision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDER_S: Final = 15.0
     needs=Needs(nodes=3, min_in_sync=1, fresh=True),
 )
 async def unclean_failover(stage: Stage) -> None:
-    """It is told how many bytes it will cost, and costs just that."""
+    """Expect the dry run to report the exact number of lost bytes, and exactly that loss."""
     await make_topic(stage)
     master = await stage.master()
     behind, other = stage.slaves(master)
@@ -37,7 +37,7 @@ async def unclean_failover(stage: Stage) -> None:
     status, answer = await stage.group.command(master, "pause")
     stage.check(status == 200, f"pause was answered {status} {answer}")
     stores = {name: stage.group.nodes[name].store_dir for name in (master, other)}
-    # What nobody else has heard to be confirmed, nobody else can count.
+    # A confirm offset that the other nodes have not received cannot be used in their estimate.
     await stage.finder.until(
         lambda _: slot(stores[other], Slot.CONFIRM) == slot(stores[master], Slot.WRITTEN),
         f"{other} to hear the last confirm offset",
@@ -61,7 +61,7 @@ async def unclean_failover(stage: Stage) -> None:
         behind, "failover", to=behind, group="another", old_master_stopped=True
     )
     stage.check(status != 200, f"it was done without the group's name: {refused}")
-    # Before the order: a consumer that is told of the shorter queues must not call that a fault.
+    # Before the command: a consumer that reads the shorter queues must not count it as a violation.
     stage.expect_loss_from(own_end)
     deadline = time.monotonic() + ORDER_S
     while True:
@@ -70,7 +70,7 @@ async def unclean_failover(stage: Stage) -> None:
         )
         if status == 200:
             break
-        # It counts the lease's time from its own start on.
+        # The node waits for the lease duration, counted from its own start.
         stage.check(time.monotonic() < deadline, f"failover was answered {status} {done}")
         await asyncio.sleep(0.5)
     await stage.group.command(behind, "resume")

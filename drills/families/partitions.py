@@ -1,4 +1,4 @@
-"""Drills in which nodes are cut apart, from each other and from where the lease is kept."""
+"""Drills in which nodes are cut off from each other and from the lease store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREE_WITH_API: Final = Needs(nodes=3, cuts=True, lease="kubernetes")
 CUT_S: Final = 6.0
 PATIENT: Final = 8
 IN_FLIGHT_S: Final = 0.2
-"""What was acknowledged by everybody before a cut may be answered so long after it."""
+"""Time after a cut within which a send that all members had stored before may be acked [s]."""
 
 
 async def _no_ack_while_cut(stage: Stage, master: str, cut_at: float) -> None:
@@ -34,7 +34,7 @@ async def _no_ack_while_cut(stage: Stage, master: str, cut_at: float) -> None:
     short=True,
 )
 async def cut_from_slaves(stage: Stage) -> None:
-    """Sends fail, the master stays, the set is not shrunk below min_in_sync; it heals."""
+    """Expect failed sends, the same master, and at least min_in_sync members in the set."""
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
     cut_at = stage.mark()
@@ -57,7 +57,7 @@ async def cut_from_slaves(stage: Stage) -> None:
     needs=THREE_APART,
 )
 async def cut_one_way(stage: Stage) -> None:
-    """Without acknowledgements of the slaves there is no success."""
+    """Expect no acks without acknowledgements from the slaves."""
     master = await stage.master()
     await stage.load.acked(50)
     cut_at = stage.mark()
@@ -77,7 +77,10 @@ async def cut_one_way(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def cut_from_everything(stage: Stage) -> None:
-    """A successor; not one success of the old master after the cut; its tail is cut on return."""
+    """Expect a successor and no acks of the old master after the cut.
+
+    The old master's tail must be truncated when it returns.
+    """
     master = await stage.master()
     await stage.load.acked(50)
     cut_at = stage.mark()
@@ -105,7 +108,7 @@ async def cut_from_everything(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def cut_from_lease(stage: Stage) -> None:
-    """It stops by itself before anybody else may take the lease."""
+    """Expect the master to stop before another node may take the lease."""
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
     cut_at = stage.mark()

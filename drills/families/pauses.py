@@ -1,4 +1,4 @@
-"""Drills in which a master stands still and goes on later, or its clocks do something odd."""
+"""Drills in which a master is stopped and continued, or its clocks jump."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TWO: Final = Needs(nodes=2)
 HOUR_MS: Final = 3_600_000
 SLOW_SYNC_MS: Final = 500
 PATIENT: Final = 16
-"""Senders who wait for their answer however long the master stands still."""
+"""Number of senders that wait for their response while the master is stopped."""
 SUSPENDED_MS: Final = 60_000
 PROBE_KEY: Final = "9.0"
-"""Of the message that a drill sends by itself."""
+"""Key of the message that the drill itself sends."""
 SLACK_S: Final = 0.3
 SERVICES: Final = ("broker", "reput", "ha")
 SHORT_STALL_S: Final = 1.0
@@ -40,11 +40,11 @@ LONG_STALLS_S: Final = (10, 60, 600)
     short=True,
 )
 async def pause_master(stage: Stage) -> None:
-    """Whatever it answers afterwards is in its successor's log."""
+    """Expect every message acked after the pause to be in the successor's log."""
     master = await stage.master()
     await stage.load.acked(100)
-    # Half of them are appended and not answered when it stops, for the slave's disk is slow; half
-    # come later, and wait in the buffers of its sockets.
+    # Half of the messages are appended but not acked when the master stops, because the slave's
+    # disk is slow. The other half are sent later and wait in the socket buffers of the master.
     node, slave = stage.group.nodes[master], stage.group.nodes[stage.slaves(master)[0]]
     slave.faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
     stage.load.pause()
@@ -79,7 +79,7 @@ async def pause_master(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def pause_before_answer(stage: Stage) -> None:
-    """The late success is permitted because its record is in the successor's log."""
+    """Expect the late ack to be valid because the record is in the successor's log."""
     master = await stage.master()
     await stage.load.acked(50)
     stage.load.pause()
@@ -106,7 +106,7 @@ async def pause_before_answer(stage: Stage) -> None:
     restored_within_s=1.5,
 )
 async def wall_clock_steps(stage: Stage) -> None:
-    """No effect."""
+    """Expect no effect."""
     master, epoch = await stage.master(), stage.epoch
     stage.mark()
     for step in (HOUR_MS, 0, -HOUR_MS, 0):
@@ -123,7 +123,7 @@ async def wall_clock_steps(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def suspend_master(stage: Stage) -> None:
-    """It wakes up past its deadline and answers nothing before it has a lease again."""
+    """Expect the master to resume after its deadline and not to ack until it has a lease again."""
     master, epoch = await stage.master(), stage.epoch
     await stage.load.acked(50)
     at = stage.mark()
@@ -147,10 +147,10 @@ async def suspend_master(stage: Stage) -> None:
     restored_within_s=7.0,
 )
 async def stalled_loop(stage: Stage) -> None:
-    """Nothing is answered after the deadline: a hung loop does not keep a lease."""
+    """Expect no acks after the deadline: a blocked event loop must not keep a lease."""
     stall_s = stage.fenced_s + 2.0
     for service in ("ha", "broker"):
-        # A node whose own stall is not forgotten waits a lease time longer for a sound one to lead.
+        # After a stall, a node prefers another master for a lease time; wait until that is over.
         await stage.target()
         master = await stage.master()
         node = stage.group.nodes[master]
@@ -183,7 +183,7 @@ async def stalled_loop(stage: Stage) -> None:
     short=True,
 )
 async def short_stalls(stage: Stage) -> None:
-    """A stall that is shorter than a lease changes no epoch."""
+    """Expect no new epoch for a stall that is shorter than a lease."""
     master, epoch = await stage.master(), stage.epoch
     stage.mark()
     for service in SERVICES:
@@ -195,7 +195,7 @@ async def short_stalls(stage: Stage) -> None:
         paused_s = time.monotonic() - began
         await stage.acked_again(20)
         if stage.epoch > before:
-            # Only if the machine made a stall of it that is as long as a lease.
+            # A new epoch is valid only if a slow machine made the stall as long as a lease.
             held_s = stage.held_back_s(began, time.monotonic(), master)
             stage.check(
                 paused_s + held_s >= stage.fenced_s,
@@ -215,7 +215,7 @@ async def short_stalls(stage: Stage) -> None:
     short=True,
 )
 async def hung_reput(stage: Stage) -> None:
-    """Another member serves; the node is a target again as soon as its reput moves, by order."""
+    """Expect another master; a switchover back works as soon as the reput runs again."""
     master = await stage.master()
     await stage.load.acked(50)
     stage.mark()
@@ -229,7 +229,7 @@ async def hung_reput(stage: Stage) -> None:
     stage.check(await stage.master() == new, f"{new} is not the master any more")
     stage.group.unpause(master, "reput")
     await stage.in_sync()
-    # The other node hears of it within a heartbeat; the stalls are forgotten after eight leases.
+    # The other node learns it with a heartbeat; stalls are forgotten only after eight leases.
     deadline = time.monotonic() + stage.lease_s * stage.finder.pace.now
     while (await stage.group.command(new, "switchover", to=master))[0] != 200:
         stage.check(time.monotonic() < deadline, f"a switch back to {master} is refused")
@@ -246,9 +246,9 @@ async def hung_reput(stage: Stage) -> None:
     restored_within_s=6.0,
 )
 async def repeated_stalls(stage: Stage) -> None:
-    """Short of a lease each, they add up: the node hands over once, and service goes on.
+    """Expect the stalls to add up: each is shorter than a lease, but the node hands over once.
 
-    The master kept its lease once, and 71 sends were acknowledged in 33 s.
+    Before this rule the master kept its lease, and only 71 sends were acked in 33 s.
     """
     gaps = []
     for service in SERVICES:
@@ -266,7 +266,7 @@ async def repeated_stalls(stage: Stage) -> None:
         gaps.append(stage.gap_since(half))
         stage.note(f"{service}: {terms} new epochs, {acked} requests acked in the second half")
         stage.check(0 < terms <= 3, f"stalls of {service} led to {terms} new epochs")
-        await stage.pass_time(2 * 4 * stage.lease_s)  # until they are forgotten
+        await stage.pass_time(2 * 4 * stage.lease_s)  # until the stalls are forgotten
 
 
 def _long_stalls(number: str, service: str) -> None:
@@ -279,7 +279,7 @@ def _long_stalls(number: str, service: str) -> None:
         long=True,
     )
     async def long_stalls(stage: Stage) -> None:
-        """Another member serves all the while, and nothing changes when the service goes on."""
+        """Expect another master during the stall, and no change when the service continues."""
         gaps = []
         for stall_s in LONG_STALLS_S:
             await stage.in_sync()

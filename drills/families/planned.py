@@ -1,4 +1,4 @@
-"""Drills in which the master changes because somebody wants it to."""
+"""Drills with a planned change of the master."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SWITCHES: Final = 20
 BUSY: Final = frozenset(
     {"switching-over", "not-master", "no-master", "fenced", "not-connected", "not-serving"}
 )
-"""What a sender may be told meanwhile: all of it means that nothing was stored."""
+"""Errors that a switchover may cause; each means that nothing was stored."""
 TIMED: Final = frozenset({"ack-timeout", "unreachable"})
-"""The time that a sender gives has passed."""
+"""Errors that mean that the sender's timeout has expired."""
 
 
 @drill(
@@ -28,7 +28,7 @@ TIMED: Final = frozenset({"ack-timeout", "unreachable"})
     short=True,
 )
 async def switchover(stage: Stage) -> None:
-    """Each within a second, and no error beyond "busy"."""
+    """Expect each switchover to take at most a second and to cause only the errors in ``BUSY``."""
     gaps = []
     first = stage.mark()
     for _ in range(SWITCHES):
@@ -57,8 +57,10 @@ async def switchover(stage: Stage) -> None:
 
 
 def _is_due(stage: Stage, request: Request) -> bool:
-    """Whether a switch may cause this error, or the machine did: it held the node back for at
-    least half of the time that the sender gave."""
+    """Return whether a switchover or the machine may have caused this error.
+
+    The machine may have if it did not run the node for at least half of the sender's timeout.
+    """
     if request.code in BUSY:
         return True
     held_s = stage.held_back_s(request.sent_at, request.ended_at, request.node)
@@ -73,7 +75,7 @@ def _is_due(stage: Stage, request: Request) -> bool:
     restored_within_s=2.0,
 )
 async def rolling_restart(stage: Stage) -> None:
-    """Write gaps of at most two seconds: a stopping master hands over."""
+    """Expect write gaps of at most two seconds, because a stopping master hands over."""
     gaps = []
     for master_last in (True, False):
         master = await stage.master()

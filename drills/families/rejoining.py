@@ -1,4 +1,4 @@
-"""Drills in which a replica returns with a log, or a volume, that does not fit."""
+"""Drills in which a replica returns with a log or a volume that does not match the group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEHIND: Final = 24 * MIB
     restored_within_s=None,
 )
 async def long_tail(stage: Stage) -> None:
-    """It is cut to the divergence point, the tail is kept, and it enters the set by itself."""
+    """Expect the node to truncate at the divergence point, keep the tail and rejoin the set."""
     await make_topic(stage)
     master = await stage.master()
     await stage.load.acked(50)
@@ -60,7 +60,7 @@ async def long_tail(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def overtaken_by_retention(stage: Stage) -> None:
-    """It is resynced as a new member, and enters the set."""
+    """Expect the slave to be resynced as a new member and to join the set."""
     await make_topic(stage)
     master = await stage.master()
     (slave,) = stage.slaves(master)
@@ -89,7 +89,7 @@ async def overtaken_by_retention(stage: Stage) -> None:
     restored_within_s=None,
 )
 async def replaced_volume(stage: Stage) -> None:
-    """An empty volume never leads; the true one does when it returns, and copies to it."""
+    """Expect an empty volume never to become master; the complete one does and is copied to it."""
     master = await stage.master()
     (slave,) = stage.slaves(master)
     before = await _incarnation(stage, master, slave)
@@ -119,7 +119,7 @@ async def replaced_volume(stage: Stage) -> None:
     restored_within_s=20.0,
 )
 async def lost_volume_all_off(stage: Stage) -> None:
-    """Another member leads; nothing acknowledged is missing."""
+    """Expect another member to become master, without a lost ack."""
     await stage.load.acked(100)
     master = await stage.master()
     stage.mark()
@@ -140,7 +140,10 @@ async def lost_volume_all_off(stage: Stage) -> None:
     needs=Needs(nodes=3, fresh=True),
 )
 async def foreign_cluster(stage: Stage) -> None:
-    """Refused by both sides, and named by the master; with its own name it is welcome again."""
+    """Expect both sides to refuse the connection, and the master to report it.
+
+    With its own cluster name the node can rejoin.
+    """
     master = await stage.master()
     slave, other = stage.slaves(master)
     await stage.load.acked(50)
@@ -171,7 +174,7 @@ async def foreign_cluster(stage: Stage) -> None:
 
 
 async def _reason(stage: Stage, asked: str, name: str) -> str:
-    """What one node says of why another is not in sync."""
+    """Return the reason that one node reports for another not being in sync."""
     for node in (await stage.group.status(asked)).get("nodes") or ():
         if node.get("node") == name:
             return str(node.get("reason") or "")
@@ -187,7 +190,7 @@ async def _incarnation(stage: Stage, asked: str, name: str) -> str:
 
 
 def _first_offset(stage: Stage, name: str, *, last: bool = False) -> int:
-    """Start of the first (or last) log file of a node."""
+    """Return the start of the first (or last) log file of a node."""
     directory = stage.group.nodes[name].store_dir / "commitlog"
     names = sorted(path.name for path in directory.iterdir() if path.name.isdigit())
     return int(names[-1 if last else 0])

@@ -1,4 +1,4 @@
-"""Drills in which a process dies between two steps: of a promotion, a cut, a change of the set."""
+"""Drills in which a process is killed between two steps of a promotion, a cut or a set change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES: Final = 4
     restored_within_s=12.0,
 )
 async def crash_at_promotion(stage: Stage) -> None:
-    """The next election is clean, whatever the last one left."""
+    """Expect a clean next election after a crash at each step."""
     gaps = []
     for step in PROMOTION_STEPS:
         master = await stage.master()
@@ -58,7 +58,7 @@ async def crash_at_promotion(stage: Stage) -> None:
     needs=Needs(nodes=3, cuts=True),
 )
 async def crash_at_cut(stage: Stage) -> None:
-    """The next start completes the cut; nothing of the tail is accepted."""
+    """Expect the next start to complete the cut; nothing of the tail may be accepted."""
     await make_topic(stage)
     for step in CUT_STEPS:
         master = await stage.master()
@@ -86,7 +86,7 @@ async def crash_at_cut(stage: Stage) -> None:
     needs=Needs(nodes=3),
 )
 async def crash_at_resync(stage: Stage) -> None:
-    """The next start goes on emptying, or copying; never a store half old and half new."""
+    """Expect the next start to continue to empty the store, or to copy; never a mixed store."""
     master = await stage.master()
     slave = stage.slaves(master)[0]
     node = stage.group.nodes[slave]
@@ -94,7 +94,7 @@ async def crash_at_resync(stage: Stage) -> None:
         await stage.load.acked(30)
         node.faults.arm(f"resync-{step}", "kill")
         starts, deadline = node.services["ha"].starts, time.monotonic() + ORDER_S
-        # The answer never comes: the process that would give it dies. It may just be starting, too.
+        # The command gets no response, because the process dies. It may also be starting.
         while node.faults.armed is not None:
             late = time.monotonic() > deadline
             stage.check(not late, f"{slave} did not come to step {step} of a resync")
@@ -119,7 +119,7 @@ async def crash_at_resync(stage: Stage) -> None:
     restored_within_s=12.0,
 )
 async def failover_in_set_change(stage: Stage) -> None:
-    """What was acknowledged is there; a member is in the set only if it is complete."""
+    """Expect no lost ack, and a member in the set only if its log is complete."""
     for number in range(CHANGES):
         applied = number % 2 == 1
         master = await stage.master()
@@ -142,7 +142,7 @@ async def failover_in_set_change(stage: Stage) -> None:
             **{wrong: 1, "only_from": [address], "only_methods": ["PUT"]}
         )
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 0)
-        # Renewals are lost as well: the master has half its lease to come to the addition.
+        # Renewals are lost too, so the master has half its lease to attempt the addition.
         await asyncio.sleep(stage.fenced_s / 2)
         stage.mark()
         stage.group.kill(master)
@@ -158,7 +158,7 @@ async def failover_in_set_change(stage: Stage) -> None:
 
 
 async def _disarmed_one(stage: Stage, names: list[str], step: str) -> None:
-    """Wait until one of the nodes has come to its step and died."""
+    """Wait until one of the nodes has reached its step and died."""
     deadline = time.monotonic() + ARMED_S
     while all(stage.group.nodes[name].faults.armed is not None for name in names):
         if time.monotonic() > deadline:

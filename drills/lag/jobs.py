@@ -46,7 +46,7 @@ class Job:
             )
 
     def said(self) -> str:
-        """Return the end of its output."""
+        """Return the end of the output."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
 
@@ -81,7 +81,7 @@ class Job:
             raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
 
     def close(self) -> None:
-        """Kill all of its remaining processes, including JVM and workers."""
+        """Kill all remaining processes of the job, including JVM and workers."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,5 +1,4 @@
-"""Runs the analytics jobs over the stage: which jobs, with which arguments, in which order. They
-are the same commands as in a deployment.
+"""Run the analytics jobs over the stage, with the same commands as in a deployment.
 
 ``collect`` and ``evaluate`` run concurrently while samples arrive, and until they have processed
 all. Then ``rollup``, ``forecast`` and ``report`` run once.

@@ -69,7 +69,7 @@ class StageNode:
         """broker: the set of the node. ports: by purpose, see ``PORTS``."""
         self.name, self.broker, self.directory, self.ports = name, broker, directory, dict(ports)
         self.store_dir = directory / "store"
-        # Not below directory: a socket's path has at most 108 bytes.
+        # Not below directory, because the path of a socket has at most 108 bytes.
         self.run_dir = Path(tempfile.mkdtemp(prefix="tidemark-lag-"))
         self.services: dict[str, ServiceProcess] = {}
         directory.mkdir(parents=True, exist_ok=True)

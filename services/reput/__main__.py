@@ -1,4 +1,4 @@
-"""``python -m services.reput``: read the settings, run reput, say why it ended."""
+"""``python -m services.reput``: read the configuration, run reput and report why it ended."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
-"""Queues and index follow the log's start: leading files of expired records go (store layout 14.4).
+"""Remove the leading files of consume queues and index whose records have expired.
 
-Derived files have totals by which the next start knows that none is missing. So that a kill, or a
-power cut, in the middle of a removal does not pass for a loss and have everything made again:
+See section 14.4 of the store layout. The checkpoint page has totals of the derived files, by
+which the next start detects missing ones. A crash or power cut during a removal must not look like
+a loss, which would cause a complete rebuild:
 
-1. how much the totals may be off is published and on disk (REMOVING_FIRSTS, REMOVING_ENTRIES);
-2. the files go, one after the other, each name's removal on disk before the next of its queue;
-3. the next sync publishes the totals as they are now, and nothing is off any more.
+1. The possible difference of the totals is published and synced (REMOVING_FIRSTS,
+   REMOVING_ENTRIES).
+2. The files are removed one after the other. Each removal is durable before the next file of the
+   same queue is removed.
+3. The next sync publishes the current totals and sets the difference to 0.
 
-A few files at a time, between two steps of dispatch; the last file of a queue and of the index
-stays, however old: it keeps the numbering. Before: the broker published MIN. After: it lets go of
-what it has mapped when CLEANED_MIN has followed; on a full disk it waits for RELEASED_MIN, which
-says that the log's own files are let go of here.
+A few files are removed at a time, between two steps of dispatch. The last file of a queue and of
+the index is kept at any age, because it defines the numbering. The step before is the broker, which
+published MIN. Afterwards the broker unmaps removed files when CLEANED_MIN has followed. On a full
+disk it waits for RELEASED_MIN, which means that reput has closed the removed log files.
 """
 
 from __future__ import annotations
@@ -27,25 +30,25 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.formats.plan import QueueKey
 
 FILES_AT_ONCE: Final = 8
-"""Removed between two steps of dispatch: each takes a sync of its directory, milliseconds."""
+"""Files removed between two steps; each removal syncs its directory, which takes milliseconds."""
 QUEUES_AT_ONCE: Final = 200
-"""Queues looked at between two steps; each takes two short reads."""
+"""Queues checked between two steps; each check takes two short reads."""
 
 
 class Removed(NamedTuple):
-    """By how much removals changed the totals, summed up since the start of the process."""
+    """Change of the totals by removals since the start of the process."""
 
     firsts: int
-    """Sum of the first queue offsets of the queues' first files: it grew by so much."""
+    """Increase of the sum of the first queue offsets of the queues' first files."""
     entries: int
-    """Entries in all index files: so many fewer."""
+    """Decrease of the number of entries in all index files."""
 
 
 NOTHING: Final = Removed(0, 0)
 
 
 class Cleaning:
-    """Removes leading files. For the thread that dispatches."""
+    """Removes leading files. Used by the thread that dispatches."""
 
     def __init__(
         self,
@@ -57,8 +60,8 @@ class Cleaning:
         durable: Callable[[], int],
         on_removed: Callable[[Removed], None],
     ) -> None:
-        """durable: end of what is dispatched and on disk. on_removed: called after each removal
-        with the change of the totals.
+        """durable: end of what is dispatched and synced. on_removed: called after each removal with
+        the change of the totals.
         """
         self._positions = positions
         self._log = log
@@ -72,10 +75,12 @@ class Cleaning:
         self._off = self._settled = NOTHING
         self._base = NOTHING
         self.removed = NOTHING
-        """Since the start of the process."""
+        """Removals since the start of the process."""
 
     def begin(self) -> None:
-        """Dispatch has resumed: look at everything anew; totals may be off from before."""
+        """Start a new round after dispatch resumed; the published difference may stem from an
+        earlier run.
+        """
         get = self._positions.get
         self._base = Removed(get(Slot.REMOVING_FIRSTS), get(Slot.REMOVING_ENTRIES))
         self._settled = self.removed
@@ -83,13 +88,14 @@ class Cleaning:
 
     @property
     def is_due(self) -> bool:
-        """Whether the log's start has moved since everything below was removed."""
+        """Whether the log's start has moved since all files below it were removed."""
         return self._log.min_offset != self._positions.get(Slot.CLEANED_MIN)
 
     def step(self) -> int:
-        """Remove a few files; how many. Raises OSError or StoreError if one cannot be: call again.
+        """Remove a few files; return their number.
 
-        Not while queues or index are compared with the log or made again.
+        Raises OSError or StoreError on failure: call again.
+        Do not call it while queues or index are compared with the log or rebuilt.
         """
         log_min = int(self._log.min_offset)
         if log_min != self._round_for:
@@ -112,7 +118,7 @@ class Cleaning:
         return len(queue_files) + len(index_files)
 
     def _expired_queue_files(self, log_min: int) -> list[QueueKey]:
-        """The queues whose first file goes now; one that loses several is named several times."""
+        """Return the queues whose first file is to be removed, one entry per file."""
         found: list[QueueKey] = []
         for _ in range(min(QUEUES_AT_ONCE, len(self._keys))):
             key = self._keys[0]
@@ -122,14 +128,14 @@ class Cleaning:
             )
             found += [key] * expired.now
             if expired.now == room:
-                break  # it may have more: looked at again
+                break  # the queue may have more expired files and is checked again
             self._keys.popleft()
             if expired.later:
                 self._not_yet.append(key)
         return found
 
     def _announce(self, more: Removed) -> None:
-        """Let the next start know by how much the totals may be off, before they are."""
+        """Publish the possible difference of the totals before removing files."""
         now, settled, base = self.removed, self._settled, self._base
         publish = self._positions.publish
         publish(Slot.REMOVING_FIRSTS, base.firsts + now.firsts - settled.firsts + more.firsts)
@@ -142,19 +148,22 @@ class Cleaning:
         self._on_removed(change)
 
     def totals_published(self, removed: Removed) -> None:
-        """The totals on the page cover what was removed up to then, and nothing that came after."""
+        """Update the published difference: the published totals now include removed."""
         now = self.removed
         self._settled, self._base = removed, NOTHING
         self._positions.publish(Slot.REMOVING_FIRSTS, now.firsts - removed.firsts)
         self._positions.publish(Slot.REMOVING_ENTRIES, now.entries - removed.entries)
 
     def _end_round(self, log_min: int) -> None:
-        """Everything below is gone."""
+        """Publish that all files below log_min are removed."""
         self._positions.publish(Slot.CLEANED_MIN, log_min)
 
     def release(self) -> None:
-        """Let go of log files that are gone, and say so. Cheap; the broker removes a name a moment
-        after it has published MIN, and rings both times."""
+        """Close removed log files and publish RELEASED_MIN. Cheap.
+
+        The broker removes a file a moment after it has published MIN, and rings the doorbell both
+        times.
+        """
         log_min = self._positions.get(Slot.MIN)
         if log_min == self._positions.get(Slot.RELEASED_MIN):
             return

@@ -1,7 +1,7 @@
-"""Settings of reput: one frozen dataclass, from TOML, environment and command line.
+"""Configuration of reput: one frozen dataclass, from TOML, environment and command line.
 
-The table ``[store]`` and the paths must be the same for the broker on the same node; what shapes
-files is recorded in the store and compared at start.
+The table ``[store]`` and the paths must be the same as in the broker of the node. Settings that
+shape files are recorded in the store and compared at start.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ENV_PREFIX: Final = "TIDEMARK_REPUT_"
 
 @dataclasses.dataclass(frozen=True)
 class ReputConfig(Ruled):
-    """How one reput runs."""
+    """Configuration of one reput process."""
 
     store_dir: Path = Path("data")
-    """The store. On a disk of this machine: never on a network file system."""
+    """Store directory. It must be on a local disk, never on a network file system."""
     run_dir: Path | None = None
     """Sockets, and the positions page of a store that cannot be written. Default: STORE/run."""
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
@@ -76,17 +76,17 @@ class ReputConfig(Ruled):
     )
 
     def broken_rules(self) -> Iterator[str]:
-        """Rules between fields."""
+        """Return violations of rules between fields."""
         yield from self.store.broken_rules()
 
     @functools.cached_property
     def sockets_dir(self) -> Path:
-        """Where this node's doorbells are."""
+        """Directory of the doorbells of this node."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalReputConfig(ReputConfig):
-    """The profile ``local``: other defaults, everything still settable."""
+    """Defaults of the profile ``local``; every field can still be set."""
 
     store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)

@@ -1,18 +1,18 @@
-"""Dispatch: from the log's records to queue units and index entries, up to the published end.
+"""Dispatch: write queue units and index entries for log records, up to the published end.
 
-Carries out what ``resume`` decides and ``formats.plan`` plans, publishes how far it came, and makes
-it durable. Synchronous and without a loop or a clock of its own, so that a simulation can drive it
-over a simulated disk; ``follower`` is its shell. Invariants:
+It carries out the decision of ``resume`` and the plans of ``formats.plan``, publishes the progress
+and makes it durable. It is synchronous and has no loop or clock of its own, so that a simulation
+can run it on a simulated disk; ``follower`` is its shell. Invariants:
 
-- DISPATCHED moves after the units and entries of everything below it are stored, and never back
-  within one boot and generation, except that damaged queues are made again from the log.
-- DISPATCHED_DURABLE and the totals move after every file touched and every directory with new names
-  were synced; only it is believed after a power cut.
-- A step that was interrupted by a full disk goes on where it stopped; nothing is skipped.
-- A bad record below the end stops dispatch for good: ``stopped`` says where.
+- DISPATCHED moves after the units and entries of everything below it are stored. It never moves
+  back within one boot and generation, except when damaged queues are rebuilt from the log.
+- DISPATCHED_DURABLE and the totals move after every touched file and every directory with new names
+  were synced. After a power cut, only DISPATCHED_DURABLE is trusted.
+- A step that was interrupted by a full disk continues where it stopped; nothing is skipped.
+- A bad record below the end stops dispatch permanently; ``stopped`` has the location.
 
-Read path, step 1: before it the flusher published FLUSHED, after it the broker
-answers the pulls it holds.
+Read path, step 1: the step before is the flusher, which published FLUSHED; afterwards the broker
+answers pending long polls.
 """
 
 from __future__ import annotations
@@ -60,36 +60,36 @@ from tidemark.formats.plan import Plan
 from tidemark.offsets import PhysicalOffset
 
 STEP_SIZE: Final = 1 << 20
-"""Bytes of log per step, by default: about a millisecond of work."""
+"""Default size of a step [bytes of log]: about a millisecond of work."""
 UNITS_PER_RUN: Final = 64
-"""With fewer, writing a run costs more than all else about its records."""
+"""Minimum units per run; with fewer, writing the run dominates the cost of its records."""
 WIDER_MAX: Final = 16
-"""A step over many queues may be so many times larger than asked for."""
+"""Maximum factor by which a step over many queues is enlarged."""
 WATCHED_AT_ONCE: Final = 500
-"""Queue files looked at in one go, to see that they are there."""
+"""Queue files checked for existence per call."""
 WIDE_SIZE_MAX: Final = 64 << 20
-"""Nor larger than this [bytes of log]: what is planned is in memory until it is written."""
+"""Maximum size of an enlarged step [bytes of log], because its plan is in memory until written."""
 
 
 class Took(NamedTuple):
-    """What one step took, for metrics."""
+    """Durations of one step, for metrics."""
 
     queues_s: float
-    """Storing its units."""
+    """Time to store its units."""
     index_s: float
-    """Putting its keys into the index; 0.0: it had none."""
+    """Time to put its keys into the index; 0.0 if it had none."""
     oldest_ms: int | None
-    """Store time of its first record; None: it has shown nothing that was not visible before."""
+    """Store time of the first record; None if the step made nothing newly visible."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A step that is planned and may be partly written."""
+    """A planned step that may be partly written."""
 
     end: PhysicalOffset
     plan: Plan
     oldest_ms: int | None
-    """Store time of its first record; None: it passes a filler."""
+    """Store time of the first record; None if the step only passes a filler."""
     runs_done: int = 0
     rows_done: int = 0
     queues_s: float = 0.0
@@ -97,7 +97,7 @@ class _Batch:
 
 
 class Dispatcher:
-    """Dispatches one store. ``resume`` first, then ``step`` and ``sync`` as often as wanted.
+    """Dispatches one store. Call ``resume`` first, then ``step`` and ``sync`` repeatedly.
 
     For one thread at a time, except ``SyncJob.run``.
     """
@@ -112,7 +112,7 @@ class Dispatcher:
         boot_id: tuple[int, int] | None = None,
         utc_offset_s: Callable[[int], int] = lambda _: 0,
     ) -> None:
-        """boot_id: (high, low) of this boot; default: the one in which the log was recovered.
+        """boot_id: (high, low) of this boot; default: the boot in which the log was recovered.
         clock, utc_offset_s: see ``IndexWriter``.
         """
         self._store = store
@@ -132,7 +132,7 @@ class Dispatcher:
                 if entry.is_directory
             ),
         )
-        # Before the first write: it tells of every failed one from now on.
+        # Open before the first write: it reports every write error from its creation on.
         self._whole_sync = store.disk.whole_sync(store.root)
         self._queues = QueueWriter(store)
         clock = clock or SystemClock()
@@ -149,21 +149,23 @@ class Dispatcher:
             on_removed=self._removed,
         )
         self.position = PhysicalOffset(0)
-        """Everything below is in queues and index, as far as this pass has come."""
+        """Everything below is in queues and index, as far as the current pass has progressed."""
         self.dispatched = 0
-        """Published: end of what queues cover."""
+        """Published DISPATCHED: end of what the queues cover."""
         self.durable = 0
-        """Published: end of what is on disk."""
+        """Published DISPATCHED_DURABLE: end of what is synced."""
         self.stopped: StoreError | None = None
-        """Why dispatch stands still for good."""
+        """Error that stopped dispatch permanently."""
         self.decision: Decision | None = None
         self.bytes_count = self.records_count = self.units_count = 0
-        """Since the start of the process."""
+        """Counts since the start of the process."""
         self.took: Took | None = None
-        """Of the last step that was done."""
+        """Durations of the last completed step."""
         self._batch: _Batch | None = None
         self._wider = 1
-        """So many times as much log makes runs of UNITS_PER_RUN, by the last step."""
+        """Factor of the step size at which the last step would have had UNITS_PER_RUN units per
+        run.
+        """
         self._pass_end = 0
         self._in_pass = False
         self._may_rebuild = True
@@ -172,7 +174,7 @@ class Dispatcher:
         self._unit_timestamp_ms = 0
         self._synced: tuple[int, int] | None = None
         self._unsynced_files: frozenset[Path] = frozenset()
-        """Of a sync that could not be begun; the next one covers them."""
+        """Files of a sync that could not be started; the next sync includes them."""
         self._unsynced_directories: frozenset[Path] = frozenset()
         self._settled = Settled(0, Totals(0, 0), 0)
 
@@ -189,32 +191,37 @@ class Dispatcher:
         return self._end()
 
     def end_at(self, end: int) -> None:
-        """Dispatch to end whatever is published: nobody knows the log's end but the caller."""
+        """Dispatch up to end instead of the published end, which may be missing in an offline
+        store.
+        """
         self._end = lambda: end
 
     @property
     def is_catching_up(self) -> bool:
-        """What a restart left to do is not done yet."""
+        """Whether the work left by a restart is not finished yet."""
         return self._in_pass
 
     def oldest_waiting_ms(self) -> int | None:
-        """Store time of the first record not yet dispatched; None if there is none. Any thread."""
+        """Return the store time of the first record not yet dispatched; None if there is none.
+
+        Any thread.
+        """
         return self._source.oldest_waiting_ms(self.position)
 
     @property
     def index_entries_count(self) -> int:
-        """Index entries put since the start of the process."""
+        """Number of index entries put since the start of the process."""
         return self._index.put_count
 
     @property
     def repaired_count(self) -> int:
-        """Units that were replaced by what the log says, since the start of the process."""
+        """Number of units replaced according to the log since the start of the process."""
         return self._queues.repaired_count
 
     # -- resume -------------------------------------------------------------------------------
 
     def resume(self) -> Decision:
-        """Bring queues and index into a state to go on from; publish what consumers may see.
+        """Bring queues and index into a consistent state; publish what consumers may read.
 
         Raises DiskFull, ReadOnlyDisk or OSError if something cannot be cut: call it again.
         """
@@ -238,7 +245,8 @@ class Dispatcher:
             index_start = self._carry_out(decision, found, keep, marks)
         except ReadOnlyDisk:
             if positions.is_private:
-                # Nobody can write here: what cannot be cut lies above DISPATCHED, unseen.
+                # The store is not writable. What cannot be cut is above DISPATCHED, so it is
+                # invisible.
                 self._publish_resumed(decision, generation)
             raise
         start, log_min = decision.start, marks.log_min
@@ -258,9 +266,9 @@ class Dispatcher:
         return decision
 
     def _entries_at(self, durable: int, marks: Marks) -> int:
-        """Index entries of records below durable, where counting them tells anything.
+        """Return the number of index entries of records below durable, if it is meaningful.
 
-        After a power cut it does not, and files that were not synced are not to be read at all.
+        After a power cut it is not, and unsynced files must not be read.
         """
         if not marks.boot_is_ours:
             return 0
@@ -272,7 +280,7 @@ class Dispatcher:
             raise
 
     def _carry_out(self, decision: Decision, found: list[Found], keep: int, marks: Marks) -> int:
-        """Cut queues and index; return where the index wants the log from."""
+        """Cut queues and index; return the offset from which the index needs the log."""
         start, log_min = decision.start, marks.log_min
         self._pass_end = self._compare_until = keep
         match decision.queue_mode:
@@ -299,8 +307,9 @@ class Dispatcher:
         )
 
     def _publish_resumed(self, decision: Decision, generation: int) -> None:
-        # DISPATCHED before the generation under which it counts:
-        # 1. the generation is stored; 2. killed; 3. the next start believes the old DISPATCHED.
+        # Publish DISPATCHED before the generation that validates it. In the other order: 1. the
+        # generation is stored; 2. the process is killed; 3. the next start trusts the old
+        # DISPATCHED.
         self._publish_dispatched(decision.dispatched)
         self._positions.publish(Slot.REPUT_GENERATION, generation)
         self._positions.publish(Slot.RESUMED_BY, self._positions.get(Slot.REPUT_PID))
@@ -315,7 +324,7 @@ class Dispatcher:
             log_end=max(self.end, self._log.min_offset),
             dispatched=get(Slot.DISPATCHED),
             dispatched_durable=get(Slot.DISPATCHED_DURABLE),
-            # Without a recovery in a new boot (an offline tool) the generation is the old one.
+            # If an offline tool runs in a new boot without recovery, the generation is the old one.
             generation_is_ours=is_resumed and self.boot_id == log_boot,
             boot_is_ours=self.boot_id == index_boot != (0, 0),
             units=get(Slot.RESUME_UNITS),
@@ -328,9 +337,10 @@ class Dispatcher:
         )
 
     def adopt_generation(self) -> bool:
-        """The log was recovered while this process ran: go on under the new generation.
+        """Continue under a new generation after the log was recovered while this process ran.
 
-        False: what was dispatched is not in the log any more; ``resume`` has to cut it.
+        Returns False if dispatched records are no longer in the log; then ``resume`` has to cut
+        them.
         """
         if self.end < max(self.dispatched, self.position):
             return False
@@ -340,13 +350,13 @@ class Dispatcher:
     # -- step ---------------------------------------------------------------------------------
 
     def step(self, bytes_max: int = STEP_SIZE) -> int:
-        """Dispatch up to about bytes_max bytes of log; return how many, 0 if there is nothing.
+        """Dispatch about bytes_max bytes of log; return the number of bytes, 0 if there is nothing.
 
-        Where the records of STEP_SIZE or more are spread over so many queues that each gets a few
-        units only, up to WIDER_MAX times as much or WIDE_SIZE_MAX, if there is so much.
-        Raises CorruptRecord or QueueGap once, and stands still from then on (``stopped``). Raises
-        DiskFull, ReadOnlyDisk or OSError if a file cannot be made or grown: call it again when
-        that may have changed; nothing is skipped.
+        If bytes_max is at least STEP_SIZE and the records are spread over so many queues that each
+        gets only a few units, the step is enlarged up to WIDER_MAX times or WIDE_SIZE_MAX. Raises
+        CorruptRecord or QueueGap once; from then on dispatch is ``stopped``. Raises DiskFull,
+        ReadOnlyDisk or OSError if a file cannot be created or extended: call it again later;
+        nothing is skipped.
         """
         if self.stopped is not None:
             return 0
@@ -376,7 +386,7 @@ class Dispatcher:
             return done
 
     def _write(self, batch: _Batch) -> None:
-        """All that is left of it; the clock is read a few times per step, never per record."""
+        """Write the rest of a batch. The clock is read a few times per step, never per record."""
         runs, rows = batch.plan.runs, batch.plan.rows
         append, began = self._queues.append, self._monotonic()
         while batch.runs_done < len(runs):
@@ -419,9 +429,10 @@ class Dispatcher:
         at, whole_end = self.position, self._end()
         end = whole_end
         if at < self._pass_end:
-            end = min(end, self._pass_end)  # a pass ends exactly there
+            end = min(end, self._pass_end)  # a pass must end exactly at this offset
         if at < end and at < self._log.min_offset:
-            at = self.position = self._log.min_offset  # the log was shortened from below
+            # retention has removed the beginning of the log
+            at = self.position = self._log.min_offset
         if at >= end:
             return None
         is_large = bytes_max >= STEP_SIZE
@@ -443,10 +454,13 @@ class Dispatcher:
         return _Batch(found.end, found.plan, found.oldest_ms)
 
     def _filler(self, at: PhysicalOffset, end: int, bytes_max: int) -> Read | None:
-        """The filler at at, if a pass ends within it: it is passed whole, or not yet.
+        """Return the filler at at if a pass ends within it: a filler is passed as a whole or not at
+        all.
 
-        1. A slave has taken over the first bytes of a filler, and confirms up to there. 2. Reput
-        begins a pass up to there. 3. The filler's end is behind that, and nothing ends the pass.
+        Otherwise:
+        1. A slave has copied the first bytes of a filler, and confirms up to there.
+        2. Reput starts a pass up to there.
+        3. The end of the filler is behind the end of the pass, so the pass would never end.
         """
         found = self._source.read(at, PhysicalOffset(end), bytes_max)
         return None if found is None or found.plan.records else found
@@ -454,7 +468,7 @@ class Dispatcher:
     # -- passes -------------------------------------------------------------------------------
 
     def _end_pass_if_due(self) -> None:
-        """Once everything that may have been there before is passed: end what a pass began."""
+        """Finish a pass when everything that existed before the restart has been passed."""
         if self._queues.compare and self.position >= max(self._compare_until, self._pass_end):
             self._queues.finish_rebuild()
             self._queues.compare = False
@@ -472,7 +486,7 @@ class Dispatcher:
         self._positions.publish(Slot.INDEX_BEHIND, 0)
 
     def _rebuild_queues(self) -> None:
-        """A queue has a gap although the totals were right: once, compare all with the log."""
+        """Compare all queues with the log, once, after a gap was found despite matching totals."""
         self._may_rebuild = False
         log_min = self._log.min_offset
         keep = max(self.position, self._pass_end, self._compare_until)
@@ -484,12 +498,13 @@ class Dispatcher:
         self.position = log_min
 
     def _withdraw_durable(self, log_min: int) -> None:
-        """What was said to be on disk is not. Known on disk before anything is made again:
+        """Revoke DISPATCHED_DURABLE, and make that durable before anything is rebuilt.
 
-        1. units are missing, and made again; 2. killed: the next start counts them all, in the
-        page cache, and goes on at the old mark; 3. power cut: they are missing once more.
+        Otherwise: 1. units are missing and are rewritten; 2. the process is killed: the next start
+        counts them in the page cache and continues at the old mark; 3. after a power cut they are
+        missing again.
         """
-        self._resume_number += 1  # a sync under way must not say it again
+        self._resume_number += 1  # a pending sync must not publish it again
         self._positions.publish(Slot.RESUME_UNITS, REBUILDING)
         self._positions.publish(Slot.DISPATCHED_DURABLE, log_min)
         self._positions.sync()
@@ -507,22 +522,23 @@ class Dispatcher:
 
     @property
     def may_clean(self) -> bool:
-        """Whether ``clean`` has something to do, and may."""
+        """Whether ``clean`` has something to do and is allowed now."""
         return not self._in_pass and not self._queues.compare and self._cleaning.is_due
 
     def clean(self) -> int:
-        """Remove a few leading files of queues and index whose records have expired; how many.
+        """Remove a few leading files of queues and index with expired records; return their number.
 
-        Raises OSError or StoreError if one cannot be removed: call it again.
+        Raises OSError or StoreError if a file cannot be removed: call it again.
         """
         return self._cleaning.step() if self.may_clean else 0
 
     def release(self) -> None:
-        """Let go of log files that retention has removed."""
+        """Close log files that retention has removed."""
         self._cleaning.release()
 
     def _removed(self, change: Removed) -> None:
-        # Not ``_settle``: a step may be interrupted, and its units are in the totals already.
+        # Do not call ``_settle`` here: a step may be interrupted with its units already in the
+        # totals.
         position, (units, firsts), entries, removed = self._settled
         self._settled = Settled(
             position,
@@ -535,14 +551,16 @@ class Dispatcher:
 
     @property
     def may_mend(self) -> bool:
-        """Whether ``mending`` may go on: not while all queues are compared with the log anyway."""
+        """Whether ``mending`` may continue; not while all queues are compared with the log."""
         return not self._in_pass and not self._queues.compare
 
     # -- watching -----------------------------------------------------------------------------
 
     def watch_queues(self) -> None:
-        """Look at some of the queues' files, and at those of the index. Raises DamagedFile if one
-        was taken away."""
+        """Check that some of the queue files and all index files exist.
+
+        Raises DamagedFile if one was removed, replaced or resized.
+        """
         if self._in_pass or self._queues.compare or self._batch is not None or self.stopped:
             return
         lost = self._queues.lost_file(WATCHED_AT_ONCE)
@@ -565,7 +583,7 @@ class Dispatcher:
     # -- sync ---------------------------------------------------------------------------------
 
     def begin_sync(self) -> SyncJob | None:
-        """Take what was touched since the last sync; None if there is nothing to do."""
+        """Collect what was touched since the last sync; None if there is nothing to do."""
         files, directories = self._queues.take_touched()
         more_files, more_directories = self._index.take_touched()
         publishable = not self._in_pass
@@ -589,12 +607,15 @@ class Dispatcher:
         )
 
     def _unflushed_log(self) -> frozenset[Path]:
-        """Log files with dispatched records that a power cut can take: none, unless what is only
-        written is visible.
+        """Return log files with dispatched records that are not flushed; empty unless written
+        records are visible before they are flushed.
 
-        1. A mark speaks of them and the power goes; 2. the log ends below the mark; 3. it grows
-        past it with other records; 4. the next start believes the mark, goes on in the middle of a
-        record and calls the log damaged.
+        They are synced first, because otherwise:
+        1. DISPATCHED_DURABLE covers such records and the power fails.
+        2. The log then ends below it.
+        3. The log grows past it with other records.
+        4. The next start trusts the offset, continues in the middle of a record and reports the
+           log as damaged.
         """
         position, flushed = self._settled.position, self._positions.get(Slot.FLUSHED)
         size = self._store.config.commit_log_file_size
@@ -602,12 +623,15 @@ class Dispatcher:
         return frozenset(self._log.files.path(start) for start in starts)
 
     def give_back(self, job: SyncJob) -> None:
-        """The job could not be run, and no sync of it failed: the next one covers it as well."""
+        """Take back a job that could not run; the next one includes its files.
+
+        No sync of the job may have failed.
+        """
         self._unsynced_files |= job.files
         self._unsynced_directories |= job.directories
 
     def finish_sync(self, job: SyncJob) -> None:
-        """Publish what job made durable, unless ``resume`` came in between."""
+        """Publish what job made durable, unless ``resume`` was called in between."""
         if not job.is_publishable or job.resume_number != self._resume_number:
             return
         publish = self._positions.publish
@@ -637,20 +661,22 @@ class Dispatcher:
         self.finish_sync(job)
 
     def distrust_cache(self, paths: Iterable[Path]) -> None:
-        """The sync of paths failed: the page cache may hold what the disk never got.
+        """Invalidate the marks after a failed sync: the page cache may hold data that is not on
+        disk.
 
-        The kernel calls such pages clean, so a later sync would succeed without them. The next
-        start therefore has to believe the last durable mark and nothing else, as after a power cut:
-        it cuts what lies behind. Where it was never synced, or rebuilt, it leaves alone what it
-        finds equal to the log, so the files are written over themselves now: their pages are dirty
-        again, and the next sync tells the truth. Call it between steps: nobody may be storing into
-        the files meanwhile.
+        The kernel marks such pages clean, so a later sync would succeed without writing them. So
+        the next start must trust only the last durable mark, as after a power cut, and cut what
+        lies behind. If queues were never synced or are being rebuilt, the next start keeps units
+        that equal the log. Therefore the files are rewritten with their own content now: their
+        pages become dirty, and the next sync writes them. Call it between steps, because the files
+        must not be written meanwhile.
         """
         self._positions.publish(Slot.REPUT_GENERATION, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_HIGH, 0)
         self._positions.publish(Slot.REPUT_BOOT_ID_LOW, 0)
         for path in paths:
-            with contextlib.suppress(OSError, StoreError):  # the process ends by the first failure
+            # the first failure ends the process anyway
+            with contextlib.suppress(OSError, StoreError):
                 self._write_over_itself(path)
 
     def _write_over_itself(self, path: Path) -> None:
@@ -663,7 +689,7 @@ class Dispatcher:
             file.close()
 
     def close(self) -> None:
-        """Unmap everything; does not sync."""
+        """Unmap everything, without a sync."""
         if self._whole_sync is not None:
             self._whole_sync.close()
         self._queues.close()

@@ -1,10 +1,11 @@
-"""The loop of reput: follow the published end, sync, retry, notice what the broker did.
+"""The main loop of reput: follow the published end, sync, retry, and detect a recovered log.
 
-The only place where dispatch meets time and the event loop. Small steps run on the loop itself, for
-their latency; longer ones in one worker thread, so that /live answers during a long catch-up; syncs
-in another, while dispatch goes on. Never two steps at once, never two syncs at once.
+This is the only place where dispatch meets time and the event loop. Small steps run on the loop
+itself, for low latency. Longer steps run in one worker thread, so that /live responds during a long
+catch-up. Syncs run in another thread, concurrently with dispatch. There is never more than one step
+or one sync at a time.
 
-Read path, step 1: the broker rings after FLUSHED moved, this rings the broker after
+Read path, step 1: the broker rings the doorbell after FLUSHED moved; reput rings the broker's after
 DISPATCHED moved.
 """
 
@@ -34,19 +35,19 @@ T = TypeVar("T")
 
 BROKER: Final = "broker"
 INLINE_SIZE: Final = 2 << 20 if COMPILED else 64 * 1024
-"""Bytes of log dispatched on the loop: about a millisecond. A thread would add a part of that."""
+"""Bytes of log dispatched on the loop: about a millisecond. A thread switch would add to that."""
 SYNC_THREADS: Final = 4
 SYNC_ALONE_MAX: Final = 4
-"""More touched files than that are synced by several threads."""
+"""Up to so many touched files are synced by one thread."""
 WATCH_INTERVAL_S: Final = 0.5
 CLEAN_INTERVAL_S: Final = 0.1
-"""Files of expired records are looked for so often while they cannot go yet."""
+"""Interval of checks for expired files that cannot be removed yet."""
 BUSY_FOR_S: Final = 0.05
-"""Polls often for so long after something was found."""
+"""Duration of fast polling after data was found."""
 
 
 class Follower:
-    """Dispatches until told to stop. One task runs ``run``."""
+    """Dispatches until stopped. One task runs ``run``."""
 
     def __init__(
         self,
@@ -77,21 +78,21 @@ class Follower:
         self._blocked: str | None = None
         self._unremovable = False
         self._unit_check: int | None = None
-        """The request (``Slot.UNIT_CHECK_COUNT``) that is being dealt with."""
+        """The request (``Slot.UNIT_CHECK_COUNT``) that is being processed."""
         self._unit_check_at = 0.0
         self._unmended: str | None = None
-        """Code of the reason that a damaged unit cannot be replaced."""
+        """Error code of the reason that a damaged unit cannot be replaced."""
         self._clean_at = self._synced_at
         self._pace = Pace()
         self._traced = TracedRanges(self._clock.monotonic)
         doorbell.on_note = self._traced.note
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait for the log, resume, follow; after stop dispatch the rest, sync, return.
+        """Wait for the log, resume, follow; after stop dispatch the rest, sync and return.
 
-        Raises FlushFailed, ReplacedPositions; DamagedFile if a queue's file was taken away: the
-        next start makes it again. A damaged log does not raise: the process stays up,
-        unready, and says where.
+        Raises FlushFailed and ReplacedPositions, and DamagedFile if a queue file was removed; the
+        next start rebuilds it. A damaged log does not raise: the process stays up but unready, and
+        reports the location.
         """
         stopping = asyncio.ensure_future(stop.wait())
         stopping.add_done_callback(lambda _: self._doorbell.wake())
@@ -108,9 +109,9 @@ class Follower:
     # -- beginning ----------------------------------------------------------------------------
 
     async def _begin(self, stop: asyncio.Event) -> bool:
-        """Wait until the log is recovered, then resume; False if stopped before."""
+        """Wait until the log is recovered, then resume; return False if stopped before."""
         while not stop.is_set():
-            self._watch()  # also while a disk does not let it resume: ha may empty the store
+            self._watch()  # also while the disk prevents a resume, because ha may empty the store
             if self._store.is_recovered:
                 self._health.clear_reason("waiting-for-recovery")
                 self._store.mark_running()
@@ -126,21 +127,21 @@ class Follower:
         return False
 
     async def _resume(self) -> bool:
-        """Resume in the worker; False if the disk does not let us yet."""
+        """Resume in the worker; return False if the disk does not allow it yet."""
         await self._end_sync()
         self._health.state = "recovering"
         generation = self._positions.get(Slot.GENERATION)
         try:
             resumed = asyncio.ensure_future(self._in_worker(self._dispatcher.resume))
             while not (await asyncio.wait({resumed}, timeout=WATCH_INTERVAL_S))[0]:
-                self._watch()  # it may take minutes, and is no stall
+                self._watch()  # it may take minutes, without being a stall
             decision = resumed.result()
         except (StoreError, OSError) as error:
             self._note_blocked(error)
             return False
         self._note_free()
         self._generation = generation
-        self._unit_check = None  # the log may be another one now: it is compared from the start
+        self._unit_check = None  # the log may be a different one, so the comparison starts again
         self._synced_position = self._dispatcher.position
         is_usual = decision.queue_mode is not QueueMode.REBUILD
         level = logging.INFO if is_usual else logging.WARNING
@@ -187,14 +188,16 @@ class Follower:
             waiting = self._dispatcher.end - self._dispatcher.position if done else 0
             rest_s = self._pace.rest_s(now)
             if waiting > INLINE_SIZE or (waiting > 0 and not rest_s):
-                await asyncio.sleep(0)  # probes are answered between two steps
+                await asyncio.sleep(0)  # let the loop answer probes between two steps
             elif rest_s:
                 await self._doorbell.rest(rest_s)
             else:
                 await self._wait(self._pause_s(now < busy_until))
 
     async def _wait(self, seconds: float) -> None:
-        """Until rung or so long, with heartbeats: ha takes a reput without any for a dead one."""
+        """Wait for the doorbell or a timeout, with heartbeats: without them, ha considers reput
+        dead.
+        """
         clock = self._clock.monotonic
         until = clock() + seconds
         while not await self._doorbell.wait(min(WATCH_INTERVAL_S, max(0.0, until - clock()))):
@@ -211,7 +214,7 @@ class Follower:
         return min(config.idle_poll_ms, config.sync_interval_ms) / 1000
 
     async def _step(self) -> int:
-        """One step; 0 if there was nothing, or it could not be done."""
+        """Do one step; return 0 if there was nothing to do or it failed."""
         dispatcher = self._dispatcher
         if dispatcher.stopped is not None:
             return 0
@@ -245,7 +248,7 @@ class Follower:
         return done
 
     async def _clean(self) -> None:
-        """Some of what a shorter log asks for; the rest after the next step."""
+        """Remove some expired files; the rest follows after the next step."""
         self._dispatcher.release()
         now = self._clock.monotonic()
         if now < self._clean_at or not self._dispatcher.may_clean:
@@ -264,13 +267,14 @@ class Follower:
             self._doorbell.wake()
 
     async def _check_units(self) -> None:
-        """Some of what a reader that met a damaged unit asks for; the rest after the next step."""
+        """Process part of a request to check a damaged unit; the rest follows after a step."""
         get, mending = self._positions.get, self._dispatcher.mending
         asked = get(Slot.UNIT_CHECK_COUNT)
         if asked == get(Slot.UNIT_CHECKED) >> 1:
             return
         if not self._dispatcher.may_mend:
-            if self._dispatcher.stopped is not None:  # the log itself is damaged, and named
+            # the log itself is damaged, and the damage is reported
+            if self._dispatcher.stopped is not None:
                 self._positions.publish(Slot.UNIT_CHECKED, asked << 1)
             return
         if (now := self._clock.monotonic()) < self._unit_check_at:
@@ -307,7 +311,7 @@ class Follower:
         self._doorbell.ring(BROKER)
 
     def _note_unmended(self, error: StoreError | OSError) -> None:
-        """A damaged unit cannot be replaced: reads of it fail until it can."""
+        """Report that a damaged unit cannot be replaced: reads of it fail until it can."""
         self._unmended = error.code if isinstance(error, StoreError) else "os-error"
         if self._health.add_reason(
             self._unmended, f"a damaged queue unit cannot be replaced: {error}"
@@ -318,7 +322,7 @@ class Follower:
             )
 
     def _note_unremovable(self, error: StoreError | OSError) -> None:
-        """Files of expired records stay: that costs space, and nothing else."""
+        """Report that files of expired records cannot be removed, which only costs disk space."""
         if not self._unremovable:
             self._unremovable = True
             log.error(
@@ -327,7 +331,7 @@ class Follower:
             )
 
     async def _follow_generation(self) -> bool:
-        """Notice that the log was recovered anew; False while the disk does not let us resume."""
+        """Detect a new recovery of the log; return False while the disk prevents resuming."""
         generation = self._positions.get(Slot.GENERATION)
         if generation == self._generation:
             return True
@@ -346,14 +350,16 @@ class Follower:
         return await self._resume()
 
     async def _watch_queues(self) -> None:
-        """Twice a second: are the queues' files still there? Raises DamagedFile."""
+        """Check twice a second that the queue files exist. Raises DamagedFile."""
         now = self._clock.monotonic()
         if now >= self._queues_watched_at:
             self._queues_watched_at = now + WATCH_INTERVAL_S
             await self._in_worker(self._dispatcher.watch_queues)
 
     def _watch(self) -> None:
-        """Twice a second: heartbeat, and is the page that we map still the store's?"""
+        """Twice a second, publish the heartbeat and check that the mapped page is still the
+        store's.
+        """
         now = self._clock.monotonic()
         if now < self._watched_at:
             return
@@ -370,7 +376,7 @@ class Follower:
     # -- syncing ------------------------------------------------------------------------------
 
     async def _sync_if_due(self) -> None:
-        """Begin a sync when it is time; finish one that has ended. Waits only if far behind."""
+        """Start a sync when it is due; finish a completed one. Waits only if far behind."""
         if self._sync is not None:
             behind = self._dispatcher.position - self._synced_position
             if not self._sync.done() and behind < 2 * self._config.sync_bytes:
@@ -389,20 +395,20 @@ class Follower:
         self._synced_position = self._dispatcher.position
         self._sync_job = job
         self._sync = asyncio.get_running_loop().run_in_executor(self._syncer, self._run_job, job)
-        # Its end is a reason to look: DISPATCHED_DURABLE can move.
+        # Wake the loop when the sync ends, because DISPATCHED_DURABLE can move.
         self._sync.add_done_callback(lambda _: self._doorbell.wake())
 
     def _run_job(self, job: SyncJob) -> float:
-        """In the syncer's thread; returns how long it took [s]: instruments are the loop's."""
+        """Run in the sync thread; return the duration [s], because the loop updates metrics."""
         started = self._clock.monotonic()
         job.run(self._sync_helpers.map if len(job.files) > SYNC_ALONE_MAX else map)
         return self._clock.monotonic() - started
 
     async def _end_sync(self, *, is_last: bool = False) -> None:
-        """Wait for the sync in flight and publish what it made durable. Raises FlushFailed.
+        """Wait for the pending sync and publish what it made durable. Raises FlushFailed.
 
-        Where the system gives no descriptor to sync with, the next sync covers its files as well:
-        their pages are as they were. is_last: there is no next one; raises OutOfResources then.
+        If no file descriptor is available, the next sync includes the files, whose pages are still
+        dirty. is_last: there is no next sync; raise OutOfResources in this case.
         """
         sync, job = self._sync, self._sync_job
         self._sync = self._sync_job = None
@@ -432,7 +438,7 @@ class Follower:
     # -- ending -------------------------------------------------------------------------------
 
     async def _finish(self) -> None:
-        """After SIGTERM: the rest of the log, for a bounded time, and a last sync."""
+        """After SIGTERM, dispatch the rest of the log for a limited time and sync a last time."""
         self._health.state = "stopping"
         deadline = self._clock.monotonic() + self._config.stop_timeout_s
         while self._clock.monotonic() < deadline and await self._step():
@@ -475,7 +481,7 @@ class Follower:
         )
 
     def _note_blocked(self, error: StoreError | OSError) -> None:
-        """A file cannot be made or grown: wait and try again."""
+        """Report that a file cannot be created or extended; dispatch waits and tries again."""
         code = error.code if isinstance(error, StoreError) else "os-error"
         self._positions.publish(Slot.REPUT_TROUBLE, Trouble.DISK_FULL)
         self._metrics.errors.labels(code).inc()

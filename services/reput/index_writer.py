@@ -1,16 +1,17 @@
-"""Writes the index files: one entry per key of a record, in the order of the log.
+"""Writes the index files: one entry per key of a record, in log order.
 
-The only writer of ``index/`` (docs/formats.md, section 5). Blocks are reserved before a range is
-stored to: the header and the slots of a file before its first entry, entries in steps of 4 MiB.
+It is the only writer of ``index/`` (docs/formats.md, section 5). Blocks are reserved before a range
+is written: the header and the slots of a file before its first entry, entries in steps of 4 MiB.
 Invariants:
 
-- The entries of all files together rise in physical offset; a record's keys may be split over two.
-- A key is put once: where a record may have been indexed before, its rows are compared first.
-- A file is filled before the next one is made, and named later than all before it.
+- The entries of all files together are ordered by physical offset. The keys of a record may be
+  split over two files.
+- A key is put once: if a record may have been indexed before, its rows are compared first.
+- A file is filled before the next one is created, and has a later name than all before it.
 
-Read path, step 1: before it ``formats.plan`` listed the keys, after it DISPATCHED is
-published. Rows are never looked at one by one here, but for one found missing: ``index_chains``
-takes them as they come.
+Read path, step 1: the step before is ``formats.plan``, which listed the keys; afterwards DISPATCHED
+is published. Rows are processed in bulk by ``index_chains``; a single row is processed only if it
+was found missing.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from tidemark.formats.filenames import index_name, parse_index_name
 from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
-"""Blocks of entries are reserved in such steps: about 200,000 entries."""
+"""Step in which blocks of entries are reserved: about 200,000 entries."""
 LOOKED_AT_MAX: Final = 2_000_000 if native.COMPILED else 100_000
-"""Entries looked at one by one at a start: at most some tenths of a second."""
+"""Maximum entries checked individually at a start, which takes at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
-"""Older files mapped while rows are compared: a record's keys lie in at most two neighbours."""
+"""Older files mapped during a comparison; the keys of a record are in at most two adjacent files.
+"""
 
 StoreTimeOf = Callable[[int], int | None]
-"""Physical offset of a record → its store time in ms; None if it has expired."""
+"""Maps the physical offset of a record to its store time in ms; None if the record has expired."""
 
 
 class IndexIncomplete(Exception):
-    """A key that must be in the index is not: the files are not those of this log."""
+    """A required key is missing in the index: the files do not belong to this log."""
 
 
 class _Open:
@@ -57,7 +59,7 @@ class _Open:
         self.region = region
         self.file = file
         self.reserved_until = 0
-        """Bytes of the file from its beginning whose blocks are known to be reserved."""
+        """End of the part of the file whose blocks are known to be reserved [bytes]."""
 
     def close(self) -> None:
         self.file.close()
@@ -65,7 +67,7 @@ class _Open:
 
 
 class _Known(NamedTuple):
-    """What is remembered of a file that is not written any more."""
+    """Facts about a file that is no longer written."""
 
     name: str
     header: Header
@@ -73,7 +75,7 @@ class _Known(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Entries in it."""
+        """Number of entries in it."""
         return self.header.next_entry - 1
 
 
@@ -83,7 +85,7 @@ class IndexWriter:
     def __init__(
         self, store: StoreDir, clock: Clock, utc_offset_s: Callable[[int], int] = lambda _: 0
     ) -> None:
-        """utc_offset_s: wall clock in ms → local time minus UTC in seconds, for file names."""
+        """utc_offset_s: maps wall clock [ms] to local time minus UTC [s], for file names."""
         self._disk = store.disk
         self._directory = store.index_dir
         self._geometry = store.config.index_geometry
@@ -99,19 +101,22 @@ class IndexWriter:
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._inodes: dict[str, int] = {}
-        """Which file each name led to when ``lost_file`` looked last."""
+        """Inode of each file at the last call of ``lost_file``."""
         self.entries = 0
-        """Entries in all files."""
+        """Number of entries in all files."""
         self.put_count = 0
-        """Entries put since the start of the process."""
+        """Number of entries put since the start of the process."""
         self.filled_timestamp_ms = 0
-        """End time of the newest file that is full; 0 if there is none."""
+        """End time of the newest full file; 0 if there is none."""
 
     # -- resuming -----------------------------------------------------------------------------
 
     def lost_file(self) -> Path | None:
-        """A file that was removed, replaced or given another size since the call before; None if
-        none was. Looks at all of them: a file holds millions of entries."""
+        """Return a file that was removed, replaced or resized since the last call; None if none
+        was.
+
+        Checks all files, which are few because each holds millions of entries.
+        """
         inodes: dict[str, int] = {}
         for known in self._known():
             path = self._directory / known.name
@@ -125,10 +130,10 @@ class IndexWriter:
         return None
 
     def survey(self, durable: int) -> int:
-        """Open the files, undo what a kill inside a put left, and count the entries of records
-        that begin below durable; DAMAGED if they are not what a count takes them for.
+        """Open the files, repair an interrupted put, and count the entries of records that begin
+        below durable; return DAMAGED if the entries are not consistent.
 
-        Removes files of another size: they miss in the count.
+        Removes files of a different size; their entries are then missing in the count.
         """
         if not self.enabled:
             return 0
@@ -146,11 +151,11 @@ class IndexWriter:
     def resume(
         self, mode: IndexMode, *, start: int, keep: int, log_min: int, store_time_of: StoreTimeOf
     ) -> int:
-        """Bring the files into the state in which mode goes on; return the physical offset from
-        which records must be given to ``put`` again.
+        """Prepare the files for mode; return the physical offset from which records must be given
+        to ``put`` again.
 
-        start: everything below is in the index, if the files are whole. keep: entries of records
-        at or above go. CONTINUE needs ``survey`` before it.
+        start: everything below is in the index, if the files are complete. keep: entries of records
+        at or above are removed. CONTINUE requires a call of ``survey`` before.
         """
         if not self.enabled:
             self._from = keep
@@ -158,14 +163,14 @@ class IndexWriter:
         try:
             return self._resume(mode, start, keep, log_min, store_time_of)
         except CorruptRecord:
-            # An entry or a header points to where no record begins. The index is derived: were it
-            # the log, the walk that makes the index again would say so.
+            # An entry or a header points to an offset where no record begins. Rebuild the derived
+            # index. If the log were damaged instead, the walk during the rebuild would report it.
             return self.start_over(log_min)
 
     def _resume(
         self, mode: IndexMode, start: int, keep: int, log_min: int, store_time_of: StoreTimeOf
     ) -> int:
-        # Names made by a process that was killed may not be on disk.
+        # Names created by a process that was killed may not be durable.
         self._new_names.add(self._directory)
         match mode:
             case IndexMode.CONTINUE:
@@ -182,7 +187,7 @@ class IndexWriter:
                     return self.start_over(log_min)
                 self._cut(keep, store_time_of)
                 self._from = log_min
-                # Nobody ever synced them for us.
+                # No earlier sync of reput covered these files.
                 self._touched.update(self._directory / one.name for one in self._known())
             case IndexMode.REBUILD:
                 return self.start_over(log_min)
@@ -193,11 +198,11 @@ class IndexWriter:
         return self._from
 
     def skip_below(self, offset: int) -> None:
-        """The log is walked again for the queues' sake: the index has everything below offset."""
+        """Skip records below offset, which are indexed; the log is reread only for the queues."""
         self._from = max(self._from, offset)
 
     def start_over(self, log_min: int) -> int:
-        """Remove all files; return where the index begins anew."""
+        """Remove all files; return the offset from which the index is rebuilt."""
         self._close_all()
         self._inodes.clear()
         for name in reversed(self._names()):
@@ -228,7 +233,7 @@ class IndexWriter:
         return self._map(self._older.pop().name, writable=True)
 
     def _names(self) -> list[str]:
-        """Names of the usable files, oldest first. Files of another size are removed."""
+        """Return the names of the usable files, oldest first. Removes files of a different size."""
         names = []
         for entry in self._disk.list_directory(self._directory):
             if entry.is_directory or parse_index_name(entry.name) is None:
@@ -254,8 +259,10 @@ class IndexWriter:
             opened.close()
 
     def _are_sound(self) -> bool:
-        """Whether the entries form the chains that puts make. LOOKED_AT_MAX of them are looked at,
-        the newest ones; what an index holds beyond is believed."""
+        """Return whether the entries form valid hash chains.
+
+        The newest LOOKED_AT_MAX entries are checked; older ones are trusted.
+        """
         left = LOOKED_AT_MAX
         for known in reversed(self._known()):
             if left <= 0:
@@ -270,8 +277,10 @@ class IndexWriter:
         return True
 
     def _are_sound_from(self, offset: int) -> bool:
-        """The same for all entries of records at or above offset: their rows are compared with
-        entries, and that these can be reached is what a comparison does not see."""
+        """Return whether the entries of records at or above offset form valid hash chains.
+
+        A comparison of rows with entries does not detect entries that a lookup cannot reach.
+        """
         for known in self._known():
             if not known.entries or known.header.end_offset < offset:
                 continue
@@ -294,7 +303,7 @@ class IndexWriter:
         return False
 
     def _cut(self, keep: int, store_time_of: StoreTimeOf) -> None:
-        """Remove the entries of records at or above keep, and files that are empty then."""
+        """Remove the entries of records at or above keep, and files that become empty."""
         while self._last is not None:
             file = self._last.file
             before = self._older[-1].header if self._older else None
@@ -311,8 +320,10 @@ class IndexWriter:
             self._last = self._reopen_last()
 
     def _remove_untrusted(self, durable: int) -> int:
-        """Remove the files that could take entries after durable was published, and all behind
-        them; return the physical offset of the last record in those kept, 0 without."""
+        """Remove the files that could receive entries after durable was published, and all newer
+        ones; return the physical offset of the last record in the remaining files, 0 if there are
+        none.
+        """
         known = self._known()
         self._close_all()
         kept = 0
@@ -326,7 +337,7 @@ class IndexWriter:
         return self._end_offset()
 
     def _end_offset(self) -> int:
-        """Physical offset of the last record that has an entry; −1 if none has."""
+        """Return the physical offset of the last indexed record; −1 if there is none."""
         for known in reversed(self._known()):
             if known.entries:
                 return known.header.end_offset
@@ -341,11 +352,11 @@ class IndexWriter:
     # -- putting ------------------------------------------------------------------------------
 
     def put(self, rows: bytes, first: int) -> int:
-        """Put some of rows (``index_chains.ROW`` each, in the order of the log), from number first
-        on; return the number of the next one to put.
+        """Put some of rows (``index_chains.ROW`` each, in log order), starting at number first;
+        return the number of the next row to put.
 
-        Raises IndexIncomplete; raises DiskFull, ReadOnlyDisk or OSError if a file cannot be made
-        or grown: call again with the same number.
+        Raises IndexIncomplete; raises DiskFull, ReadOnlyDisk or OSError if a file cannot be created
+        or extended: call again with the same number.
         """
         offset = _offset_of(rows, first)
         if offset < self._from:
@@ -368,14 +379,14 @@ class IndexWriter:
         return first + done
 
     def _put_compared(self, rows: bytes, first: int, end: int) -> int:
-        """Pass over the rows of [first, end) that the index has, or put one that it has not."""
+        """Skip the rows of [first, end) that are indexed, or put a row that is missing."""
         offset = _offset_of(rows, first)
         done = first
         for file in self._that_may_hold(offset):
             done = file.held_rows(rows, done, end)
         if done > first:
             return done
-        # Only of the last record indexed some keys may be missing: a kill came between them.
+        # Keys may be missing only for the last indexed record, if a kill interrupted its put.
         if offset < self._end_offset():
             raise IndexIncomplete
         last = self._writable()
@@ -387,10 +398,10 @@ class IndexWriter:
         return first + 1
 
     def _that_may_hold(self, offset: int) -> Iterator[IndexFile]:
-        """Files that may have entries of the record at offset, oldest first: the keys of one may
-        begin in one file and go on in the next.
+        """Yield files that may have entries of the record at offset, oldest first.
 
-        They count as touched even if nothing is put: an entry may be in the page cache only.
+        The keys of a record may be split over two files. The files count as touched even if nothing
+        is put, because an entry may only be in the page cache.
         """
         for known in self._older:
             if not known.header.begin_offset <= offset <= known.header.end_offset:
@@ -408,12 +419,12 @@ class IndexWriter:
             yield last.file
 
     def _writable(self) -> _Open:
-        """The file that takes the next entry; made if the last one is full."""
+        """Return the file for the next entry; create one if the last is full."""
         last = self._last
         if last is not None:
             if not last.file.is_full:
                 if not last.file.entry_count:
-                    # Made, and killed before its first entry: its beginning is set once more.
+                    # The file was created before a kill, without an entry: initialize it again.
                     self._reserve_head(last)
                     last.file.start_after(self._older[-1].header if self._older else None)
                 return last
@@ -442,8 +453,10 @@ class IndexWriter:
     # -- expiring -----------------------------------------------------------------------------
 
     def expired_entries(self, log_min: int) -> list[int]:
-        """Of each leading file, never the last, that holds nothing but entries of records below
-        log_min: how many those are."""
+        """Return the entry counts of the leading files whose records are all below log_min.
+
+        The last file is never included.
+        """
         entries = []
         for known in self._older:
             if known.header.end_offset >= log_min:
@@ -452,7 +465,7 @@ class IndexWriter:
         return entries
 
     def remove_first_file(self) -> int:
-        """Remove the oldest file, durably; how many entries it held."""
+        """Remove the oldest file durably; return its number of entries."""
         known = self._older[0]
         opened = self._reading.pop(known.name, None)
         if opened is not None:
@@ -460,7 +473,7 @@ class IndexWriter:
         with contextlib.suppress(FileNotFoundError):
             self._remove(known.name)
         self._disk.sync_directory(self._directory)
-        self._new_names.add(self._directory)  # the totals change: a sync has to publish them
+        self._new_names.add(self._directory)  # the totals change, so a sync has to publish them
         del self._older[0]
         self.entries -= known.entries
         return known.entries
@@ -477,11 +490,11 @@ class IndexWriter:
         return _Open(path, region, IndexFile(region.view, self._geometry))
 
     def _reserve_head(self, opened: _Open) -> None:
-        """Reserve header and slots: any put may store to any slot."""
+        """Reserve header and slots, because a put may write to any slot."""
         self._reserve(opened, self._geometry.entry_offset(1))
 
     def _reserve(self, opened: _Open, end: int) -> None:
-        """Reserve blocks up to end, in whole steps. Raises DiskFull with nothing stored."""
+        """Reserve blocks up to end, in whole steps. Raises DiskFull before anything is written."""
         if end <= opened.reserved_until:
             return
         start = opened.reserved_until
@@ -489,7 +502,7 @@ class IndexWriter:
         if end > entries_at:
             if start < entries_at:
                 self._reserve_head(opened)
-                # Of a file with entries, those before the next one have their blocks already.
+                # In a file with entries, the blocks before the next entry are already reserved.
                 number = opened.file.header.next_entry
                 start = max(entries_at, self._geometry.entry_offset(number) - ENTRY_SIZE)
             end = start + -(-(end - start) // RESERVE_STEP) * RESERVE_STEP
@@ -510,7 +523,7 @@ class IndexWriter:
         self._touched.discard(self._directory / name)
 
     def take_touched(self) -> tuple[set[Path], set[Path]]:
-        """Files stored to, and the directory if its names changed, since the last call."""
+        """Return files written to, and the directory if its names changed, since the last call."""
         touched, new_names = self._touched, self._new_names
         self._touched, self._new_names = set(), set()
         return touched, new_names
@@ -523,19 +536,20 @@ class IndexWriter:
             self._reading.popitem()[1].close()
 
     def close(self) -> None:
-        """Unmap everything. What was touched is still remembered."""
+        """Unmap everything. The list of touched files is kept."""
         self._close_all()
 
 
 def _offset_of(rows: bytes, number: int) -> int:
-    """Physical offset of the record of a row."""
+    """Return the physical offset of a row's record."""
     offset: int = ROW.unpack_from(rows, number * ROW.size)[0]
     return offset
 
 
 def _first_row_at(rows: bytes, first: int, offset: int) -> int:
-    """Number of the first row, from first on, of a record at or above offset; all rows' count if
-    there is none."""
+    """Return the number of the first row, from first on, whose record is at or above offset; the
+    number of rows if there is none.
+    """
     low, high = first, len(rows) // ROW.size
     while low < high:
         middle = (low + high) // 2

@@ -1,11 +1,11 @@
-"""The log as dispatch reads it: validated records in order, and what a unit must agree with.
+"""Reads the log for dispatch: validated records in order, and checks of units against records.
 
-Reads between a position and a published end, within one file at a time; writes and remembers
-nothing. A CPU with weak ordering may show the published end before the bytes below it, so whatever
-looks wrong is looked at twice before it is called damage.
+It reads between an offset and a published end, within one file at a time. It writes nothing and has
+no state. On a CPU with weak memory ordering, the published end may be visible before the bytes
+below it, so a suspicious record is read a second time before it is reported as damaged.
 
-Read path, step 1: before it FLUSHED was published; ``formats.plan`` says what the
-records mean, after it ``dispatcher`` has that written.
+Read path, step 1: the step before published FLUSHED; ``formats.plan`` interprets the records, and
+``dispatcher`` writes the results.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 RECORDS_MAX: Final = 1 << 18
-"""Records read at a time; bounds a plan's memory when records are tiny."""
+"""Records read at a time; limits the memory of a plan if records are tiny."""
 NO_BORDER: Final = 1 << 62
 
 
 class Read(NamedTuple):
-    """What was read: records and what they mean, or none of them and a filler passed."""
+    """The plan for the records that were read, or an empty one if a filler was passed."""
 
     plan: Plan
     end: PhysicalOffset
     oldest_ms: int | None
-    """Store time of the first of them."""
+    """Store time of the first record."""
 
 
 class LogSource:
-    """Reads one store's log for dispatch."""
+    """Reads the log of one store for dispatch."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LogSource:
         *,
         no_units_for: frozenset[str],
     ) -> None:
-        """end: the end of what may be dispatched now. no_units_for: as in ``plan_range``."""
+        """end: returns the current end of dispatch. no_units_for: as in ``plan_range``."""
         self._store = store
         self._positions = positions
         self._log = log
@@ -63,14 +63,15 @@ class LogSource:
         self._no_units_for = no_units_for
 
     def read(self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int) -> Read | None:
-        """Some records from at on, below end: about bytes_max bytes of them, at least one.
+        """Read records from at on, below end: about bytes_max bytes, at least one record.
 
-        None if there is nothing to read there now. Raises CorruptRecord.
+        Returns None if there is nothing to read now. Raises CorruptRecord.
         """
         planned, view = self._planned(at, end, bytes_max)
         size = len(view)
         if not size:
-            return None  # deleted between two looks: the next one finds the new start
+            # the file was removed meanwhile; the next call starts at the new min offset
+            return None
         if planned.plan.records:
             oldest_ms = peek_store_timestamp(view, 0)
             return Read(planned.plan, PhysicalOffset(at + planned.end), oldest_ms)
@@ -83,13 +84,13 @@ class LogSource:
     def _planned(
         self, at: PhysicalOffset, end: PhysicalOffset, bytes_max: int
     ) -> tuple[PlannedRange, memoryview]:
-        """A plan of the records at at, and the bytes that there are to be looked at."""
+        """Return a plan of the records at at, and the bytes that are available there."""
         view = self._window(at, end)
         room = self._same_checks_for(at)
         planned = self._plan_view(view[: min(bytes_max, room)], at, RECORDS_MAX)
         if planned.plan.records or planned.stop is Stop.BLANK:
             return planned, view
-        # The second look; and one record may be larger than a step.
+        # Second read; it also covers a record that is larger than a step.
         return self._plan_view(self._window(at, end), at, 1), view
 
     def _window(self, at: PhysicalOffset, end: PhysicalOffset) -> memoryview:
@@ -100,7 +101,7 @@ class LogSource:
         return self._log.window(at, end)
 
     def _same_checks_for(self, at: PhysicalOffset) -> int:
-        """How many bytes from at on are judged by the same checks."""
+        """Return how many bytes from at on have the same validation checks."""
         get = self._positions.get
         borders = (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
         return min((border - at for border in borders if border > at), default=NO_BORDER)
@@ -117,17 +118,17 @@ class LogSource:
         )
 
     def located(self, error: CorruptRecord) -> CorruptRecord:
-        """The same error, naming the file."""
+        """Return the same error with the path of the file."""
         start = error.at - error.at % self._store.config.commit_log_file_size
         path = self._store.commit_log_dir / offset_name(start)
         return CorruptRecord(error.at, error.reason, path)
 
-    # -- what a unit or an entry must agree with ------------------------------------------------
+    # -- consistency of units and entries ----------------------------------------------------------
 
     def is_of(self, key: QueueKey, number: QueueOffset, offset: PhysicalOffset) -> bool:
-        """Whether the record at offset is the message of that queue and number."""
+        """Return whether the record at offset is the message of that queue and queue offset."""
         if offset < self._log.min_offset:
-            return True  # expired: nothing can be said against it
+            return True  # expired, so the unit cannot be checked
         try:
             record = self._log.record(offset, PhysicalOffset(self._end()))
         except CorruptRecord:
@@ -139,10 +140,10 @@ class LogSource:
         )
 
     def is_whole(self, unit: Unit) -> bool:
-        """Whether a unit says of its record what dispatch would say."""
+        """Return whether a unit equals the one that dispatch would write for its record."""
         at = PhysicalOffset(unit.physical_offset)
         if at < self._log.min_offset:
-            return True  # expired: nothing can be said against it
+            return True  # expired, so the unit cannot be checked
         walked = walk(
             self._window(at, PhysicalOffset(self._end())),
             at=at,
@@ -153,14 +154,14 @@ class LogSource:
         return [(entry.size, entry.tags_code) for entry in walked.entries] == [unit[1:]]
 
     def store_time_of(self, offset: int) -> int | None:
-        """Store time in ms of the record at offset; None if it has expired."""
+        """Return the store time in ms of the record at offset; None if it has expired."""
         if offset < self._log.min_offset:
             return None
         record = self._log.record(PhysicalOffset(offset), PhysicalOffset(self._end()))
         return None if record is None else record.store_timestamp_ms
 
     def oldest_waiting_ms(self, position: PhysicalOffset) -> int | None:
-        """Store time of the record at position; None if there is none below the end."""
+        """Return the store time of the record at position; None if there is none below the end."""
         end = PhysicalOffset(self._end())
         if position < end:
             with contextlib.suppress(CorruptRecord):

@@ -1,7 +1,7 @@
-"""What reput measures. Names, labels and definitions are those of docs/metrics.md.
+"""Metrics of reput. Names, labels and definitions are those of docs/metrics.md.
 
-Counts are kept by the dispatcher as plain integers and read when Prometheus asks: nothing here
-costs anything per record.
+The dispatcher keeps counts as plain integers, which are read at a scrape, so there is no cost per
+record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.clock import Clock
 
 
 class ReputMetrics:
-    """All series of one reput, in a registry given by the service."""
+    """All series of one reput process, in a registry given by the service."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -26,7 +26,7 @@ class ReputMetrics:
         self._visible_delay = registry.histogram(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS)
 
     def stepped(self, took: Took, wall_ms: int) -> None:
-        """A step was done, and what it stored is visible since wall_ms, or was before."""
+        """Record a completed step whose records are visible since wall_ms, or were before."""
         self._queues.observe(took.queues_s)
         if took.index_s:
             self._index.observe(took.index_s)
@@ -34,7 +34,7 @@ class ReputMetrics:
             self._visible_delay.observe(max(0, wall_ms - took.oldest_ms) / 1000)
 
     def show(self, dispatcher: Dispatcher, clock: Clock) -> None:
-        """From now on there is a store, and how far it is dispatched is known."""
+        """Register the series that need an open store."""
 
         def lag_seconds() -> float:
             oldest_ms = dispatcher.oldest_waiting_ms()

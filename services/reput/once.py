@@ -1,8 +1,8 @@
-"""``--once``: dispatch a stopped store to its end, sync, and return. No loop, no ports.
+"""``--once``: dispatch a stopped store to its end, sync, and return. No event loop, no ports.
 
-Takes byte 2 of ``lock`` only, so that an offline tool may hold the others meanwhile. The log's end
-is the published one. Of a store whose checkpoint is missing, or was written by RocketMQ only,
-dispatch ends at the first byte that is no record; what that means the next recovery decides.
+Locks byte 2 of ``lock`` only, so that an offline tool may hold the others meanwhile. The log is
+dispatched up to its published end. If the checkpoint is missing or was written only by RocketMQ,
+dispatch ends at the first byte that is not a record; the next recovery decides what that means.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NEVER: Final = 2**63 - 1
 def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = None) -> None:
     """Dispatch everything up to the log's end and make it durable.
 
-    progress: called with (bytes done, bytes in all). Raises CorruptRecord, QueueGap, DiskFull,
-    StrayFile, WrongFileSize; what was dispatched until then stays.
+    progress: called with (bytes done, bytes in total). Raises CorruptRecord, QueueGap, DiskFull,
+    StrayFile or WrongFileSize; records dispatched before remain.
     """
     store = OpenStore.open(config, OsDisk())
     try:
@@ -66,7 +66,7 @@ def run_once(config: ReputConfig, progress: Callable[[int, int], None] | None = 
 
 
 def _end_of_log(store: OpenStore) -> int:
-    """Behind the last record of the gapless run from the log's first byte on."""
+    """Return the end of the gapless sequence of records from the log's first byte on."""
     directory = store.directory
     files = LogFiles(
         directory.disk, directory.commit_log_dir, directory.config.commit_log_file_size
@@ -74,7 +74,7 @@ def _end_of_log(store: OpenStore) -> int:
     try:
         if not files.starts:
             return 0
-        # RocketMQ copies the record CRC property along like any other: the body's CRC is judged.
+        # RocketMQ copies the record CRC property like any other property: check the body's CRC.
         found = walk(
             files,
             PhysicalOffset(files.starts[0]),

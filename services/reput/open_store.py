@@ -1,7 +1,7 @@
-"""The store as reput holds it: its lock byte, the positions, the clean end.
+"""The store as opened by reput: its lock byte, the positions page, the clean shutdown.
 
-Byte 2 of ``lock`` is held from the first moment to the last. Step before: configuration; after:
-``service`` or ``once`` builds a dispatcher on it.
+Byte 2 of ``lock`` is held for the whole time. The step before is the configuration; afterwards
+``service`` or ``once`` uses the dispatcher.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.formats.checkpoint import REGION_MAGIC, NodeRole, Slot
 log = logging.getLogger(__name__)
 
 RETRY_WATCHES: Final = 10
-"""On a disk that took no writes at start, every so many watches it is looked at again."""
+"""On a disk that rejected writes at start, every so many calls of ``watch`` try to write again."""
 
 
 class OpenStore:
@@ -52,7 +52,10 @@ class OpenStore:
 
     @classmethod
     def open(cls, config: ReputConfig, disk: Disk, clock: Clock | None = None) -> OpenStore:
-        """Lock and open. Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …"""
+        """Lock and open the store.
+
+        Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …
+        """
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         lock = directory.lock(Role.REPUT)
         try:
@@ -68,25 +71,25 @@ class OpenStore:
 
     @staticmethod
     def is_there(config: ReputConfig, disk: Disk) -> bool:
-        """Whether the broker has made or opened the store: reput makes none of its own."""
+        """Return whether the broker has created or opened the store; reput never creates one."""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         paths = (directory.description_path, directory.private_positions_path)
         return any(disk.stat(path) is not None for path in paths)
 
     @property
     def is_grouped(self) -> bool:
-        """Whether this node is one of a group."""
+        """Whether this node belongs to a replicated group."""
         return self.directory.config.visible_after == "confirmed"
 
     @property
     def is_recovered(self) -> bool:
-        """A process that is up now has recovered the log in this start of its: the log's end is
-        known; in a group, what of it is confirmed as well.
+        """Whether a running process has recovered the log since its own start.
 
-        What an earlier start published is no evidence:
-        1. the node stops, and an older copy of the page is put back; 2. reput starts first and
-        believes it, and overwrites the units behind its DISPATCHED with zeros; 3. recovery lacks
-        the units that prove what had been flushed, and cuts acknowledged messages as a torn tail.
+        Then the log's end is known, and in a group the confirm offset too. Values published by an
+        earlier start do not count: 1. the node stops, and an older copy of the page is restored; 2.
+        reput starts first, trusts the page, and overwrites the units behind its DISPATCHED with
+        zeros; 3. recovery lacks the units that prove what was flushed, and truncates acked messages
+        as a torn tail.
         """
         get = self.positions.get
         if (
@@ -103,22 +106,29 @@ class OpenStore:
         )
 
     def _has_recovered(self, start: Slot, heartbeat: Slot) -> bool:
-        """Whether the process in that slot was up since this one began, and recovered the log.
+        """Return whether the process in that slot ran since this one started, and recovered the
+        log.
 
-        Every start publishes its own number first, its heartbeat next and RECOVERED_BY last; hence
-        the heartbeat is read first.
+        Every start publishes its own number first, its heartbeat next and RECOVERED_BY last, so the
+        heartbeat is read first.
         """
         get = self.positions.get
         return get(heartbeat) >= self._began_ms and get(Slot.RECOVERED_BY) == get(start) != 0
 
     def mark_running(self) -> None:
-        """Make ``abort``, if the disk takes it. After recovery only: the broker looks for it."""
+        """Create ``abort``, if the disk is writable.
+
+        Call it only after recovery, which checks the file.
+        """
         with contextlib.suppress(DiskFull, ReadOnlyDisk):
             self.directory.mark_running()
 
     def watch(self) -> None:
-        """Twice a second. Raises RestartNeeded once a disk that took no writes takes them, and when
-        the store is about to be emptied."""
+        """Check for a needed restart; called twice a second.
+
+        Raises RestartNeeded when a disk that rejected writes accepts them again, and when the store
+        is about to be emptied.
+        """
         if self.is_grouped and self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(
                 f"the store {self.directory.root} is emptied and copied anew from the master.",
@@ -142,9 +152,10 @@ class OpenStore:
         )
 
     def stopped_clean(self) -> None:
-        """Everything is synced: if nobody else uses the store, say so. Blocks.
+        """Record a clean shutdown after the last sync, if no other process uses the store. Blocks.
 
-        Only if the others stopped in order: they take their process ids back then.
+        This requires that the others stopped cleanly too, in which case they cleared their process
+        ids.
         """
         self.positions.claim(Slot.REPUT_PID, 0)
         self._release()
@@ -152,7 +163,7 @@ class OpenStore:
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=others)
 
     def close(self) -> None:
-        """Give the lock back and unmap."""
+        """Release the lock and unmap."""
         self.dispatcher.close()
         self.log.close()
         self._release()

@@ -1,10 +1,10 @@
-"""What a consume queue's files hold when reput starts, and cutting what they should not hold.
+"""Survey of a consume queue's files when reput starts, and removal of invalid units.
 
-Looks, counts and overwrites with zeros; believes nothing and decides nothing: that is ``resume``'s.
-A queue's usable files are the gapless run from its first one; what lies behind a missing file is
-cut like everything else behind the end (docs/formats.md, sections 4.6, 4.7).
+It reads, counts and overwrites with zeros; ``resume`` makes all decisions. The usable files of a
+queue are the gapless sequence from its first one. Files behind a missing one are cleared like
+everything else behind the end (docs/formats.md, sections 4.6, 4.7).
 
-Used by ``queue_writer`` before the first unit is written.
+``queue_writer`` uses it before the first unit is written.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ _ZEROS: Final = bytes(CHUNK_SIZE)
 
 
 class Units(NamedTuple):
-    """What one short look told of a queue's units; a queue with many of them is not looked at."""
+    """Facts about a queue's units from one short read; not available for a long queue."""
 
     length: QueueOffset
-    """Behind the last unit that was ever written, as ``QueueFiles.count`` finds it."""
+    """Queue offset behind the last unit ever written, as ``QueueFiles.count`` returns it."""
     last_end: int
-    """Physical end of the last unit's record; the ends of all others are smaller. 0 without."""
+    """Physical end of the last unit's record, higher than those of all others; 0 if there is none.
+    """
     leading: Leading
-    """As ``leading_units`` finds them, whatever their records' ends."""
+    """Result of ``leading_units``, whatever the ends of their records."""
     is_empty_behind: bool
-    """Nothing but zeros lies behind ``length``."""
+    """Whether there are only zeros behind ``length``."""
 
 
 class Found(NamedTuple):
-    """One queue's files."""
+    """The files of one queue."""
 
     disk: Disk
     key: QueueKey
     directory: Path
     file_size: int
     starts: tuple[int, ...]
-    """Start (bytes) of the files of the gapless run."""
+    """Start of the files of the gapless sequence [bytes]."""
     behind_gap: tuple[int, ...]
-    """Start of files behind a missing one."""
+    """Start of the files behind a missing one."""
     has_wrong_size: bool
-    """A file of another length was there, and is removed: it is derived, and made again."""
+    """Whether a file of a different size existed; it was removed, because it can be rebuilt."""
     units: Units | None
-    """None: nothing is known yet. Of the moment of the look, like all else here."""
+    """None if not read. Like all other fields, it is a snapshot of the survey."""
 
     @property
     def first(self) -> int:
@@ -60,12 +61,12 @@ class Found(NamedTuple):
         return self.starts[0] // UNIT_SIZE if self.starts else 0
 
     def files(self) -> FoundFiles:
-        """The files of the run, for a ``with`` block."""
+        """Return the files of the sequence, for a ``with`` block."""
         return FoundFiles(self)
 
 
 class FoundFiles:
-    """A queue's files, opened when what is known of them does not answer."""
+    """The files of a queue, opened only if the known facts do not suffice."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -80,18 +81,18 @@ class FoundFiles:
             self._files = None
 
     def count(self, end: int) -> QueueOffset:
-        """Queue offset behind the last unit whose record ends at or below end."""
+        """Return the queue offset behind the last unit whose record ends at or below end."""
         units = self._found.units
         return (
             units.length if units is not None and units.last_end <= end else self._open.count(end)
         )
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """As ``QueueFiles.unit``."""
+        """Return the same as ``QueueFiles.unit``."""
         return self._open.unit(queue_offset)
 
     def region(self, start: int) -> memoryview | None:
-        """As ``QueueFiles.region``."""
+        """Return the same as ``QueueFiles.region``."""
         return self._open.region(start)
 
     @property
@@ -109,19 +110,19 @@ class FoundFiles:
 
 
 class Leading(NamedTuple):
-    """The units at the beginning of a queue that are whole and in order."""
+    """The units at the beginning of a queue that are valid and in order."""
 
     next: int
-    """Queue offset behind them."""
+    """Queue offset behind the units."""
     end: int
-    """Physical end of the last one's record; 0 without."""
+    """Physical end of the last unit's record; 0 if there is none."""
 
 
 def look_at(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found:
-    """Take stock of one queue. Removes files of another length than file_size.
+    """Survey one queue. Removes files of a size other than file_size.
 
-    A power cut leaves files of length 0 whose name was synced and whose length was not: expected.
-    Any other length is damage, and what the file held is missed by the totals.
+    A power cut can leave files of size 0 whose name was synced but not their size; this is normal.
+    Any other size is damage, and the units of the file are then missing in the totals.
     """
     starts: list[int] = []
     has_wrong_size = removed = False
@@ -155,10 +156,10 @@ def look_at(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found
 
 
 def _units(found: Found) -> Units | None:
-    """What the only file of a queue tells, if one short read tells it.
+    """Return the facts about a queue with a single file, if one short read provides them.
 
-    Of thousands of queues each is asked several times how far it goes: looked at once, most of them
-    need not be opened again.
+    With thousands of queues, each of which is counted several times, this avoids opening most of
+    them again.
     """
     file = found.disk.open(found.directory / offset_name(found.starts[0]), writable=False)
     try:
@@ -171,7 +172,7 @@ def _units(found: Found) -> Units | None:
     count = count_visible(memoryview(content), len(content) // UNIT_SIZE, EVERYTHING)
     leading, leading_end = native.leading_units(content, end=0, end_max=EVERYTHING)
     if leading < count:
-        return None  # a hole, or units out of order: nothing short can be said of them
+        return None  # there is a gap, or units are out of order: no short summary is possible
     behind = content[count * UNIT_SIZE :]
     return Units(
         QueueOffset(found.first + count),
@@ -182,8 +183,10 @@ def _units(found: Found) -> Units | None:
 
 
 def leading_units(found: Found, end_max: int) -> Leading:
-    """Count the units from the first on that are valid, of rising records, none ending above
-    end_max. Looks at every one: after a power cut there may be a hole anywhere.
+    """Count the units from the first on that are valid, rise in offset, and end at or below
+    end_max.
+
+    Checks every unit, because after a power cut there may be a gap anywhere.
     """
     if found.units is not None and found.units.leading.end <= end_max:
         return found.units.leading
@@ -204,8 +207,8 @@ def zero_behind(found: Found, next_offset: int, *, thorough: bool) -> int:
     """Overwrite all units from queue offset next_offset on with zeros, and sync; return the bytes
     that were not zero before, in whole chunks.
 
-    thorough: look through all of the files; else the first empty stretch ends the search, which is
-    right as long as the page cache holds what was stored, one unit after the other.
+    thorough: search all of the files. Otherwise the first empty chunk ends the search, which is
+    correct as long as the page cache still holds everything that was written in sequence.
     """
     units = found.units
     if units is not None and units.is_empty_behind and next_offset >= units.length:
@@ -223,7 +226,9 @@ def zero_behind(found: Found, next_offset: int, *, thorough: bool) -> int:
 
 
 def _zero_in(found: Found, start: int, position: int, *, thorough: bool) -> tuple[int, bool]:
-    """(bytes cleared, an empty stretch was met and is enough) of one file from position on."""
+    """Clear one file from position on; return the bytes cleared, and whether an empty chunk ended
+    the search.
+    """
     path = found.directory / offset_name(start)
     reader = found.disk.open(path, writable=False)
     dirty: list[tuple[int, int]] = []
@@ -240,7 +245,7 @@ def _zero_in(found: Found, start: int, position: int, *, thorough: bool) -> tupl
     finally:
         reader.close()
     if dirty:
-        # Opened for writing only now: on a read-only disk there must be nothing to do.
+        # Open for writing only if needed: on a read-only disk there must be nothing to clear.
         writer = found.disk.open(path, writable=True)
         try:
             for at, size in dirty:

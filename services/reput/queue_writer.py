@@ -1,18 +1,18 @@
-"""Writes consume queues: 20-byte units, each at the place its queue offset says.
+"""Writes consume queues: 20-byte units, each at the position given by its queue offset.
 
-The only writer of ``consumequeue/`` (docs/formats.md, section 4). Writes with ``pwrite``, one run
-of units at a time, into ranges whose blocks were reserved before: on a full disk a run is written
-whole or not at all (docs/decisions/0002 says what was measured). Knows nothing of the log: what is
-cut, believed or compared is decided in ``resume``. Invariants:
+It is the only writer of ``consumequeue/`` (docs/formats.md, section 4). It writes one run of units
+at a time with ``pwrite``, into ranges whose blocks were reserved before, so on a full disk a run is
+written completely or not at all (docs/decisions/0002 has the measurements). It does not read the
+log; ``resume`` decides what is cut, trusted or compared. Invariants:
 
-- A unit is stored at its queue offset or not at all: behind the queue's end it is a ``QueueGap``.
-- Storing again what is there changes nothing, so any range of the log may be dispatched twice.
-- Every file touched and every directory with a new name is remembered until ``take_touched``,
-  also when the file is no longer open.
-- What is cut is overwritten with zeros and synced; files that others have mapped stay.
+- A unit is stored at its queue offset or not at all: behind the queue's end it raises ``QueueGap``.
+- Storing a unit again changes nothing, so any range of the log may be dispatched twice.
+- Every touched file and every directory with a new name is remembered until ``take_touched``, even
+  after the file is closed.
+- Cut units are overwritten with zeros and synced; files that other processes have mapped are kept.
 
-Read path, step 1: before it ``formats.plan`` planned the units, after it DISPATCHED
-is published.
+Read path, step 1: the step before is ``formats.plan``, which planned the units; afterwards
+DISPATCHED is published.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from tidemark.formats.queue_unit import UNIT, Unit, pre_blank_run
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 RESERVE_STEP: Final = 16 * 1024
-"""Blocks are reserved in such steps: few calls, and little taken by a queue with few messages."""
+"""Step in which blocks are reserved: few calls, and little space for a queue with few messages."""
 
 LOOKED_AT_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
-"""Units looked at one by one at a start: less than half a second, of a disk or of Python."""
+"""Maximum units checked individually at a start, which takes less than half a second."""
 
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
-"""Whether the record at the offset is the message of that queue and number."""
+"""Returns whether the record at the offset is the message of that queue and queue offset."""
 
 IsWhole = Callable[[Unit], bool]
-"""Whether a unit of a real record is what dispatch would make of it, to the last byte."""
+"""Returns whether a unit equals exactly the one that dispatch would write for its record."""
 
 
 class Totals(NamedTuple):
     """Sums over all queues."""
 
     units: int
-    """Of the max queue offsets."""
+    """Sum of the max queue offsets."""
     firsts: int
-    """Of the first queue offsets of the first files."""
+    """Sum of the first queue offsets of the first files."""
 
 
 class Expired(NamedTuple):
-    """Leading files of one queue that hold nothing but units of expired records."""
+    """Leading files of one queue that contain only units of expired records."""
 
     now: int
-    """So many can go."""
+    """Number of files that can be removed now."""
     later: bool
-    """The next one has to wait until more of the queue is on disk."""
+    """Whether the next file can be removed only after more of the queue is durable."""
 
 
 class _Reserved(NamedTuple):
-    """Blocks known to be reserved: [low, high) of the file at start."""
+    """Range [low, high) of the file at start whose blocks are known to be reserved."""
 
     start: int
     low: int
@@ -77,7 +77,7 @@ NOTHING_RESERVED: Final = _Reserved(0, 0, 0)
 
 
 class _Queue:
-    """What the writer knows of one queue."""
+    """State of one queue."""
 
     __slots__ = (
         "directory",
@@ -105,21 +105,21 @@ class _Queue:
         self.next = 0
         """Queue offset of the next unit."""
         self.skip_until = 0
-        """Units of records that end at or below are there already."""
+        """Units of records that end at or below this offset are already stored."""
         self.seen = False
-        """A record of this queue was met since the rebuild began."""
+        """Whether a record of this queue was found since the rebuild began."""
         self.goes_on = False
-        """Its numbering is settled: a run that begins at ``next`` is simply what comes next."""
+        """Whether a run that begins at ``next`` can be appended without further checks."""
         self.named = False
-        """The names of its files and directories are synced with the next sync, or were."""
+        """Whether the names of its files and directories are included in a sync."""
         self.start = -1
-        """Start of the file that was stored to last; −1 before the first."""
+        """Start of the file written last; −1 before the first write."""
         self.path = directory
         """Path of that file."""
         self.file: File | None = None
         """That file, while it is open."""
         self.made = -1
-        """Start of the file that was made last, by this process: nothing else is in it."""
+        """Start of the file created last by this process, which has no other content."""
         self.reserved = NOTHING_RESERVED
 
 
@@ -133,7 +133,7 @@ class QueueWriter:
         self._open_max = max(1, store.config.queue_files_mapped_max)
         self._queues: dict[QueueKey, _Queue] = {}
         self._open: OrderedDict[_Queue, None] = OrderedDict()
-        """Queues with an open file, the one stored to longest ago first."""
+        """Queues with an open file, least recently written first."""
         self._touched: set[Path] = set()
         self._new_names: set[Path] = set()
         self._rebuilding = False
@@ -141,11 +141,11 @@ class QueueWriter:
         self._units = 0
         self._firsts = 0
         self.compare = False
-        """What is to be stored may be there already: look before storing."""
+        """Whether units may already be stored, so that they are compared before writing."""
         self.stored_count = 0
-        """Units stored since the start of the process."""
+        """Number of units stored since the start of the process."""
         self.repaired_count = 0
-        """Of these, units that replaced a different one."""
+        """Number of these that replaced a different unit."""
 
     @property
     def totals(self) -> Totals:
@@ -155,7 +155,7 @@ class QueueWriter:
     # -- resuming -----------------------------------------------------------------------------
 
     def survey(self) -> list[Found]:
-        """Look at every queue's files. Empty files, left by a power cut, are removed."""
+        """Survey the files of every queue. Removes empty files, which a power cut can leave."""
         self.close()
         return [
             look_at(self._disk, key, self._store.consume_queue_dir(*key), self._file_size)
@@ -164,7 +164,7 @@ class QueueWriter:
 
     @staticmethod
     def count(found: list[Found], end: int) -> Totals:
-        """Sums over the units of records that end at or below end, if all files are whole."""
+        """Return the sums over units of records that end at or below end, if files are intact."""
         units = firsts = 0
         for one in found:
             with one.files() as files:
@@ -176,10 +176,10 @@ class QueueWriter:
 
     @staticmethod
     def are_sound(found: list[Found], end: int) -> bool:
-        """Whether the units of records that end at or below end are what a count takes them for.
+        """Return whether the units of records that end at or below end match the count.
 
-        A count looks at a few units and believes the others. Here LOOKED_AT_MAX of them are looked
-        at one by one; what a larger store holds beyond is believed.
+        A count reads a few units and trusts the others. This method checks up to LOOKED_AT_MAX
+        units individually; those of a larger store beyond are trusted.
         """
         looked_at = 0
         for one in found:
@@ -193,7 +193,7 @@ class QueueWriter:
         return True
 
     def continue_from(self, found: list[Found], *, start: int, keep: int, thorough: bool) -> None:
-        """Believe the units of records that end at or below start; cut those that end above keep.
+        """Trust the units of records that end at or below start; cut those that end above keep.
 
         thorough: see ``zero_behind``.
         """
@@ -205,40 +205,43 @@ class QueueWriter:
             zero_behind(one, kept, thorough=thorough)
 
     def adopt(self, found: list[Found], *, keep: int, is_real: IsReal, is_whole: IsWhole) -> None:
-        """Believe each queue up to its last whole unit whose record ends at or below keep."""
+        """Trust each queue up to its last valid unit whose record ends at or below keep."""
         self._forget()
         for one in found:
             leading = leading_units(one, keep)
-            # A queue that RocketMQ cut keeps the cut units' bytes: 1. the log was cut; 2. others
-            # were appended; 3. the old units may point to where a record of another queue begins.
+            # A queue that RocketMQ truncated keeps the bytes of the cut units: 1. the log was
+            # truncated; 2. other records were appended; 3. the old units may point to the start of
+            # another queue's record.
             while (last := self._last(one, leading)) is not None and not is_real(
                 one.key, QueueOffset(leading.next - 1), PhysicalOffset(last.physical_offset)
             ):
                 leading = leading_units(one, leading.end - 1)
-            # 1. A unit lies across two pages, half of its tags code in the second; 2. only the
-            # first reached the disk; 3. what follows is zeros: no other unit can be torn like that.
+            # 1. A unit crosses a page boundary, with half of its tags code in the second page; 2.
+            # only the first page reached the disk; 3. zeros follow, so only the last unit can be
+            # torn like this.
             if last is not None and not is_whole(last):
                 leading = leading_units(one, leading.end - 1)
             self._know(one, leading.next).skip_until = leading.end
             zero_behind(one, leading.next, thorough=True)
-            # Nobody ever synced them for us; what is believed must be on disk before we say so.
+            # These files were never synced by reput; what is trusted must be durable before it is
+            # published.
             self._touched.update(one.directory / offset_name(start) for start in one.starts)
             self._touch_names(one.directory)
 
     @staticmethod
     def _last(found: Found, leading: Leading) -> Unit | None:
-        """The last of the leading units; None if none of them points to a record."""
+        """Return the last of the leading units; None if none of them points to a record."""
         if not leading.end:
             return None
         with found.files() as files:
             return files.unit(leading.next - 1)
 
     def rebuild(self, found: list[Found], *, log_min: int, keep: int) -> None:
-        """From now on, the first record met of each queue says where the queue goes on.
+        """Let the first record found of each queue determine where the queue continues.
 
-        Until then its units of records that end at or below log_min stand: they keep the numbering
-        of a queue whose messages have all expired. Units from the first bad one on, and those of
-        records that end above keep, go at once: they are no evidence of anything.
+        Until then, the units of records that end at or below log_min remain, because they keep the
+        numbering of a queue whose messages have all expired. Units from the first invalid one on,
+        and those of records that end above keep, are cleared at once, because they prove nothing.
         """
         self._forget()
         for one in found:
@@ -247,7 +250,7 @@ class QueueWriter:
         self._rebuilding = self.compare = True
 
     def finish_rebuild(self) -> None:
-        """Cut from every queue what no record stands for. Repeatable."""
+        """Clear from every queue the units without a record. Can be repeated."""
         if not self._rebuilding:
             return
         for queue in self._queues.values():
@@ -263,8 +266,8 @@ class QueueWriter:
 
     def _know(self, found: Found, next_offset: int) -> _Queue:
         queue = self._queues[found.key] = _Queue(found.key, found.directory)
-        # Files without any unit say nothing of the queue's numbers: after a power cut the name of
-        # a second file may be there, and that of the first one not.
+        # Files without units do not determine the numbering: after a power cut the name of a second
+        # file may exist without that of the first one.
         if next_offset > found.first:
             queue.has_units = True
             queue.first, queue.next = found.first, next_offset
@@ -277,8 +280,8 @@ class QueueWriter:
     def append(self, run: QueueRun) -> None:
         """Store the units of run that are not there yet, each at its queue offset.
 
-        Raises QueueGap with nothing stored. Raises DiskFull, ReadOnlyDisk or OSError if a file
-        cannot be made or grown: call again with the same run, what was stored is passed over.
+        Raises QueueGap before anything is stored. Raises DiskFull, ReadOnlyDisk or OSError if a
+        file cannot be created or extended: call again with the same run; stored units are skipped.
         """
         key = run[:2]
         queue = self._queues.get(key)
@@ -291,7 +294,7 @@ class QueueWriter:
             and first == queue.next
             and (not self.compare or queue.made == queue.start)
         ):
-            # Nearly every run: it goes on where the last one ended, into blocks that are reserved.
+            # Fast path for nearly every run: it continues the last one, in reserved blocks.
             position = first * UNIT_SIZE - queue.start
             size = len(units)
             reserved = queue.reserved
@@ -311,8 +314,8 @@ class QueueWriter:
         elif self._rebuilding and not queue.seen:
             self._begin_again(queue, first)
         elif first < queue.first:
-            # The log still holds a message whose file should stand before the first one there is:
-            # after a power cut, a later name may have survived an earlier one.
+            # The log still has a message that belongs before the first existing file: after a power
+            # cut, a later file name may have survived an earlier one.
             raise _gap(run, first, queue.first)
         if queue.skip_until:
             first, units = _without_known(queue.skip_until, first, units)
@@ -328,7 +331,7 @@ class QueueWriter:
         queue.goes_on = not queue.skip_until
 
     def _begin(self, queue: _Queue, first: int) -> None:
-        """Make the first file of a queue: the one that holds first, pre-blank below it (4.4)."""
+        """Create the first file of a queue: the one with first, pre-blank below it (4.4)."""
         start, position = place(first, self._file_size)
         self._fill(queue, start, 0, position)
         self._firsts += start // UNIT_SIZE - queue.first
@@ -336,13 +339,13 @@ class QueueWriter:
         queue.first, queue.next, queue.has_units = start // UNIT_SIZE, first, True
 
     def _begin_again(self, queue: _Queue, first: int) -> None:
-        """Let a queue that is rebuilt go on at first, the oldest of its messages in the log."""
+        """Let a queue that is rebuilt continue at first, its oldest message in the log."""
         start, position = place(first, self._file_size)
         if queue.next >= first >= queue.first:
             self._units += first - queue.next
             queue.next = first
             return
-        # What belongs below has expired, or never was, and is not whole: as in a new queue.
+        # The units below have expired or never existed, so start as in a new queue.
         old = look_at(self._disk, queue.key, queue.directory, self._file_size)
         for other in (*old.starts, *old.behind_gap):
             if other < start:
@@ -359,7 +362,7 @@ class QueueWriter:
             self._begin(queue, first)
 
     def _fill(self, queue: _Queue, start: int, position: int, end: int) -> None:
-        """Store pre-blank units into [position, end) of the file at start; make it in any case."""
+        """Create the file at start if needed; store pre-blank units into [position, end)."""
         self._file(queue, start)
         if position < end:
             self._put(queue, start, position, pre_blank_run((end - position) // UNIT_SIZE))
@@ -378,10 +381,10 @@ class QueueWriter:
         self._units += units
 
     def _put(self, queue: _Queue, start: int, position: int, units: bytes) -> None:
-        """Write units at position of the file at start, unless they are there."""
+        """Write units at position of the file at start, unless they are already there."""
         file = self._file(queue, start)
         end = position + len(units)
-        # Touched in any case: they may be there in the page cache only.
+        # Always touched: existing units may only be in the page cache.
         self._touched.add(queue.path)
         if self.compare and start != queue.made:
             present = file.pread(len(units), position)
@@ -398,21 +401,21 @@ class QueueWriter:
     # -- mending ------------------------------------------------------------------------------
 
     def all_keys(self) -> list[QueueKey]:
-        """All queues."""
+        """Return the keys of all queues."""
         return list(self._queues)
 
     def bounds_of(self, key: QueueKey) -> tuple[int, int]:
-        """First and next queue offset of what the queue's files hold; equal if nothing."""
+        """Return the first and next queue offset of the queue's files; equal if they are empty."""
         queue = self._queues.get(key)
         return (0, 0) if queue is None or not queue.has_units else (queue.first, queue.next)
 
     def unit_at(self, key: QueueKey, number: int) -> Unit | None:
-        """The unit with that queue offset, as the file holds it; None without a file."""
+        """Return the stored unit with that queue offset; None if there is no file."""
         start, position = place(number, self._file_size)
         return self._unit_at(self._queues[key], start, position)
 
     def mend(self, key: QueueKey, number: int, unit: bytes) -> bool:
-        """Replace the unit with that queue offset, which the queue has; whether it was another.
+        """Replace the existing unit with that queue offset; return whether it was different.
 
         Raises DiskFull, ReadOnlyDisk or OSError: call again.
         """
@@ -434,24 +437,25 @@ class QueueWriter:
 
     @property
     def units_per_file(self) -> int:
-        """By how much a queue's first offset grows with each file that goes."""
+        """Increase of a queue's first offset with each removed file."""
         return self._file_size // UNIT_SIZE
 
     def with_several_files(self) -> list[QueueKey]:
-        """Queues that have a file besides the one that the next unit goes to."""
+        """Return queues that have a file other than the one for the next unit."""
         behind = self.units_per_file
         return [key for key, queue in self._queues.items() if queue.next > queue.first + behind]
 
     def expired_files(
         self, key: QueueKey, *, log_min: int, durable: int, files_max: int
     ) -> Expired:
-        """How many of a queue's leading files hold nothing but units of records below log_min.
+        """Return how many of a queue's leading files contain only units of records below log_min.
 
-        Never the last one. Nor one whose successor has no unit on disk, of a record that ends at or
-        below durable: the next start counts units up to there, and would find the queue empty.
+        The last file never counts. Nor does a file whose successor has no durable unit, that is,
+        one of a record that ends at or below durable: the next start counts units up to there, and
+        would find the queue empty.
         """
         queue = self._queues.get(key)
-        if queue is None or not queue.has_units:  # made again meanwhile, and not so far yet
+        if queue is None or not queue.has_units:  # the queue is being rebuilt and has no units yet
             return Expired(0, later=False)
         start, last = queue.first * UNIT_SIZE, place(queue.next - 1, self._file_size)[0]
         count = 0
@@ -477,15 +481,15 @@ class QueueWriter:
             file.close()
 
     def remove_first_file(self, key: QueueKey) -> int:
-        """Remove a queue's first file, durably; by how much its first queue offset grew."""
+        """Remove a queue's first file durably; return the increase of its first queue offset."""
         queue = self._queues[key]
         path = queue.directory / offset_name(queue.first * UNIT_SIZE)
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(path)
-        # Before the next one goes: names are lost in any order, and a gap in a queue's files has
-        # everything behind it made again.
+        # Sync before the next file is removed: names can be lost in any order, and a gap between a
+        # queue's files makes a start rebuild everything behind it.
         self._disk.sync_directory(queue.directory)
-        self._new_names.add(queue.directory)  # the totals change: a sync has to publish them
+        self._new_names.add(queue.directory)  # the totals change, so a sync has to publish them
         self._touched.discard(path)
         queue.first += self.units_per_file
         self._firsts += self.units_per_file
@@ -494,9 +498,9 @@ class QueueWriter:
     # -- watching -----------------------------------------------------------------------------
 
     def lost_file(self, files_max: int) -> Path | None:
-        """A file that should be there and is not, or has another size; None if none was met.
+        """Return a file that is missing or has a different size; None if none was found.
 
-        Looks at about files_max files, and goes on with the others at the next call.
+        Checks about files_max files, and continues with the others at the next call.
         """
         if not self._to_watch:
             self._to_watch = list(self._queues)
@@ -519,7 +523,7 @@ class QueueWriter:
     # -- files --------------------------------------------------------------------------------
 
     def _file(self, queue: _Queue, start: int) -> File:
-        """The queue's file at start, open for writing; made if it is missing."""
+        """Return the queue's file at start, open for writing; create it if it is missing."""
         if queue.start == start:
             if queue.file is not None:
                 self._open.move_to_end(queue)
@@ -528,14 +532,15 @@ class QueueWriter:
             self._close_file(queue)
             queue.start, queue.path = start, queue.directory / offset_name(start)
         if not queue.named:
-            # Made by a process that was killed before it could sync the names?
+            # The files may have been created by a process that was killed before it synced the
+            # names.
             self._touch_names(queue.directory)
             queue.named = True
         try:
             file = self._disk.open(queue.path, writable=True)
         except FileNotFoundError:
-            # Not durable here: the next sync knows of all names, and thousands of queues would each
-            # wait for the disk.
+            # Not durable here: the next sync covers all names, and otherwise each of thousands of
+            # queues would wait for the disk.
             self._disk.make_directory(queue.directory, durable=False)
             file = self._disk.create(queue.path, self._file_size, reserve=False)
             self._new_names.add(queue.directory)
@@ -553,10 +558,10 @@ class QueueWriter:
             del self._open[queue]
 
     def _reserve(self, queue: _Queue, file: File, start: int, position: int, end: int) -> None:
-        """Reserve the blocks under [position, end), in whole steps. Raises DiskFull.
+        """Reserve the blocks of [position, end), in whole steps. Raises DiskFull.
 
-        Asked for what may be there already: in a file that RocketMQ made, or made before a restart,
-        nobody remembers. Asking again costs little.
+        The blocks may already be reserved, in a file of RocketMQ or from before a restart. This is
+        not recorded, and reserving them again costs little.
         """
         low = position - position % RESERVE_STEP
         high = min(self._file_size, end + -end % RESERVE_STEP)
@@ -569,25 +574,25 @@ class QueueWriter:
         queue.reserved = _Reserved(start, low, high)
 
     def _touch_names(self, directory: Path) -> None:
-        """Remember to sync the names of the queue, its topic and its files."""
+        """Remember to sync the directories of the queue, its topic and all topics."""
         self._new_names.update((directory, directory.parent, directory.parent.parent))
 
     def take_touched(self) -> tuple[set[Path], set[Path]]:
-        """Files stored to, and directories with new or removed names, since the last call."""
+        """Return files written to and directories with changed names, since the last call."""
         touched, new_names = self._touched, self._new_names
         self._touched, self._new_names = set(), set()
         return touched, new_names
 
     def close(self) -> None:
-        """Close all files. What was touched is still remembered."""
+        """Close all files. The list of touched files is kept."""
         while self._open:
             self._close_file(next(iter(self._open)))
 
 
 def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:
-    """Drop the leading units of records that an adopted queue covers already (4.3 step 1).
+    """Drop the leading units of records that an adopted queue already covers (4.3 step 1).
 
-    Records of a run rise in physical offset: how many end at or below is a search.
+    Records of a run rise in physical offset, so a binary search finds the number to drop.
     """
     low, high = 0, len(units) // UNIT_SIZE
     while low < high:
@@ -601,7 +606,7 @@ def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[Q
 
 
 def _differing(present: bytes, units: bytes) -> int:
-    """How many units of present are neither empty nor those of units."""
+    """Return how many units of present are neither empty nor equal to those of units."""
     empty = bytes(UNIT_SIZE)
     return sum(
         present[at : at + UNIT_SIZE] not in (empty, units[at : at + UNIT_SIZE])

@@ -1,22 +1,23 @@
-"""Where dispatch goes on after a restart, and what must be cut or made again first. Pure.
+"""Decide where dispatch continues after a restart, and what must be cut or rebuilt first. Pure.
 
-Three marks speak of how far queues and index had come: DISPATCHED (in the page cache),
-DISPATCHED_DURABLE (on the disk) and the totals that were counted at the latter. They are judged
-here in two steps: ``bounds`` before anything is counted, ``decide`` with what was counted.
+Three marks record the progress of queues and index: DISPATCHED (in the page cache),
+DISPATCHED_DURABLE (on disk) and the totals counted at the latter. They are evaluated in two steps:
+``bounds`` before anything is counted, ``decide`` with the counts.
 
-1. Same boot and same generation: the page cache still holds every unit that was published, so
-   queues keep what ends at or below DISPATCHED and consumers never see them shrink.
-2. Otherwise only what was synced counts: everything above DISPATCHED_DURABLE is cut. Unsynced
-   pages reach the disk in any order, so an index file that could take entries since then is no
-   longer a whole one and is made again.
-3. Totals that differ from those published: a file is missing or short. Dispatch starts again at
-   the log's min; what is there already is recognised and left alone.
-4. Nothing was ever synced: a store that RocketMQ wrote, a new one, or a lost checkpoint. Each
-   queue is believed up to its last whole unit, as RocketMQ does, and the log is walked from its
-   min; the index is compared with it on the way. If RocketMQ kept tags codes in consumequeue_ext,
-   every unit is made again from its record instead: the units hold addresses of that file.
+1. Same boot and same generation: the page cache still has every published unit, so queues keep the
+   units of records that end at or below DISPATCHED, and consumers never see a queue shrink.
+2. Otherwise only synced data counts: everything above DISPATCHED_DURABLE is cut. Unsynced pages
+   reach the disk in any order, so an index file that could receive entries since then is not
+   trusted and is rebuilt.
+3. The totals differ from the published ones: a file is missing or too short. Dispatch starts again
+   at the log's min offset; existing units that are correct are left unchanged.
+4. Nothing was ever synced: the store was written by RocketMQ, is new, or lost its checkpoint. Each
+   queue is trusted up to its last valid unit, as in RocketMQ, and the log is read from its min
+   offset; the index is compared with it on the way. If RocketMQ kept tags codes in
+   consumequeue_ext, every unit is rebuilt from its record instead, because the units contain
+   addresses of that file.
 
-Step before: ``shared.files.positions``. Step after: ``dispatcher`` carries it out.
+The step before is ``shared.files.positions``; afterwards ``dispatcher`` carries out the decision.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Final, NamedTuple
 from tidemark.formats.checkpoint import resume_check
 
 REBUILDING: Final = (1 << 64) - 1
-"""RESUME_UNITS while queues are made again: nothing they hold was synced for sure."""
+"""RESUME_UNITS while queues are rebuilt: none of their content is known to be synced."""
 
 
 class Marks(NamedTuple):
-    """What the checkpoint page says, and where the log lies."""
+    """Values of the checkpoint page, and the bounds of the log."""
 
     log_min: int
     log_end: int
@@ -41,7 +42,7 @@ class Marks(NamedTuple):
     generation_is_ours: bool = False
     """REPUT_GENERATION equals GENERATION: no recovery in between, so also the same boot."""
     boot_is_ours: bool = False
-    """The index was whole in this boot of the machine."""
+    """Whether the index was complete in this boot of the machine."""
     units: int = 0
     """RESUME_UNITS."""
     firsts: int = 0
@@ -51,50 +52,51 @@ class Marks(NamedTuple):
     check: int = 0
     """RESUME_CHECK."""
     removing_firsts: int = 0
-    """REMOVING_FIRSTS: leading files may have gone since."""
+    """REMOVING_FIRSTS: leading files may have been removed since."""
     removing_entries: int = 0
     """REMOVING_ENTRIES."""
     has_extensions: bool = False
-    """RocketMQ had ``enableConsumeQueueExt``: units may hold an address in place of a tags code."""
+    """RocketMQ had ``enableConsumeQueueExt``: units may hold an address instead of a tags code."""
 
 
 class Bounds(NamedTuple):
-    """Where to count and where to cut, before anything was looked at."""
+    """Bounds for counting and cutting, before anything was read."""
 
     durable: int
-    """Count units and entries of records that end at or below here, to compare the totals."""
+    """To compare the totals, count units and entries of records that end at or below this offset.
+    """
     keep: int
-    """What belongs to a record that ends above goes."""
+    """Units and entries of records that end above this offset are removed."""
     never_ran: bool
     totals_are_sound: bool
     was_rebuilding: bool
 
 
 class QueueMode(Enum):
-    """How the queues come up to date."""
+    """How the queues are brought up to date."""
 
     CONTINUE = "continue"
-    """Whole up to ``start``: later records are appended."""
+    """They are complete up to ``start``; later records are appended."""
     ADOPT = "adopt"
-    """Each queue is believed up to its last whole unit."""
+    """Each queue is trusted up to its last valid unit."""
     REBUILD = "rebuild"
-    """The log is the truth: every unit is compared with it and corrected."""
+    """Every unit is compared with the log and corrected."""
 
 
 class IndexMode(Enum):
-    """How the index comes up to date."""
+    """How the index is brought up to date."""
 
     CONTINUE = "continue"
     REOPEN = "reopen"
-    """Files that were open at DISPATCHED_DURABLE, or filled since, are made again."""
+    """Files that were open at DISPATCHED_DURABLE, or filled since, are rebuilt."""
     COMPARE = "compare"
-    """Keys of the files' range are looked up; one that is missing means REBUILD."""
+    """Keys in the range of the files are looked up; a missing one means REBUILD."""
     REBUILD = "rebuild"
-    """All files are made again."""
+    """All files are rebuilt."""
 
 
 class Counted(NamedTuple):
-    """What the files hold of records that end at or below ``Bounds.durable``."""
+    """Counts for records that end at or below ``Bounds.durable``."""
 
     units: int
     """Sum of the max queue offsets of all queues."""
@@ -102,7 +104,7 @@ class Counted(NamedTuple):
     """Sum of the first queue offsets of their first files."""
     index_entries: int
     is_whole: bool
-    """No queue file has another size, and no unit that was looked at is damaged."""
+    """Whether all queue files have the right size and all checked units are valid."""
 
 
 class Decision(NamedTuple):
@@ -111,15 +113,15 @@ class Decision(NamedTuple):
     queue_mode: QueueMode
     index_mode: IndexMode
     start: int
-    """The queues are complete below: units are written for records from here on."""
+    """The queues are complete below; units are written for records from here on."""
     dispatched: int
-    """What may be published at once."""
+    """Value of DISPATCHED that may be published at once."""
     reason: str
-    """For the log line."""
+    """Reason for the log line."""
 
 
 def bounds(marks: Marks) -> Bounds:
-    """Say where to count and what may stay."""
+    """Decide where to count and what may be kept."""
     durable = marks.dispatched_durable
     was_rebuilding = marks.units == REBUILDING
     sound = marks.check == resume_check(durable, marks.units, marks.index_entries)
@@ -134,9 +136,9 @@ def bounds(marks: Marks) -> Bounds:
 
 
 def decide(marks: Marks, limits: Bounds, counted: Counted) -> Decision:
-    """Say how queues and index come up to date."""
+    """Decide how queues and index are brought up to date."""
     index = _index_mode(marks, limits, counted)
-    # Of this generation: what was published was complete, though nobody had synced it.
+    # In the same generation, what was published is complete, even if it was not synced.
     known = max(marks.log_min, limits.keep if marks.generation_is_ours else 0)
     if limits.never_ran and marks.has_extensions:
         reason = "RocketMQ keeps the tags of these queues in consumequeue_ext"
@@ -156,7 +158,7 @@ def decide(marks: Marks, limits: Bounds, counted: Counted) -> Decision:
 
 
 def _queue_fault(marks: Marks, limits: Bounds, counted: Counted) -> str:
-    """Why the queues cannot be continued; empty if they can."""
+    """Return why the queues cannot be continued; empty if they can."""
     if not limits.totals_are_sound:
         return "the totals of the queues were not published whole"
     if limits.durable < marks.log_min:
@@ -181,5 +183,5 @@ def _index_mode(marks: Marks, limits: Bounds, counted: Counted) -> IndexMode:
 
 
 def are_all(index_entries: int, marks: Marks) -> bool:
-    """Whether so many entries are those that were synced, but for files that were to go."""
+    """Return whether index_entries is the synced count, apart from files being removed."""
     return marks.index_entries - marks.removing_entries <= index_entries <= marks.index_entries

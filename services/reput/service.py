@@ -1,7 +1,8 @@
-"""Reput as a whole: waits for the store, opens it, follows the log, closes in reverse.
+"""The reput process: wait for the store, open it, follow the log, close in reverse order.
 
-Probes answer from the start. A damaged log, a gap or a full disk keep the process up and unready; a
-failed sync, a replaced checkpoint page, or a part that ends, end it with a non-zero status.
+Probes respond from the start. A damaged log, a queue gap or a full disk keep the process up but
+unready. A failed sync, a replaced checkpoint page or a part that ends make it exit with a non-zero
+status.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Reput:
     def __init__(
         self, config: ReputConfig, stop: asyncio.Event, clock: Clock | None = None
     ) -> None:
-        """clock: the time that everything here goes by; None: that of the machine."""
+        """clock: source of all times; None for the system clock."""
         self._config = config
         self._stop = stop
         self._health = Health(clock if clock is not None else SystemClock())
@@ -53,7 +54,7 @@ class Reput:
         self._metrics = ReputMetrics(self._registry)
 
     async def run(self) -> None:
-        """Everything, from the probes to the lock."""
+        """Run the process from opening the probes to releasing the lock."""
         config = self._config
         raise_descriptor_limit()
         async with AsyncExitStack() as closing:
@@ -88,7 +89,7 @@ class Reput:
             await asyncio.to_thread(store.stopped_clean)
 
     async def _wait_for_store(self) -> bool:
-        """Wait until the broker has made the store; False if stopped before."""
+        """Wait until the broker has created the store; return False if stopped before."""
         disk = OsDisk()
         while not self._stop.is_set():
             if await asyncio.to_thread(OpenStore.is_there, self._config, disk):
@@ -102,7 +103,10 @@ class Reput:
         return False
 
     async def _open_store(self) -> OpenStore | None:
-        """Lock and open; in a group, once nobody empties the store. None if stopped before."""
+        """Lock and open the store; in a group, wait while it is being emptied.
+
+        None if stopped before.
+        """
         grouped = self._config.store.visible_after == "confirmed"
         while not self._stop.is_set():
             try:

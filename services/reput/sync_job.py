@@ -1,10 +1,10 @@
-"""One sync of everything that was touched: what it covers, and the blocking part of it.
+"""One sync of all touched files: what it covers, and its blocking part.
 
-``dispatcher`` makes a job between two steps and publishes what it made durable; ``run`` may go on
-in other threads while dispatch does. Order: files, then the directories that name them, then, by
-the dispatcher, the mark that speaks of both (docs/formats.md, section 6). Of many files each on its
-own costs more than the dispatch between two syncs: then the whole file system is synced, where it
-can be believed (docs/decisions/0010).
+``dispatcher`` creates a job between two steps and publishes what it made durable; ``run`` may run
+in other threads concurrently with dispatch. The order is: files, then the directories that contain
+their names, then the checkpoint mark, which the dispatcher writes (docs/formats.md, section 6).
+Syncing many files individually costs more than the dispatch between two syncs; then the whole file
+system is synced, if its error reporting is reliable (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tidemark.errors import FlushFailed, StoreError
 
 
 class Failed(NamedTuple):
-    """A file or directory whose sync failed, and how."""
+    """A file or directory whose sync failed, and the error."""
 
     path: Path
     error: OSError
 
 
 Outcome = Failed | StoreError | OSError | None
-"""What became of one path. An error itself: it could not be opened, so nothing was synced."""
+"""Result for one path. A plain error means that it could not be opened, so nothing was synced."""
 Each = Callable[[Callable[[Path], Outcome], Iterable[Path]], Iterable[Outcome]]
-"""As ``map``: call with each path, in any order or at the same time."""
+"""Same contract as ``map``: call with each path, in any order or concurrently."""
 
 
 class Settled(NamedTuple):
-    """What queues and index hold of everything below position, and of nothing above.
+    """State of queues and index that covers exactly the log below position.
 
-    Kept apart from the writers' own sums: these are ahead while a step is interrupted by a full
-    disk, and a mark published with them would not be believed at the next start.
+    It is kept apart from the writers' own sums, which are ahead while a step is interrupted by a
+    full disk. A mark with those sums would be rejected at the next start.
     """
 
     position: int
     totals: Totals
     index_entries: int
     removed: Removed = NOTHING
-    """What removals had changed by then."""
+    """Removals up to then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncJob:
-    """One sync: what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
+    """One sync and what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
 
     disk: Disk
     files: frozenset[Path]
@@ -60,19 +60,18 @@ class SyncJob:
     index_timestamp_ms: int
     is_publishable: bool
     whole: WholeSync | None = None
-    """Of the file system that holds them all; None: it has to be one by one."""
+    """Syncs the file system that holds all files; None if they must be synced individually."""
     log_files: frozenset[Path] = frozenset()
-    """Log files with records below the settled position that may not be on the disk yet."""
+    """Log files with records below the settled position that may not be flushed yet."""
 
     def run(self, each: Each = map) -> None:
-        """Make it durable: log files, files, then the directories that name them.
+        """Make everything durable: log files, files, then the directories that contain their names.
 
-        each: as ``map``, or that of an executor: files synced at the same time share the commits
-        of the file system's journal.
-        Raises FlushFailed, with all that failed as its ``paths``: every file is tried, since the
-        pages of each that fails count as clean from then on. A whole sync does not say which one
-        failed: those are all files of the job. Raises why a file could not be opened, such as
-        OutOfResources, only if no sync failed.
+        each: ``map``, or that of an executor; concurrent syncs share commits of the file system's
+        journal. Raises FlushFailed with all failed paths in ``paths``: every file is tried, because
+        the kernel marks the pages of a failed file as clean. A whole sync does not report which
+        file failed, so ``paths`` has all files of the job. If no sync failed, raises the error of a
+        file that could not be opened, such as OutOfResources.
         """
         self._sync_log()
         files, directories = self.files, self.directories
@@ -102,11 +101,11 @@ class SyncJob:
                     "Look at the kernel's log for the disk's errors. The broker meets the same "
                     "error at its next flush, and ends.",
                     path=path,
-                    paths=[],  # to write over: only the appender writes the log
+                    paths=[],  # none to rewrite, because only the appender writes the log
                 )
 
     def _sync_whole(self, whole: WholeSync) -> tuple[frozenset[Path], frozenset[Path]]:
-        """Sync the file system; return the files and directories that lie on another one."""
+        """Sync the file system; return the files and directories that are on a different one."""
         covers = whole.covers
         files = frozenset(path for path in self.files if not covers(path.parent))
         directories = frozenset(path for path in self.directories if not covers(path))
@@ -121,10 +120,10 @@ class SyncJob:
 
     def _sync_file(self, path: Path) -> Outcome:
         try:
-            # fdatasync needs no right to write: nothing here depends on the disk's mood.
+            # fdatasync does not require write access, so the file can be opened read-only.
             file = self.disk.open(path, writable=False)
         except FileNotFoundError:
-            return None  # removed since: an index file that is made again
+            return None  # removed meanwhile: an index file that is rebuilt
         except (StoreError, OSError) as error:
             return error
         try:
@@ -139,9 +138,9 @@ class SyncJob:
         try:
             self.disk.sync_directory(path)
         except FileNotFoundError:
-            return None  # removed since, with all that was in it
+            return None  # removed meanwhile, with its content
         except NotADirectoryError:
-            return None  # a stranger's file is in the way: dispatch waits for it, and says so
+            return None  # a foreign file is in the way: dispatch waits and reports it
         except StoreError as error:
             return error
         except OSError as error:

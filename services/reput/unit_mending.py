@@ -1,17 +1,18 @@
-"""Compares a queue unit that a reader could not follow with the log, and replaces it if need be.
+"""Compares a queue unit that a reader could not follow with the log, and replaces it if needed.
 
-A unit is derived: the log says what it has to be. Only a read finds a flipped bit in an old unit,
-and to make all queues again for it would take as long as reading the whole log. Here the log is
-read from the nearest sound unit before it. Invariants:
+A unit is derived from the log. Only a read detects a flipped bit in an old unit, and rebuilding all
+queues for it would take as long as reading the whole log. This module reads the log from the
+nearest valid unit before it. Invariants:
 
-- A unit is replaced by what a sound record says, never by anything else, and only where the queue
-  has a unit: ends and totals of queues do not move.
-- Damage in the log ends the comparison: units behind it stay as they are, and a read there names
+- A unit is replaced only according to a valid record, and only where the queue has a unit: ends and
+  totals of queues do not change.
+- Damage in the log ends the comparison: units behind it remain unchanged, and a read there reports
   the damage.
-- A step reads a bounded part of the log, so that dispatch goes on in between.
+- A step reads a bounded part of the log, so that dispatch can continue in between.
 
-Step before: the broker met the unit and published where (``Slot.UNIT_CHECK_COUNT``). Step after:
-the next sync makes the unit durable. ``dispatcher`` runs it, ``follower`` publishes the outcome.
+The step before is the broker, which found the unit and published its location
+(``Slot.UNIT_CHECK_COUNT``). The next sync makes the new unit durable. ``dispatcher`` runs it,
+``follower`` publishes the outcome.
 """
 
 from __future__ import annotations
@@ -29,35 +30,35 @@ from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 NEIGHBOURS_MAX: Final = 1024
-"""Units compared in either direction until a sound one is met: damage takes whole pages, too."""
+"""Units compared in each direction until a valid one is found; damage may affect whole pages."""
 
 
 class UnitMending:
-    """One request after another. For the dispatcher's thread."""
+    """Processes one request after another. For the dispatcher's thread."""
 
     def __init__(self, queues: QueueWriter, source: LogSource, log: CommitLogReader) -> None:
         self._queues = queues
         self._source = source
         self._log = log
         self._left: list[QueueKey] = []
-        """Queues with the number that was asked for."""
+        """Queues with the requested queue number."""
         self._number = 0
         self._key: QueueKey | None = None
         self._wanted = range(0)
-        """Queue offsets of the units of that queue to be compared."""
+        """Queue offsets of the units of that queue that are to be compared."""
         self._at = PhysicalOffset(0)
         self.replaced: list[tuple[str, int, int]] = []
-        """(topic, queue, queue offset) of the units that were another than the log's."""
+        """(topic, queue, queue offset) of the units that differed from the log."""
 
     def begin(self, queue: int, number: int) -> None:
-        """Compare the unit ``number`` of the queue with that ``queue_number``."""
+        """Start to compare the unit ``number`` of the queues whose ``queue_number`` is queue."""
         self._left = [key for key in self._queues.all_keys() if queue_number(*key) == queue]
         self._number = number
         self._key = None
         self.replaced = []
 
     def step(self, end: int, bytes_max: int) -> bool:
-        """Go on with about bytes_max bytes of log below end; whether more is left to do.
+        """Continue with about bytes_max bytes of log below end; return whether there is more to do.
 
         Raises DiskFull, ReadOnlyDisk or OSError if a unit cannot be stored: call it again.
         """
@@ -66,12 +67,13 @@ class UnitMending:
                 return False
             self._take_next(end)
             return True
-        self._at = max(self._at, self._log.min_offset)  # the oldest files may go meanwhile
+        # retention may remove the oldest files meanwhile
+        self._at = max(self._at, self._log.min_offset)
         if self._wanted and self._at < end:
             try:
                 found = self._source.read(self._at, PhysicalOffset(end), bytes_max)
             except CorruptRecord:
-                found = None  # the log itself is damaged: a read there names it
+                found = None  # the log itself is damaged; a read there reports it
             if found is not None:
                 for run in found.plan.runs:
                     if run[:2] == self._key:
@@ -79,12 +81,12 @@ class UnitMending:
                 self._at = found.end
                 return True
             if self._at < self._log.min_offset:
-                return True  # that file is gone now: the next step begins behind it
+                return True  # the file was removed meanwhile: the next step starts behind it
         self._key = None
         return bool(self._left)
 
     def _take_next(self, end: int) -> None:
-        """Find the sound units around the one in question, and where to read from."""
+        """Find the valid units around the requested one, and where to start reading."""
         key = self._left.pop()
         first, behind = self._queues.bounds_of(key)
         if not first <= self._number < behind:
@@ -103,7 +105,7 @@ class UnitMending:
         self._key, self._wanted = key, range(low, high)
 
     def _sound_unit(self, key: QueueKey, number: int, end: int) -> Unit | None:
-        """The unit if it is what the log says; None also for one whose record has expired."""
+        """Return the unit if it matches the log; None also if its record has expired."""
         unit = self._queues.unit_at(key, number)
         if unit is None or unit.size <= 0 or is_filler(*unit[:2]):
             return None
@@ -118,12 +120,13 @@ class UnitMending:
 
     def _compare(self, key: QueueKey, first: int, units: bytes) -> None:
         last = first + len(units) // UNIT_SIZE - 1
-        low, high = self._queues.bounds_of(key)  # of now: the queues may have been resumed since
+        # current bounds: the queues may have been resumed since
+        low, high = self._queues.bounds_of(key)
         wanted = range(max(low, self._wanted.start), min(high, self._wanted.stop))
         for number in range(max(first, wanted.start), min(last + 1, wanted.stop)):
             at = (number - first) * UNIT_SIZE
             if self._queues.mend(key, number, units[at : at + UNIT_SIZE]):
                 self.replaced.append((*key, number))
         if last >= self._wanted.start:
-            # A queue's records lie in the log in the queue's order: what is below is passed.
+            # A queue's records are in the log in queue order, so all units below are done.
             self._wanted = range(last + 1, self._wanted.stop)
