@@ -39,7 +39,7 @@ EXIT_USAGE: Final = 2
 
 
 def main() -> int:
-    """0: ended as asked; 1: a drill failed; 2: nothing could be run."""
+    """Return 0 on success, 1 if a drill failed, 2 if nothing could be run."""
     parser = argparse.ArgumentParser(prog="python -m drills.pods", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", help="start the pods, and stop them at Ctrl-C")
@@ -175,12 +175,12 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
 
 
 def one_line(message: str) -> str:
-    """A message without what is in further lines but words."""
+    """Return a message on one line."""
     return " ".join(message.split())
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows under their heads, in columns."""
+    """Format rows under their headers, in columns."""
     lines = [HEAD, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "\n".join(

@@ -1,8 +1,7 @@
-"""The API server of pods without a cluster: Leases and pods over TLS, judged by the Roles.
+"""The API server of pods without a cluster: Leases and pods over TLS, authorized by the Roles.
 
-The server is ``drills.lease_api``. Each pod has a token of its own for its service
-account; who has none is nobody, and whoever tries what no Role gives him is told so with status
-403.
+The server is ``drills.lease_api``. Each pod has its own token of its service account. A request
+without a valid token is answered with status 401, one that no Role permits with status 403.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ DAYS: Final = "2"
 
 
 class NoTool(Exception):
-    """A program is missing; the message says which, and how it is installed."""
+    """A program is missing; the message names it and how to install it."""
 
 
 class Authority(NamedTuple):
-    """PEM files: who signs, and what the server shows."""
+    """PEM files of a certificate authority and its server."""
 
     certificate: Path
     server_certificate: Path
@@ -38,7 +37,10 @@ class Authority(NamedTuple):
 
 
 def make_authority(directory: Path, address: str) -> Authority:
-    """A new authority, and a certificate for the server at an address. Raises NoTool."""
+    """Create a certificate authority and a certificate for the server at an address.
+
+    Raises NoTool.
+    """
     if shutil.which("openssl") is None:
         raise NoTool("openssl is not installed: apt-get install openssl")
     directory.mkdir(parents=True, exist_ok=True)
@@ -63,15 +65,15 @@ def make_authority(directory: Path, address: str) -> Authority:
 
 
 class Api:
-    """The server, and who is let in."""
+    """The server and its authorization."""
 
     def __init__(self, objects: Callable[[], Objects]) -> None:
-        """objects: what is applied now."""
+        """objects: returns the currently applied manifests."""
         self.server: Final = LeaseApi()
         self.server.judge = self._judge
         self.server.objects.pods_are_made = True
         self.refusals: Final[list[str]] = []
-        """What was refused, in the server's words."""
+        """Messages of the rejected requests."""
         self._objects = objects
         self._accounts: dict[str, Account] = {}
 
@@ -82,17 +84,17 @@ class Api:
         await self.server.start(address, PORT, tls)
 
     async def close(self) -> None:
-        """End at once."""
+        """Stop at once."""
         await self.server.close()
 
     def new_token(self, account: Account) -> str:
-        """A token for a pod of an account."""
+        """Create a token for a pod of an account."""
         token = secrets.token_urlsafe(48)
         self._accounts[token] = account
         return token
 
     def forget(self, token: str) -> None:
-        """Its pod is gone."""
+        """Invalidate the token of a pod that has ended."""
         self._accounts.pop(token, None)
 
     def _judge(self, token: str, method: str, path: str) -> Answer | None:

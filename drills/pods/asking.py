@@ -1,8 +1,8 @@
-"""Ask a container as a probe or a hook does: over HTTP, by connecting, by running a command.
+"""Execute a probe or a hook: over HTTP, by connecting, or by running a command in the container.
 
-The kubelet is on the pod's node: it reaches the pod's address whatever policies and cuts say. So
-the connection is made in the pod's own network, to the pod's address: a service that listens only
-on 127.0.0.1 is not reached, as on a node.
+The kubelet is on the pod's node, so it reaches the pod despite policies and cuts. Therefore the
+connection is opened in the pod's network namespace, to the pod's address: a service that listens
+only on 127.0.0.1 is not reached, as on a real node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Reply(NamedTuple):
-    """What came of it."""
+    """Result of a probe or hook."""
 
     succeeded: bool
     said: str
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 async def ask(
     handler: Handler, network: int, address: str, process: ContainerProcess, timeout_s: float
 ) -> Reply:
-    """Ask once. network: descriptor of the pod's network namespace."""
+    """Execute a handler once. network: descriptor of the pod's network namespace."""
     try:
         async with asyncio.timeout(timeout_s):
             match handler:
@@ -85,7 +85,7 @@ async def _connect(network: int, host: str, port: int) -> socket.socket:
 
 
 def _socket_in(network: int) -> socket.socket:
-    """A socket of another network namespace: made in a thread that enters it and ends."""
+    """Return a socket of another network namespace, created by a temporary thread in it."""
     made: list[socket.socket] = []
 
     def make() -> None:

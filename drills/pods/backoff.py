@@ -1,7 +1,7 @@
-"""When a container that has ended is started again. Pure; the kubelet's rule and its times.
+"""Restart backoff of containers, with the kubelet's rules and times. Pure.
 
-The first restart is made at once, the next after 10 s, then after twice as long each time up to
-five minutes; a container that ran for ten minutes begins anew.
+The first restart is immediate, the next after 10 s, and the delay doubles each time up to five
+minutes. After a run of ten minutes the delay is reset.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ FORGOTTEN_S: Final = 600.0
 
 @dataclass(slots=True)
 class Backoff:
-    """Of one container of one pod; times are seconds of one monotonic clock."""
+    """Backoff of one container of one pod; times are seconds of one monotonic clock."""
 
     _wait_s: float = 0.0
     _ended_at: float = 0.0
 
     def ended(self, *, started_at: float, now: float) -> float:
-        """A run is over: when the next one may begin."""
+        """Record the end of a run; return when the next one may start."""
         if now - started_at > FORGOTTEN_S:
             self._wait_s = 0.0
         at = now + self._wait_s
@@ -32,5 +32,5 @@ class Backoff:
 
     @property
     def wait_s(self) -> float:
-        """How long the next restart will be put off."""
+        """Delay of the restart after the next end."""
         return self._wait_s

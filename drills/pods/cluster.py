@@ -1,9 +1,8 @@
-"""Pods of rendered manifests on this machine, kept as a cluster keeps them.
+"""Run the pods of rendered manifests on this machine, like a cluster.
 
-One process: the API server, the controller of StatefulSets, the kubelets, the Services. Each pod is
-a network namespace with an address that no other pod had, so that a recreated pod is somewhere
-else. Step before: ``kustomize``. Step after: ``drilling``, or a person with ``python -m
-drills.pods``.
+One process contains the API server, the StatefulSet controller, the kubelets and the Services. Each
+pod is a network namespace with a new address, so that a recreated pod has moved. The step before is
+``kustomize``; the step after is ``drilling`` or an interactive ``python -m drills.pods``.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from drills.pods.wiring import API_ADDRESS, API_HOST, Published, Wiring
 
 LOOK_S: Final = 0.1
 NODE_ADDRESS: Final = "10.213.255.254"
-"""What ``status.hostIP`` says; nobody is there."""
+"""The value of ``status.hostIP``; the address is not used."""
 
 
 class Cluster:
-    """``async with Cluster(…) as cluster``: it starts what is applied, and ends it in order."""
+    """Runs the applied objects; use it as ``async with Cluster(…) as cluster``."""
 
     def __init__(
         self,
@@ -49,15 +48,15 @@ class Cluster:
         images: Mapping[str, Image] | None = None,
         published: Published | None = None,
     ) -> None:
-        """directory: of claims, logs and volumes; claims and logs stay in it. images: what other
-        images than this project's own stand for.
+        """directory: of claims, logs and volumes; claims and logs are kept. images: contents of
+        images other than the project's own.
         """
         self.objects = objects
         self.directory, self.network = directory, network
         self.images = dict(images or {})
         self.api = Api(lambda: self.objects)
         self.adjust: Callable[[PodPlan], PodPlan] = lambda plan: plan
-        """What a drill changes about pods that are made from now on, without a new template."""
+        """Change applied by a drill to pods created from now on, without a new template."""
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
         self._tell_person = tell
@@ -72,7 +71,8 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Of a run that was killed, perhaps; and nobody else's to look at: it holds secrets.
+        # Remove the files of a run that was killed. The directory is private because it has
+        # secrets.
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(mode=0o700)
         (self.directory / "logs").mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ class Cluster:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def stop(self) -> None:
-        """Delete all pods in the manifest's way, the highest ordinal first; make no new ones."""
+        """Delete all pods gracefully, the highest ordinal first, and create no new ones."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -108,10 +108,10 @@ class Cluster:
             self._bury()
             self._show()
 
-    # -- what is applied --------------------------------------------------------------------------
+    # -- applied objects --------------------------------------------------------------------------
 
     def apply(self, objects: Objects) -> None:
-        """Take new manifests: StatefulSets whose template has changed are rolled."""
+        """Apply new manifests; StatefulSets whose template has changed are rolled out."""
         roots = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -134,17 +134,17 @@ class Cluster:
             self._current.setdefault(_key(stateful_set), revision)
 
     def check(self) -> None:
-        """Raise what has ended the loop that keeps the pods, if it has."""
+        """Raise the error that has ended the control loop, if any."""
         if self._keeper is not None and self._keeper.done():
             self._keeper.result()
 
     @property
     def stateful_sets(self) -> list[Manifest]:
-        """All that is applied."""
+        """All applied StatefulSets."""
         return self.objects.of_kind("StatefulSet")
 
     def is_rolled_out(self) -> bool:
-        """Whether every pod that is wanted is there, ready, and of the newest template."""
+        """Return whether all wanted pods exist, are ready and have the newest template."""
         self.check()
         for stateful_set in self.stateful_sets:
             wanted, pods = self._wanted(stateful_set), self._states(stateful_set)
@@ -157,34 +157,34 @@ class Cluster:
                 return False
         return True
 
-    # -- what is done to pods ---------------------------------------------------------------------
+    # -- actions on pods --------------------------------------------------------------------------
 
     def delete(self, name: str, grace_s: float | None = None) -> None:
-        """As ``kubectl delete pod``; the controller makes a new one when it has ended."""
+        """Delete a pod like ``kubectl delete pod``; the controller then replaces it."""
         self.pods[name].delete(grace_s)
         self._show()
 
     def lose(self, name: str) -> None:
-        """Everything of a pod is killed and forgotten at once: its node is gone, and it is made
-        again elsewhere with the same claims.
+        """Kill all processes of a pod at once, as if its node were lost; it is recreated elsewhere
+        with the same claims.
         """
         self.pods[name].kill()
         self._show()
 
     def host(self, name: str) -> str:
-        """Under which name a pod's network is known, for cuts."""
+        """Return the name of a pod's network host, for cuts."""
         return self._hosts[name]
 
     def labels(self, name: str) -> dict[str, str]:
-        """A pod's labels, as the API shows them."""
+        """Return a pod's labels, as the API returns them."""
         return self.api.server.objects.labels(self.pods[name].plan.namespace, name)
 
     def role(self, name: str) -> str:
-        """What a pod's label says of its role; empty: nothing."""
+        """Return a pod's role label; empty if there is none."""
         return self.labels(name).get("role", "")
 
     def probe_kills(self) -> int:
-        """How many containers probes had killed so far."""
+        """Return how many containers were killed because of probes so far."""
         return sum(event.reason == "Killing" for event in self.events)
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Cluster:
         self._tasks[plan.name] = asyncio.create_task(pod.run(), name=plan.name)
 
     def _bury(self) -> None:
-        """Forget pods that have ended."""
+        """Remove pods that have ended."""
         for name, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[name]
@@ -280,7 +280,7 @@ class Cluster:
         self._tell_person(event)
 
     def members(self) -> list[Member]:
-        """All pods as Services see them."""
+        """Return all pods as Services see them."""
         return [
             Member(
                 pod.plan,
@@ -292,11 +292,11 @@ class Cluster:
         ]
 
     def _show(self) -> None:
-        """Tell the pods of each other."""
+        """Update names and policies for the current pods."""
         self.wiring.show({name: self._directory(name) / "hosts" for name in self.pods})
 
     def _directory(self, name: str) -> Path:
-        """Of the pod of a name that there is now."""
+        """Return the directory of the current pod with this name."""
         return self._scratch / f"{name}.{self.pods[name].placed.uid[:8]}"
 
 
@@ -310,7 +310,7 @@ def _allocatable() -> dict[str, str]:
 
 
 def described(cluster: Cluster) -> list[tuple[str, ...]]:
-    """Rows about the pods: name, address, role, ready containers, restarts, why not ready."""
+    """Return rows about the pods: name, address, role, ready containers, restarts, reason."""
     rows: list[tuple[str, ...]] = []
     for name, pod in sorted(cluster.pods.items()):
         running = pod.containers.values()

@@ -1,9 +1,8 @@
-"""A container as a process of this machine: started, asked, told to stop, killed.
+"""Run a container as a process of this machine: start it, run commands in it, signal and kill it.
 
-Its root is a small file system of its own that shows this machine's ``/usr``, the interpreter and
-the project, read-only; ``/opt/tidemark/bin`` is the environment's ``bin``, as in the image. Another
-image of the same name is another tree of the project. Step before: ``enter`` in a child of this
-process.
+Its root is a tmpfs that shows this machine's ``/usr``, the interpreter and the project, read-only;
+``/opt/tidemark/bin`` is the environment's ``bin``, as in the image. Another image of the same name
+is another copy of the project. ``enter`` runs in a child of this process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from drills.pods.plans import Container
 PROJECT: Final = Path(__file__).resolve().parents[2]
 ENTER: Final = Path(__file__).with_name("enter.py")
 TREES: Final = ("tidemark", "shared", "services")
-"""Parts of the project that an image holds."""
+"""Parts of the project in an image."""
 PASSWD: Final = (
     "root:x:0:0:root:/root:/usr/sbin/nologin\n"
     "tidemark:x:10001:10001:tidemark:/var/lib/tidemark:/usr/sbin/nologin\n"
@@ -38,17 +37,17 @@ OUTPUT_MAX: Final = 4000
 
 
 class Image(NamedTuple):
-    """What a container's name of an image stands for here."""
+    """The contents of an image."""
 
     trees: Mapping[str, Path]
-    """Parts of the project that come from elsewhere."""
+    """Parts of the project that come from other directories."""
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """Result of a command."""
 
     status: int | None
-    """None: not in time."""
+    """Exit status; None if the command timed out."""
     output: str
 
 
@@ -56,32 +55,32 @@ class ContainerProcess:
     """One run of one container."""
 
     def __init__(self, process: subprocess.Popen[bytes], pid: int, spec: dict[str, Any]) -> None:
-        """process: its keeper. pid: of its first process, as this machine sees it."""
+        """process: its keeper. pid: of its first process, in this machine's namespace."""
         self._keeper, self.pid, self._spec = process, pid, spec
         self.started_at = time.monotonic()
 
     @property
     def status(self) -> int | None:
-        """Exit status, 128 + n for signal n; None: it runs."""
+        """Exit status, 128 + n for signal n; None while it runs."""
         return self._keeper.poll()
 
     def send(self, signum: signal.Signals) -> None:
-        """Signal its first process."""
+        """Send a signal to its first process."""
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
 
     def send_all(self, signum: signal.Signals) -> None:
-        """Signal every process in it."""
+        """Send a signal to all its processes."""
         for pid in processes_of(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
 
     async def ended(self, timeout_s: float) -> None:
-        """Wait until it has ended, or for timeout_s."""
+        """Wait until it has ended, at most timeout_s."""
         if self.status is not None:
             return
-        # Not in a thread that waits: who waits for the keeper there takes its status from us.
+        # Not with a wait in a thread, because that would reap the keeper and take its exit status.
         end = os.pidfd_open(self._keeper.pid)
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(end, over.set)
@@ -93,12 +92,12 @@ class ContainerProcess:
             os.close(end)
 
     def kill(self) -> None:
-        """SIGKILL everything in it, and wait until it is gone."""
+        """SIGKILL all processes, and wait for the end."""
         self.send(signal.SIGKILL)
         self._keeper.wait()
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ended:
-        """Run a command in it as its user; what is not over in time is killed."""
+        """Run a command in the container as its user; kill it after the timeout."""
         spec = {**self._spec, "do": "join", "pid": self.pid, "command": list(command)}
         keeper = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(ENTER)),
@@ -123,7 +122,7 @@ class ContainerProcess:
 
 
 def processes_of(pid: int) -> list[int]:
-    """Processes in the process namespace whose first is pid."""
+    """Return the processes in the PID namespace whose first process is pid."""
     wanted = _namespace(pid)
     found = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208
     return [one for one in found if wanted and _namespace(one) == wanted]
@@ -149,11 +148,12 @@ def start_container(
     directory: Path,
     log_path: Path,
 ) -> ContainerProcess:
-    """Start it. Call in the main thread: containers end with the thread that made them.
+    """Start a container.
 
-    network: descriptor of its pod's network namespace. mounts: (source, target, read_only) of
-    volumes. directory: of this container, for what its root shows. Raises RuntimeError with what it
-    said if it cannot be started.
+    Call this in the main thread: containers end with the thread that started them.
+    network: descriptor of the pod's network namespace. mounts: (source, target, read_only) of the
+    volumes. directory: private to this container, for files in its root. Raises RuntimeError with
+    the output if the container cannot be started.
     """
     root = directory / "root"
     root.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def start_container(
 
 
 def _tree() -> list[tuple[str, str | None]]:
-    """Directories and links of a root: those of this machine where it has links, too."""
+    """Return the directories of a root, and the links that this machine has too."""
     found: list[tuple[str, str | None]] = []
     for name in ("/bin", "/sbin", "/lib", "/lib64"):
         here = Path(name)
@@ -224,7 +224,7 @@ def _image_mounts(image: Image, directory: Path) -> list[tuple[str, str, bool]]:
     ]
     if not Path(environment).is_relative_to(PROJECT):
         found.append((environment, environment, True))
-    # Not the whole project: a store or a secret that lies in it is none of a container's business.
+    # Not the whole project, because it may contain stores or secrets.
     for name in TREES:
         source = image.trees.get(name, PROJECT / name)
         found.append((str(source), str(PROJECT / name), True))
@@ -234,7 +234,9 @@ def _image_mounts(image: Image, directory: Path) -> list[tuple[str, str, bool]]:
 
 
 def _outermost_first(mounts: list[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
-    """Nothing is hidden by what is mounted around it: a project in /tmp lies in a pod's /tmp."""
+    """Sort mounts by depth, so that none hides another: a project may be in /tmp, below a pod's
+    /tmp.
+    """
     return sorted(mounts, key=lambda mount: len(Path(mount[1]).parts))
 
 

@@ -1,7 +1,6 @@
-"""Run drills on the pods of an overlay: load on them, the drill, everything healed, a judgement.
+"""Run drills on the pods of an overlay: put load on them, execute the drill, recover, and judge.
 
-The load, the ledger, the checker and the report are those of ``drills``: what is
-acked is owed here as there.
+Load, ledger, checker and report are those of ``drills``, with the same requirements for acks.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ NEXT_IMAGE: Final = "tidemark:next"
 LOAD: Final = Plan(producers=3, requests_per_s=10.0)
 
 PodStage = GroupStage[PodGroup]
-"""A drill's view."""
+"""The interface of a drill on pods."""
 
 
 class PodDrill(NamedTuple):
-    """A drill on pods, and what must come of it."""
+    """A drill on pods and its time limit."""
 
     number: str
     name: str
     title: str
     run: Callable[[PodStage], Awaitable[None]]
     restored_within_s: float | None = None
-    """Without a single ack from the fault on; None: no service is owed in between."""
+    """Limit of the time without an ack after the fault; None if service may be interrupted."""
     short: bool = False
-    """Runs with the tests, with shorter liveness probes."""
+    """Whether the drill runs with the tests, with shorter liveness probes."""
 
 
 class PodRunner:
-    """Runs drills one after another on the same pods; a drill that fails is the last."""
+    """Runs drills one after another on the same pods; stops at the first failure."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class PodRunner:
             judge_drill(result, stage, verdict, served_until, self._pace, began)
         except (DrillFailed, TimeoutError) as error:
             result.failure = str(error) or "it does not end"
-        except Exception:  # noqa: BLE001 (a drill's own mistake is a result, too)
+        except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
             result.failure = traceback.format_exc()
         count(result, stage, verdict, began, acked_before)
         self._tell(said_of(result))
@@ -141,7 +140,7 @@ class PodRunner:
         return result.passed
 
     async def _settle(self, stage: PodStage) -> Verdict:
-        """Heal, wait until all pods are ready, stop the load for a moment, compare."""
+        """Remove all faults, wait until all pods are ready, pause the load and compare."""
         stage.group.heal()
         await stage.group.ready(READY_S * self._pace.now)
         await stage.in_sync(timeout_s=READY_S)
@@ -158,7 +157,7 @@ class PodRunner:
 
 
 def with_short_liveness(objects: Objects) -> Objects:
-    """The same manifests, in which a process that hangs is killed within seconds."""
+    """Return the same manifests with liveness probes that kill a hung process within seconds."""
     changed = []
     for found in objects:
         one = copy.deepcopy(dict(found))
@@ -176,7 +175,7 @@ async def _tell_addresses(group: PodGroup) -> None:
 
 
 def next_image(directory: Path) -> Image:
-    """Another image of the same code: a copy that says another version of itself."""
+    """Create another image of the same code: a copy with a different version number."""
     trees = {}
     for name in TREES:
         target = directory / "next-image" / name
@@ -194,7 +193,7 @@ def next_image(directory: Path) -> Image:
 
 
 def write_report(results: Sequence[Result], path: Path, *, began: str, seconds: float) -> None:
-    """The page that the fault drills write, too."""
+    """Write the report, in the format of the other fault drills."""
     text = page(
         results,
         seed=results[0].seed,

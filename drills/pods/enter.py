@@ -1,15 +1,15 @@
-"""Become a container: namespaces, mounts, a user without rights, then the command.
+"""Turn this process into a container: namespaces, mounts, an unprivileged user, then the command.
 
-A program of its own with nothing but Python's standard library: it runs between a fork and an exec,
-as root, where the rest of the product has no business. It reads what to do as JSON from its
-standard input and stays as the container's keeper: it ends as the container ends, and the container
-with it.
+This is a separate program that uses only the standard library, because it runs as root between a
+fork and an exec. It reads its instructions as JSON from standard input and stays as the container's
+keeper: it ends with the container, and the container ends with it.
 
-``{"do": "start"}`` makes a container: ``network`` (descriptor of its pod's network namespace),
-``root`` (an empty directory), ``tree`` (directories and symbolic links to make), ``mounts``
+``{"do": "start"}`` starts a container: ``network`` (descriptor of its pod's network namespace),
+``root`` (an empty directory), ``tree`` (directories and symbolic links to create), ``mounts``
 (source, target, read_only), ``read_only_root``, ``hostname``. ``{"do": "join"}`` runs a command in
-the one whose first process is ``pid``. Both: ``command``, ``environment``, ``directory``, ``user``,
-``group``, ``groups``, ``no_new_privileges``, ``report`` (descriptor that gets the process id).
+the container whose first process is ``pid``. Both have ``command``, ``environment``, ``directory``,
+``user``, ``group``, ``groups``, ``no_new_privileges``, ``report`` (descriptor to which the process
+id is written).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 CAPABILITY_MAX = 63
 EXIT_NOT_STARTED = 128
-"""As a runtime's own failure: the command never ran."""
+"""Exit status like that of a container runtime's own failure: the command did not run."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def check(result: int, what: str) -> None:
-    """Raise OSError if a call of libc failed."""
+    """Raise OSError if a libc call failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     check(
         LIBC.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode() or None),
         f"mount {source} at {target}",
@@ -56,7 +56,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
-    """Show source at target, which is made."""
+    """Bind-mount source at target, which is created."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
@@ -69,7 +69,7 @@ def bind(source: str, target: str, *, read_only: bool) -> None:
 
 
 def build_root(spec: dict[str, Any]) -> None:
-    """A root of our own: a small file system, and what is shown in it."""
+    """Create a root file system on a tmpfs, with its mounts."""
     root = spec["root"]
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID, "mode=755,size=16m")
@@ -104,22 +104,22 @@ def build_root(spec: dict[str, Any]) -> None:
 
 
 def pivot_root(new: str, old: str) -> None:
-    """pivot_root(2), which libc has no function for."""
+    """Call pivot_root(2), for which libc has no function."""
     number = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
     check(LIBC.syscall(number, new.encode(), old.encode()), "pivot_root")
 
 
 def become(spec: dict[str, Any]) -> None:
-    """Lose all rights, and run the command. Does not return."""
+    """Drop all privileges and run the command. Does not return."""
     for number in range(CAPABILITY_MAX + 1):
-        # Numbers beyond the kernel's last one are refused; there is nothing to drop then.
+        # Numbers above the kernel's last capability are rejected, which is harmless.
         LIBC.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
     os.setgroups(spec["groups"])
     os.setresgid(spec["group"], spec["group"], spec["group"])
     os.setresuid(spec["user"], spec["user"], spec["user"])
     if spec["no_new_privileges"]:
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    # Again: a change of user clears it. Without it a killed keeper leaves its container running.
+    # Set it again, because a change of user clears it. Otherwise a container survives its keeper.
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(spec["directory"])
     os.umask(0o022)
@@ -128,14 +128,14 @@ def become(spec: dict[str, Any]) -> None:
 
 
 def start(spec: dict[str, Any]) -> None:
-    """Enter new namespaces; the next fork is the first process in them."""
+    """Enter new namespaces; the next fork creates the first process in them."""
     check(LIBC.setns(spec["network"], CLONE_NEWNET), "enter the network")
     flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID
     check(LIBC.unshare(flags), "make namespaces")
 
 
 def join(spec: dict[str, Any]) -> None:
-    """Enter the namespaces of a running container; the next fork is in them."""
+    """Enter the namespaces of a running container; the next fork creates a process in them."""
     kinds = ("uts", "ipc", "net", "pid", "mnt")
     opened = [os.open(f"/proc/{spec['pid']}/ns/{kind}", os.O_RDONLY) for kind in kinds]
     for kind, descriptor in zip(kinds, opened, strict=True):
@@ -144,7 +144,7 @@ def join(spec: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Exit status of the command, 128 + n for signal n."""
+    """Run the command; return its exit status, 128 + n for signal n."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     spec = json.load(sys.stdin)
     starts = spec["do"] == "start"
@@ -162,7 +162,7 @@ def main() -> int:
             null = os.open("/dev/null", os.O_RDONLY)
             os.dup2(null, 0)
             become(spec)
-        except BaseException as error:  # noqa: BLE001 (whatever it was, this process must end here)
+        except BaseException as error:  # noqa: BLE001 (this process must end here after any error)
             print(f"the container cannot be started: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_NOT_STARTED)
     if spec["report"] is not None:

@@ -1,8 +1,8 @@
-"""The variables and the command of a container, as the kubelet makes them. Pure.
+"""The variables and the command of a container, with the kubelet's rules. Pure.
 
-Later wins: the image's, those of the namespace's services, ``envFrom``, ``env``. ``$(NAME)`` stands
-for a variable that is defined further up; one that is not stays as it is written; ``$$`` is a
-``$``.
+In ascending precedence: the image's variables, those of the namespace's services, ``envFrom``,
+``env``. ``$(NAME)`` is replaced by a variable defined before it, and kept if it is undefined;
+``$$`` becomes ``$``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ IMAGE: Final[Mapping[str, str]] = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }
-"""What the image itself sets."""
+"""Variables set by the image."""
 _REFERENCE: Final = re.compile(r"\$(\$|\(([A-Za-z_.][A-Za-z0-9_.-]*)\))")
 _KEYED: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
 class Placed(NamedTuple):
-    """What a pod gets when it starts."""
+    """Facts about a pod that are known only when it starts."""
 
     uid: str
     address: str
     node: str
     node_address: str
     allocatable: Mapping[str, str]
-    """Of the node: what a limit is that nobody set."""
+    """Resources of the node: the default of unset limits."""
 
 
 class ServiceAddress(NamedTuple):
-    """Where a service of the namespace is reached."""
+    """Address of a service of the namespace."""
 
     name: str
     address: str
@@ -53,7 +53,7 @@ def variables(
     objects: Objects,
     services: Iterable[ServiceAddress],
 ) -> dict[str, str]:
-    """All variables of a container. Raises BadManifest for what a reference does not find."""
+    """Return all variables of a container. Raises BadManifest for an unresolvable reference."""
     found: dict[str, str] = {**IMAGE, "HOSTNAME": plan.name}
     for service in services:
         if service.name == "kubernetes" or plan.service_links:
@@ -66,7 +66,7 @@ def variables(
 
 
 def service_links(service: ServiceAddress) -> dict[str, str]:
-    """What every container is told of a service, in the words of Docker's links."""
+    """Return the variables of a service, in the format of Docker links."""
     prefix = service.name.upper().replace("-", "_")
     first = service.ports[0][1]
     found = {
@@ -87,7 +87,7 @@ def service_links(service: ServiceAddress) -> dict[str, str]:
 
 
 def expand(text: str, defined: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` of what is defined."""
+    """Replace ``$(NAME)`` for defined variables."""
 
     def replace(found: re.Match[str]) -> str:
         if found[1] == "$":
@@ -98,12 +98,12 @@ def expand(text: str, defined: Mapping[str, str]) -> str:
 
 
 def command_line(container: Container, defined: Mapping[str, str]) -> list[str]:
-    """The container's command with its variables in place."""
+    """Return the container's command with its variables replaced."""
     return [expand(part, defined) for part in container.command]
 
 
 def field_value(path: str, plan: PodPlan, placed: Placed) -> str:
-    """What a fieldRef points at. Raises BadManifest."""
+    """Return the value of a fieldRef. Raises BadManifest."""
     keyed = _KEYED.fullmatch(path)
     if keyed is not None:
         table = plan.labels if keyed[1] == "labels" else plan.annotations
@@ -124,7 +124,7 @@ def field_value(path: str, plan: PodPlan, placed: Placed) -> str:
 
 
 def resource_value(reference: Manifest, container: Container, placed: Placed) -> str:
-    """What a resourceFieldRef points at, in whole divisors, rounded up. Raises BadManifest."""
+    """Return the value of a resourceFieldRef in divisors, rounded up. Raises BadManifest."""
     kind, _, name = reference["resource"].partition(".")
     if kind not in ("limits", "requests"):
         raise BadManifest(f"{container.name}: there is no resource {reference['resource']}")
@@ -186,7 +186,7 @@ def _all_of(entry: Manifest, namespace: str, objects: Objects) -> dict[str, str]
 def addresses_of(
     objects: Objects, namespace: str, given: Mapping[str, str]
 ) -> list[ServiceAddress]:
-    """Services of a namespace that have an address of their own. given: address by name."""
+    """Return the services of a namespace that have an address. given: address by name."""
     found = []
     for service in objects.of_kind("Service", namespace):
         name = service["metadata"]["name"]

@@ -1,7 +1,7 @@
-"""The events of pods as a file that people read: what repeats is one line and a number.
+"""A readable log file of pod events, in which repeated events are one line with a count.
 
-A probe that fails fails every two seconds for minutes, and would hide what came before. Step
-before: ``cluster`` tells of events. Step after: whoever looks why a drill failed.
+A failing probe fails every two seconds for minutes, which would hide earlier events. The step
+before is ``cluster``, which reports events; developers read the file after a failed drill.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from drills.pods.kubelet import Event
 
 
 class EventLog:
-    """Writes each event at once: a run that is killed has its last ones, too."""
+    """Writes each event at once, so that the last events are in the file if the run is killed."""
 
     def __init__(self, file: TextIO, began: float) -> None:
-        """began: second 0, of the monotonic clock."""
+        """began: time 0 of the log, on the monotonic clock."""
         self._file, self._began = file, began
         self._last: dict[tuple[str, str], Event] = {}
         self._repeated: dict[tuple[str, str], int] = {}
 
     def note(self, event: Event) -> None:
-        """Write event, unless it is what that container's last one was."""
+        """Write an event, unless it equals the last one of its container."""
         of = event.pod, event.container
         last = self._last.get(of)
         if last is not None and last[1:] == event[1:]:
@@ -33,7 +33,7 @@ class EventLog:
         self._write(event, event.message)
 
     def close(self) -> None:
-        """Write how often the last ones were repeated, and close the file."""
+        """Write the pending counts of repetitions, and close the file."""
         for of in list(self._last):
             self._tell_repeated(of)
         self._file.close()

@@ -1,6 +1,6 @@
-"""The pods of one StatefulSet as a group that drills act on: what is asked and done.
+"""The pods of one StatefulSet as a group for drills: queries and actions.
 
-Step before: ``cluster`` runs the pods. Step after: ``families`` break them.
+The step before is ``cluster``, which runs the pods; the step after are the ``families`` of drills.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROFILE: Final = "default"
 
 
 class PodNode(NamedTuple):
-    """A pod's store, over all pods of its name."""
+    """The store of a pod, which survives the pod."""
 
     store_dir: Path
 
@@ -39,7 +39,7 @@ class PodGroup:
     """One StatefulSet."""
 
     def __init__(self, cluster: Cluster, stateful_set: Manifest, finder: Finder | None) -> None:
-        """finder: told the pods' addresses as they change."""
+        """finder: receives the pods' addresses when they change."""
         self.cluster, self._finder = cluster, finder
         self.name = str(stateful_set["metadata"]["name"])
         self.namespace = str(stateful_set["metadata"]["namespace"])
@@ -52,26 +52,26 @@ class PodGroup:
         self.table: Mapping[str, object] = {"profile": PROFILE}
 
     def pod(self, name: str) -> RunningPod:
-        """The pod of that name that there is now."""
+        """Return the current pod with this name."""
         return self.cluster.pods[name]
 
     def url(self, name: str, port: str) -> str:
-        """A port of a pod, by its name in the manifest."""
+        """Return the URL of a pod's port, by the name of the port in the manifest."""
         pod = self.pod(name)
         return f"http://{pod.placed.address}:{pod.plan.named_ports[port]}"
 
     def tell_addresses(self) -> None:
-        """Let the finder know where the pods are now."""
+        """Update the pods' addresses in the finder."""
         if self._finder is not None:
             for name in self.names:
                 if name in self.cluster.pods:
                     self._finder.apis[name] = self.url(name, API_PORT)
 
-    # -- what is done to it -----------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def cut_off(self, name: str) -> None:
-        """The network of a pod's node fails: nothing goes to it or comes from it. Its kubelet is
-        on the same node, and goes on asking.
+        """Cut off the network of a pod's node, in both directions; its kubelet still runs the
+        probes.
         """
         own = self.cluster.host(name)
         others = [self.cluster.host(other) for other in self.names if other != name]
@@ -81,7 +81,7 @@ class PodGroup:
             self.cluster.network.cut(other, own)
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Remove all cuts."""
         self.cluster.network.heal()
 
     def apply(self, change: Callable[[dict[str, Any]], None]) -> None:
@@ -95,7 +95,7 @@ class PodGroup:
         self.cluster.apply(Objects(objects))
 
     def replace(self, kind: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-        """Apply the manifests with one object changed. Raises BadManifest if it is not there."""
+        """Apply the manifests with one object changed. Raises BadManifest if it does not exist."""
         self.cluster.objects.get(kind, self.namespace, name)
         objects = []
         for found in self.cluster.objects:
@@ -105,10 +105,10 @@ class PodGroup:
             objects.append(one)
         self.cluster.apply(Objects(objects))
 
-    # -- what is asked of it ----------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> float:
-        """Wait until something holds; how long it took [s]. Raises TimeoutError."""
+        """Wait until the condition holds; return the duration [s]. Raises TimeoutError."""
         began = time.monotonic()
         while not condition():
             self.cluster.check()
@@ -118,11 +118,11 @@ class PodGroup:
         return time.monotonic() - began
 
     async def ready(self, timeout_s: float) -> float:
-        """Wait until every pod is there, ready and of the newest template."""
+        """Wait until every pod exists, is ready and has the newest template."""
         return await self.until(self.cluster.is_rolled_out, "all pods to be ready", timeout_s)
 
     async def ask(self, url: str) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of a GET; status 0: no answer."""
+        """Return status and JSON of a GET; status 0 means that there was no response."""
         status, text = await self.text(url)
         try:
             return status, json.loads(text) if text else {}
@@ -130,7 +130,7 @@ class PodGroup:
             return status, {}
 
     async def text(self, url: str) -> tuple[int, str]:
-        """Status and text of a GET; status 0: no answer."""
+        """Return status and text of a GET; status 0 means that there was no response."""
         timeout = aiohttp.ClientTimeout(total=ASK_S)
         try:
             async with (
@@ -144,7 +144,7 @@ class PodGroup:
     def events(
         self, since: float, *, reason: str, pod: str = "", container: str = ""
     ) -> list[Event]:
-        """What has happened from a moment on."""
+        """Return the matching events since a time."""
         return [
             event
             for event in self.cluster.events

@@ -1,8 +1,8 @@
-"""One pod on its node: containers started, probed, started again, stopped in the manifest's way.
+"""One pod on its node: start, probe, restart and stop containers according to the manifest.
 
-Step before: ``cluster`` gave the pod an address and a network of its own. The rules are pure
-(``probes``, ``backoff``); here ports are asked and commands run. Everything that happens is an
-``Event`` with the kubelet's reason, so that a drill can count what probes have killed.
+The step before is ``cluster``, which gave the pod an address and a network. The rules are pure
+(``probes``, ``backoff``); this module executes probes and commands. Every action is recorded as an
+``Event`` with the kubelet's reason, so that a drill can count restarts caused by probes.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from drills.pods.volumes import ACCOUNT_PLACE, ACCOUNT_VOLUME, Volumes
 
 TICK_S: Final = 0.05
 GRACE_LEAST_S: Final = 2.0
-"""SIGTERM is given so long, whatever preStop has used up."""
+"""Minimum time between SIGTERM and SIGKILL, even if preStop has used up the grace period."""
 
 
 class Event(NamedTuple):
-    """Something happened to a container."""
+    """An event of a container."""
 
     at: float
     """Seconds of the monotonic clock."""
     pod: str
     container: str
-    """Empty: the pod itself."""
+    """Name of the container; empty for the pod itself."""
     reason: str
     message: str
 
 
 class Context(NamedTuple):
-    """What a pod needs of its surroundings."""
+    """The environment of a pod."""
 
     objects: Objects
     services: tuple[ServiceAddress, ...]
@@ -67,7 +67,7 @@ class Context(NamedTuple):
 
 
 class RunningContainer:
-    """One container over its runs."""
+    """One container over all its runs."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -77,11 +77,11 @@ class RunningContainer:
         self.restarts = 0
         self.probe_kills = 0
         self.ended = False
-        """For good."""
+        """Whether the container has ended permanently."""
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, and its probes say so."""
+        """Whether it runs and its probes report it as ready."""
         return (
             self.process is not None
             and self.process.status is None
@@ -91,13 +91,13 @@ class RunningContainer:
 
 
 class RunningPod:
-    """A pod from its start to its end; ``await run()`` is its life."""
+    """A pod; ``await run()`` lasts from its start to its end."""
 
     def __init__(self, plan: PodPlan, placed: Placed, context: Context) -> None:
         self.plan, self.placed, self._context = plan, placed, context
         self.terminating = False
         self.failed = ""
-        """Why it cannot be started; empty: nothing is known against it."""
+        """Reason that it cannot be started; empty if there is none."""
         self.containers = {found.name: RunningContainer(found) for found in plan.containers}
         self._volumes = Volumes(
             plan, placed, context.objects, context.directory, context.claims, context.token
@@ -107,16 +107,16 @@ class RunningPod:
 
     @property
     def ready(self) -> bool:
-        """Whether all its containers are."""
+        """Whether all its containers are ready."""
         return not self.failed and all(found.ready for found in self.containers.values())
 
     @property
     def probe_kills(self) -> int:
-        """How often a probe had a container killed."""
+        """Number of container kills caused by probes."""
         return sum(found.probe_kills for found in self.containers.values())
 
     def volume(self, path: str) -> Path:
-        """Where a path of the containers is on this machine."""
+        """Return the path on this machine of a path in the containers' volumes."""
         for container in self.plan.containers:
             for mount in container.mounts:
                 if Path(path).is_relative_to(mount.path):
@@ -125,11 +125,11 @@ class RunningPod:
         raise BadManifest(f"{self.plan.name}: {path} is in no volume")
 
     async def run(self) -> None:
-        """Until it was deleted and everything has ended."""
+        """Run until the pod is deleted and all containers have ended."""
         try:
             self._volumes.make()
         except BadManifest as error:
-            # As a kubelet: it waits and says why; here nobody will make the object later.
+            # Wait and report the reason, like a kubelet; here the object will not be created later.
             self.failed = str(error)
             self._tell("", "FailedMount", self.failed)
             await self._stop.wait()
@@ -146,13 +146,13 @@ class RunningPod:
             self._volumes.remove()
 
     def delete(self, grace_s: float | None = None) -> None:
-        """End it: preStop, SIGTERM, and SIGKILL after grace_s (default: the manifest's)."""
+        """Delete the pod: preStop, SIGTERM, and SIGKILL after grace_s (default: the manifest's)."""
         self.terminating = True
         self._grace_s = self.plan.grace_s if grace_s is None else grace_s
         self._stop.set()
 
     def kill(self) -> None:
-        """SIGKILL everything in all containers, at once; the pod does not come back."""
+        """SIGKILL all processes in all containers at once; the pod is not restarted."""
         self.terminating = True
         self._grace_s = 0
         for running in self.containers.values():
@@ -161,7 +161,7 @@ class RunningPod:
         self._stop.set()
 
     async def run_in(self, container: str, *command: str, timeout_s: float = 30.0) -> str:
-        """Run a command in a container; its output. Raises RuntimeError if it fails."""
+        """Run a command in a container; return its output. Raises RuntimeError if it fails."""
         process = self.containers[container].process
         if process is None:
             raise RuntimeError(f"{container} of {self.plan.name} does not run")
@@ -171,7 +171,7 @@ class RunningPod:
         return ended.output
 
     def log_path(self, container: str) -> Path:
-        """Where a container's output goes."""
+        """Return the log file of a container."""
         return self._context.logs / f"{self.plan.name}.{container}.log"
 
     # -- one container ----------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class RunningPod:
         running.ended = True
 
     async def _watch(self, running: RunningContainer) -> float:
-        """From its start to its end; when it may be started again."""
+        """Probe a container from its start to its end; return when it may be restarted."""
         process, probes = running.process, running.probes
         assert process is not None
         assert probes is not None
@@ -202,7 +202,8 @@ class RunningPod:
         try:
             while process.status is None:
                 if self.terminating:
-                    # Readiness goes on being looked at: a broker that drains says that it does.
+                    # Readiness is still probed, because a draining broker reports that it is not
+                    # ready.
                     stopping = asyncio.create_task(self._end(running, self._grace_s))
                     while not stopping.done():
                         self._probe(running, asking, kill)
@@ -288,7 +289,7 @@ class RunningPod:
     # -- the end ----------------------------------------------------------------------------------
 
     async def _end(self, running: RunningContainer, grace_s: float) -> None:
-        """preStop, SIGTERM, SIGKILL, all within grace_s."""
+        """Stop a container with preStop, SIGTERM and SIGKILL, within grace_s."""
         process, container = running.process, running.container
         assert process is not None
         began = time.monotonic()
@@ -316,7 +317,7 @@ class RunningPod:
         self._tell(running.container.name, reason, f"after {took:.2f} s: {answer.said}")
 
     async def _wait_until(self, at: float) -> None:
-        """Wait, unless the pod is to end before."""
+        """Wait until a time, or until the pod is to end."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), max(0.0, at - time.monotonic()))
 

@@ -1,4 +1,4 @@
-"""Render an overlay with ``kubectl kustomize``, as the users of the manifests do."""
+"""Render an overlay with ``kubectl kustomize``, like the users of the manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING: Final = (
 
 
 def render(directory: Path) -> Objects:
-    """The objects of an overlay. Raises NoTool, BadManifest."""
+    """Return the objects of an overlay. Raises NoTool, BadManifest."""
     if shutil.which("kubectl") is None:
         raise NoTool(MISSING)
     done = subprocess.run(
@@ -29,7 +29,7 @@ def render(directory: Path) -> Objects:
 
 
 def parse(text: str) -> list[Manifest]:
-    """Documents of a YAML stream. Raises NoTool."""
+    """Return the documents of a YAML stream. Raises NoTool."""
     try:
         import yaml
     except ImportError:

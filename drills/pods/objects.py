@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 Manifest = Mapping[str, Any]
-"""An object as YAML or JSON gives it."""
+"""An object as parsed from YAML or JSON."""
 
 DEFAULT_NAMESPACE: Final = "default"
 _SUFFIXES: Final[Mapping[str, Fraction]] = {
@@ -25,14 +25,14 @@ _QUANTITY: Final = re.compile(r"([0-9.]+)([a-zA-Z]*)")
 
 
 class BadManifest(Exception):
-    """A manifest asks for what does not exist, or for what cannot be done here."""
+    """A manifest refers to a missing object, or needs a feature that is not supported here."""
 
 
 class Objects:
-    """What ``kubectl apply`` would send, by kind, namespace and name."""
+    """The objects that ``kubectl apply`` would send, by kind, namespace and name."""
 
     def __init__(self, documents: Iterable[Manifest]) -> None:
-        """Raises BadManifest for one object twice."""
+        """Raises BadManifest for a duplicate object."""
         self._found: dict[tuple[str, str, str], Manifest] = {}
         for document in documents:
             if not document:
@@ -46,7 +46,7 @@ class Objects:
         return iter(self._found.values())
 
     def of_kind(self, kind: str, namespace: str | None = None) -> list[Manifest]:
-        """All of a kind, of one namespace or of all."""
+        """Return all objects of a kind, in one namespace or all."""
         return [
             found
             for (its_kind, its_namespace, _), found in self._found.items()
@@ -54,11 +54,11 @@ class Objects:
         ]
 
     def find(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """One object; None: it is not there."""
+        """Return one object; None if it does not exist."""
         return self._found.get((kind, namespace, name))
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest:
-        """One object. Raises BadManifest."""
+        """Return one object. Raises BadManifest."""
         found = self.find(kind, namespace, name)
         if found is None:
             raise BadManifest(f"there is no {kind} {name} in namespace {namespace}")
@@ -66,14 +66,14 @@ class Objects:
 
 
 def namespace_of(document: Manifest) -> str:
-    """The namespace that an object is in, or is applied to."""
+    """Return the namespace of an object; empty for cluster-wide kinds."""
     if document["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding"):
         return ""
     return str(document["metadata"].get("namespace") or DEFAULT_NAMESPACE)
 
 
 def selects(selector: Manifest | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector matches labels; an empty one matches everything, None nothing."""
+    """Return whether a label selector matches; an empty one matches everything, None nothing."""
     if selector is None:
         return False
     for name, value in (selector.get("matchLabels") or {}).items():
@@ -98,7 +98,7 @@ def selects(selector: Manifest | None, labels: Mapping[str, str]) -> bool:
 
 
 def quantity(text: object) -> Fraction:
-    """``500m`` or ``2Gi`` as a number of cores or bytes. Raises BadManifest."""
+    """Parse ``500m`` or ``2Gi`` as a number of cores or bytes. Raises BadManifest."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None or found[2] not in _SUFFIXES:
         raise BadManifest(f"{text!r} is no quantity")
@@ -106,6 +106,6 @@ def quantity(text: object) -> Fraction:
 
 
 def revision_of(template: Manifest) -> str:
-    """A short name of a pod template's content, as ``controller-revision-hash`` holds."""
+    """Return a short hash of a pod template, as in ``controller-revision-hash``."""
     text = json.dumps(template, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]

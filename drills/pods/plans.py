@@ -1,9 +1,9 @@
-"""What a pod's manifest asks for, as values: containers, probes, hooks, volumes, users. Pure.
+"""The contents of a pod's manifest as values: containers, probes, hooks, volumes, users. Pure.
 
-A field that says something about how a container runs, and that is not known here, is an error:
-what users apply must not be half of what was run. Fields without an effect on one machine (limits,
-affinity, seccomp) are in ``NOT_DONE``, which the runner prints.
-Step before: ``kustomize`` renders. Step after: ``kubelet`` starts.
+An unknown field that affects how a container runs is an error, so that the drills never run only a
+part of what users apply. Fields without an effect on one machine (limits, affinity, seccomp) are in
+``NOT_DONE``, which the runner prints. The step before is ``kustomize``, the step after is
+``kubelet``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_DONE: Final = (
     "the size and class of claims",
 )
 IMAGE_USER: Final = 10_001
-"""The user of the image, where a manifest names none."""
+"""The user of the image, if a manifest specifies none."""
 GRACE_S: Final = 30
 _POD_FIELDS: Final = frozenset(
     {
@@ -74,12 +74,12 @@ _CONTAINER_FIELDS: Final = frozenset(
 
 
 class HttpGet(NamedTuple):
-    """Ask a port; 200 to 399 is a success."""
+    """Send a GET; status 200 to 399 is a success."""
 
     port: int
     path: str
     host: str
-    """Empty: the pod's address."""
+    """Empty for the pod's address."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -90,13 +90,13 @@ class TcpSocket(NamedTuple):
 
 
 class Exec(NamedTuple):
-    """Run a command in the container; status 0 is a success."""
+    """Run a command in the container; exit status 0 is a success."""
 
     command: tuple[str, ...]
 
 
 class Sleep(NamedTuple):
-    """Wait; only as a hook."""
+    """Wait; only valid as a hook."""
 
     seconds: float
 
@@ -106,7 +106,7 @@ Handler = HttpGet | TcpSocket | Exec | Sleep
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe with the manifest's periods, all in seconds."""
+    """A probe with the manifest's times, all in seconds."""
 
     handler: Handler
     initial_delay_s: float = 0.0
@@ -115,7 +115,7 @@ class Probe:
     success_threshold: int = 1
     failure_threshold: int = 3
     grace_s: float | None = None
-    """Of a container that this probe has killed; None: the pod's."""
+    """Grace period of a container killed by this probe; None for the pod's."""
 
 
 class Mount(NamedTuple):
@@ -134,7 +134,7 @@ class Container:
     name: str
     image: str
     command: tuple[str, ...]
-    """With its arguments; $(VARIABLE) not yet expanded."""
+    """Command with its arguments; $(VARIABLE) is not yet expanded."""
     working_dir: str
     env: tuple[Manifest, ...]
     env_from: tuple[Manifest, ...]
@@ -168,9 +168,9 @@ class PodPlan:
     grace_s: float
     fs_group: int | None
     fs_group_always: bool
-    """False: what a volume holds is given to the group only if its root is not the group's yet."""
+    """False: a volume's files are given to the group only if its root is not owned by it yet."""
     groups: tuple[int, ...] = ()
-    """Supplemental ones."""
+    """Supplemental groups."""
     subdomain: str = ""
 
     @property
@@ -180,7 +180,7 @@ class PodPlan:
 
 
 def plan_pod(stateful_set: Manifest, ordinal: int, revision: str) -> PodPlan:
-    """The pod of an ordinal, of a StatefulSet's template. Raises BadManifest."""
+    """Return the pod with an ordinal, from a StatefulSet's template. Raises BadManifest."""
     spec = stateful_set["spec"]
     name = f"{stateful_set['metadata']['name']}-{ordinal}"
     template = spec["template"]

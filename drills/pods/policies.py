@@ -1,7 +1,8 @@
-"""Whether NetworkPolicies let one pod reach another, and the same as rules of nft. Pure.
+"""Evaluate NetworkPolicies between two pods, and translate them to nft rules. Pure.
 
-A pod that no policy selects for a direction is open in it. A pod that one selects is reached, or
-reaches out, only as some rule says. A connection needs both ends; its answers need nothing.
+A pod that no policy selects for a direction is unrestricted in it. For a selected pod, only
+connections that a rule permits are allowed. A connection must be allowed at both ends; replies are
+always allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class End:
 
     address: str
     namespace: str | None = None
-    """None: no pod."""
+    """Namespace of the pod; None if the end is not a pod."""
     labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
@@ -34,23 +35,24 @@ class End:
 def is_allowed(
     policies: Sequence[Manifest], source: End, target: End, port: int, protocol: str = "TCP"
 ) -> bool:
-    """Whether source may connect to a port of target."""
+    """Return whether source may connect to a port of target."""
     return _passes(policies, EGRESS, source, target, (target, port, protocol)) and _passes(
         policies, INGRESS, target, source, (target, port, protocol)
     )
 
 
 def is_isolated(policies: Sequence[Manifest], direction: str, pod: End) -> bool:
-    """Whether any policy selects the pod for a direction."""
+    """Return whether any policy selects the pod for a direction."""
     return any(True for _ in _selecting(policies, direction, pod))
 
 
 def nft_rules(
     policies: Sequence[Manifest], pods: Sequence[End], others: Sequence[End]
 ) -> Iterator[str]:
-    """Rules for the first packet of connections between pods, and from pods to other addresses.
+    """Yield rules for the first packet of connections between pods and to other addresses.
 
-    Between two ends everything is either dropped but for some ports, or let through but for some.
+    Between two ends, either everything is dropped except for some ports, or everything is accepted
+    except for some ports.
     """
     for source in pods:
         for target in (*pods, *others):

@@ -1,9 +1,8 @@
-"""What a container's probes come to: may it be started, sent work, must it be killed. Pure.
+"""State of a container's probes: started, ready, or to be killed. Pure.
 
-The rules are the kubelet's prober's: one clock per probe, thresholds in a row, liveness and
-readiness wait for the startup probe, and a probe that has had its container killed waits for the
-next one. Step before: the shell asks a port or runs a command. Step after: the shell starts or
-kills.
+The rules are those of the kubelet: one timer per probe, thresholds of consecutive results, liveness
+and readiness start after the startup probe succeeded, and a probe that caused a kill pauses until
+the next run. The shell executes the probes before, and starts or kills containers after.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from drills.pods.plans import Container, Probe
 
 
 class Kind(StrEnum):
-    """Which probe, in the manifest's words."""
+    """Kind of probe, with the name in the manifest."""
 
     STARTUP = "startup"
     LIVENESS = "liveness"
@@ -24,12 +23,12 @@ class Kind(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """What an answer to a probe changed."""
+    """Effect of a probe's result."""
 
     unhealthy: bool = False
-    """A failure, for the events."""
+    """The probe failed, which is recorded as an event."""
     kill: bool = False
-    """The threshold is reached: the container is to be killed."""
+    """The failure threshold is reached: the container must be killed."""
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class _Watch:
     held: bool = False
 
     def take(self, succeeded: bool) -> bool:
-        """Count an answer; whether a threshold is reached."""
+        """Count a result; return whether a threshold is reached."""
         self.in_a_row = self.in_a_row + 1 if succeeded == self.last else 1
         self.last = succeeded
         needed = self.probe.success_threshold if succeeded else self.probe.failure_threshold
@@ -85,8 +84,8 @@ class Probes:
         return self.started and (readiness is None or readiness.result)
 
     def due(self, now: float, *, terminating: bool = False) -> list[tuple[Kind, Probe]]:
-        """Probes to be asked now, each once per period. terminating: of its pod, when only
-        readiness is looked at.
+        """Return the probes that are due, each once per period. terminating: the pod is
+        terminating, so only readiness is probed.
         """
         asked: list[tuple[Kind, Probe]] = []
         for kind, watch in self._watches.items():
@@ -103,7 +102,7 @@ class Probes:
         return asked
 
     def take(self, kind: Kind, *, succeeded: bool) -> Judgement:
-        """Note the answer to a probe."""
+        """Record the result of a probe."""
         watch = self._watches[kind]
         reached = watch.take(succeeded)
         if succeeded:

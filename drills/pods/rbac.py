@@ -1,4 +1,4 @@
-"""Whether the Roles of a manifest let a service account do something. Pure."""
+"""Evaluate the Roles of a manifest for a service account. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Account(NamedTuple):
 
     @property
     def user(self) -> str:
-        """As the API server calls it."""
+        """User name of the account at the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
 
     @property
     def groups(self) -> frozenset[str]:
-        """Groups that it is in."""
+        """Groups of the account."""
         return frozenset(
             {
                 "system:authenticated",
@@ -47,18 +47,18 @@ class Account(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A request as it is judged."""
+    """A request, for authorization."""
 
     verb: str
     group: str
-    """Of the API; empty for pods."""
+    """API group; empty for pods."""
     resource: str
     namespace: str
     name: str
-    """Empty where the URL names none: making, listing."""
+    """Empty if the URL has no name, as for create and list."""
 
     def refusal(self, account: Account) -> str:
-        """What the API server says when it is not allowed."""
+        """Return the API server's message for a rejected request."""
         of_name = f' "{self.name}"' if self.name else ""
         return (
             f"{self.resource}{'.' if self.group else ''}{self.group}{of_name} is forbidden: User "
@@ -68,7 +68,7 @@ class Attempt(NamedTuple):
 
 
 def attempt_of(method: str, path: str) -> Attempt | None:
-    """What a request tries; None: it is about no object."""
+    """Parse a request; return None if it does not refer to an object."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
@@ -82,7 +82,7 @@ def attempt_of(method: str, path: str) -> Attempt | None:
 
 
 def is_allowed(objects: Objects, account: Account, attempt: Attempt) -> bool:
-    """Whether any binding gives the account a rule that covers the attempt."""
+    """Return whether any binding gives the account a rule that covers the attempt."""
     return any(_covers(rule, attempt) for rule in _rules(objects, account, attempt.namespace))
 
 
@@ -97,7 +97,7 @@ def _rules(objects: Objects, account: Account, namespace: str) -> Iterator[Manif
         role = binding["roleRef"]
         within = "" if role["kind"] == "ClusterRole" else namespace
         found = objects.find(role["kind"], within, role["name"])
-        # A binding to a role that is not there gives nothing, as in a cluster.
+        # A binding to a missing role grants nothing, as in a cluster.
         yield from (found or {}).get("rules") or ()
 
 
@@ -119,7 +119,7 @@ def _covers(rule: Manifest, attempt: Attempt) -> bool:
         _named(rule.get("verbs") or (), attempt.verb)
         and _named(rule.get("apiGroups") or (), attempt.group)
         and _named(rule.get("resources") or (), attempt.resource)
-        # What is being made has no name in the URL, so that a rule by name never covers it.
+        # A create request has no name in the URL, so a rule with names never covers it.
         and (not names or attempt.name in names)
     )
 

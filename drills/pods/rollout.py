@@ -1,8 +1,8 @@
-"""What the controller of a StatefulSet does next. Pure: pods as they are in, steps out.
+"""The next steps of a StatefulSet's controller. Pure: pod states in, steps out.
 
-The order is Kubernetes': pods are made from ordinal 0 upwards, and replaced from the highest
-downwards, each only when all above it are ready; ``OrderedReady`` also waits at making them. A pod
-that never becomes ready therefore stops an update, and so does one of the old revision.
+The order is that of Kubernetes: pods are created from ordinal 0 upwards, and replaced from the
+highest downwards, each only when all above it are ready; ``OrderedReady`` also waits when creating.
+A pod that never becomes ready, also one of the old revision, therefore stops an update.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 
 class Verb(StrEnum):
-    """What is done to a pod."""
+    """An action on a pod."""
 
     CREATE = "create"
     DELETE = "delete"
 
 
 class Step(NamedTuple):
-    """One thing to do."""
+    """An action on the pod with an ordinal."""
 
     verb: Verb
     ordinal: int
@@ -37,29 +37,29 @@ class PodState(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether an update may go on to the next pod."""
+        """Whether an update may continue with the next pod."""
         return self.ready and not self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the StatefulSet says."""
+    """The desired state of a StatefulSet."""
 
     replicas: int
     parallel: bool
     current: str
-    """The revision that pods below the partition keep."""
+    """Revision of the pods below the partition."""
     update: str
     partition: int = 0
     on_delete: bool = False
 
     def revision(self, ordinal: int) -> str:
-        """Which revision a new pod has."""
+        """Return the revision of a new pod."""
         return self.current if ordinal < self.partition else self.update
 
 
 def next_steps(wanted: Wanted, pods: Mapping[int, PodState]) -> list[Step]:
-    """What to do now; empty: nothing, or wait."""
+    """Return the actions to take now; empty if there are none or to wait."""
     steps: list[Step] = []
     for ordinal in range(wanted.replicas):
         pod = pods.get(ordinal)

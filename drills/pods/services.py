@@ -1,9 +1,10 @@
-"""Services of a namespace: names in every pod's hosts file, addresses that forward to ready pods.
+"""Services of a namespace: names in each pod's hosts file, and addresses that forward to ready
+pods.
 
-An address of a Service is one of this process, which takes each connection and copies it to and
-from a pod that the selector matches and that is ready; the NetworkPolicies are asked first. Not
-exact: pods see this machine's address as the peer's; names come from a file, so that nothing is
-cached and the policy about DNS is not met; there is no session affinity.
+The address of a Service belongs to this process, which accepts each connection and forwards it to a
+ready pod that the selector matches, if the NetworkPolicies allow it. Differences from a real
+cluster: pods see this machine's address as the peer; names come from a file, so nothing is cached
+and DNS policies have no effect; there is no session affinity.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Member(NamedTuple):
 
 
 def is_headless(service: Manifest) -> bool:
-    """Whether it is only names."""
+    """Return whether the Service has names but no address."""
     return bool(service["spec"].get("clusterIP") == "None")
 
 
 def members_of(service: Manifest, pods: Iterable[Member]) -> list[Member]:
-    """Pods that a Service leads to now."""
+    """Return the pods that a Service currently selects."""
     spec = service["spec"]
     selector = spec.get("selector")
     return [
@@ -51,7 +52,7 @@ def members_of(service: Manifest, pods: Iterable[Member]) -> list[Member]:
 
 
 def target_port(service: Manifest, number: int, pod: PodPlan) -> int | None:
-    """Which port of a pod a Service's port is; None: the pod has none of that name."""
+    """Return the pod's port for a Service's port; None if the pod has no port of that name."""
     for entry in service["spec"]["ports"]:
         if entry["port"] == number:
             wanted = entry.get("targetPort", number)
@@ -60,7 +61,7 @@ def target_port(service: Manifest, number: int, pod: PodPlan) -> int | None:
 
 
 def forms(name: str, namespace: str, seen_from: str) -> list[str]:
-    """All names by which a pod of a namespace finds a name of a namespace."""
+    """Return all names by which a pod in the namespace seen_from finds a name in namespace."""
     full = f"{name}.{namespace}"
     found = [f"{full}.svc.{DOMAIN}", f"{full}.svc", full]
     return [*found, name] if namespace == seen_from else found
@@ -72,7 +73,7 @@ def hosts_file(
     services: Iterable[Manifest],
     addresses: Mapping[tuple[str, str], str],
 ) -> str:
-    """What a pod's ``/etc/hosts`` says. addresses: of Services, by namespace and name."""
+    """Return a pod's ``/etc/hosts``. addresses: of Services, by namespace and name."""
     namespace, members = own.plan.namespace, list(pods)
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     subdomain = f" {' '.join(_of_pod(own, namespace))}" if own.plan.subdomain else ""
@@ -98,11 +99,11 @@ def _of_pod(pod: Member, seen_from: str) -> list[str]:
 
 
 Choose = Callable[[str], tuple[str, int] | None]
-"""Address of a client to address and port of a pod; None: nobody is there for it."""
+"""Maps a client's address to address and port of a pod; None if no pod is available."""
 
 
 class Forwarder:
-    """One port of one Service."""
+    """Forwards the connections of one port of one Service."""
 
     def __init__(self, choose: Choose) -> None:
         self._choose = choose
@@ -111,15 +112,15 @@ class Forwarder:
         self.refused = 0
 
     async def listen(self, address: str, port: int) -> None:
-        """Take connections at an address of this process."""
+        """Accept connections at an address of this process."""
         self._server = await asyncio.start_server(self._take, address, port)
 
     async def serve(self, listening: socket.socket) -> None:
-        """Take connections from a socket that listens already, perhaps in another network."""
+        """Accept connections from a listening socket, which may be in another network namespace."""
         self._server = await asyncio.start_server(self._take, sock=listening)
 
     async def close(self) -> None:
-        """End, with all connections."""
+        """Stop and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -141,7 +142,7 @@ class Forwarder:
         target = self._choose(peer)
         if target is None:
             self.refused += 1
-            # As a Service without endpoints: a reset, not an empty answer.
+            # Reset the connection, like a Service without endpoints, instead of an empty response.
             writer.transport.abort()
             return
         try:

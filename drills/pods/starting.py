@@ -1,7 +1,7 @@
-"""What must be there before pods can be run, and how this process is made ready for them.
+"""Check the requirements of pods, and prepare this process for them.
 
-Rendering and the sockets for people come first: they belong to this machine's network, which the
-process then leaves for one of its own.
+Rendering and the published sockets come first, because they use this machine's network; then the
+process moves to its own network namespace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drills.pods.objects import Objects, namespace_of
 from drills.pods.services import is_headless
 
 SECRET_KEY: Final = "secret"
-"""What services look for in a Secret that is mounted as a whole."""
+"""Key that services expect in a Secret that is mounted as a whole."""
 NEEDED: Final = {
     "kubectl": MISSING,
     "ip": "`ip` is not installed: apt-get install iproute2",
@@ -30,7 +30,7 @@ NEEDED: Final = {
 
 
 class Published(NamedTuple):
-    """A Service's port as a person reaches it."""
+    """A Service's port that is published on this machine."""
 
     service: str
     port: int
@@ -38,12 +38,12 @@ class Published(NamedTuple):
 
     @property
     def url(self) -> str:
-        """On this machine."""
+        """URL on this machine."""
         return f"http://{LOOPBACK}:{self.listening.getsockname()[1]}"
 
 
 def what_is_missing() -> str:
-    """Why no pods can be run here, and what helps; empty: they can."""
+    """Return why pods cannot be run here, with remedies; empty if they can."""
     missing = [text for name, text in NEEDED.items() if shutil.which(name) is None]
     if os.geteuid() != 0:
         missing.append("pods need namespaces and mounts of their own: run it as root, with sudo")
@@ -54,8 +54,9 @@ def what_is_missing() -> str:
 
 
 def with_secrets(objects: Objects) -> tuple[Objects, list[str]]:
-    """The objects with a Secret in place of each that pods mount and that others are to make, as
-    overlays for production leave it. Also: their names.
+    """Add a random Secret for each one that pods mount but that the overlay leaves to the user.
+
+    Return the objects and the names of the added Secrets.
     """
     made: dict[tuple[str, str], dict[str, object]] = {}
     for stateful_set in objects.of_kind("StatefulSet"):
@@ -78,7 +79,7 @@ def with_secrets(objects: Objects) -> tuple[Objects, list[str]]:
 
 
 def publish(objects: Objects) -> list[Published]:
-    """Listen for every port of every Service on this machine: its own number if it is free."""
+    """Listen on this machine for each port of each Service, with the same number if it is free."""
     found: list[Published] = []
     for service in objects.of_kind("Service"):
         if not is_headless(service):
@@ -89,7 +90,7 @@ def publish(objects: Objects) -> list[Published]:
 
 
 def new_network() -> Namespaces:
-    """Leave this machine's network for one of our own. Raises NoTool, NoNamespaces."""
+    """Move this process to its own network. Raises NoTool, NoNamespaces."""
     missing = what_is_missing()
     if missing:
         raise NoTool(missing)
@@ -107,7 +108,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _unreadable(project: Path) -> Path | None:
-    """The first part of the project that is not everybody's to read; None: all is."""
+    """Return the first part of the project that is not world-readable; None if all are."""
     for path in (project / name for name in ("tidemark", "shared", "services")):
         wanted = 0o005 if path.is_dir() else 0o004
         if path.stat().st_mode & wanted != wanted:

@@ -1,4 +1,4 @@
-"""What a pod's volumes are, and what ConfigMaps and Secrets hold. Pure."""
+"""The definitions of a pod's volumes, and the contents of ConfigMaps and Secrets. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from drills.pods.objects import BadManifest, Manifest
 
 
 class EmptyDir(NamedTuple):
-    """A directory as old as the pod."""
+    """A directory that is removed with the pod."""
 
     memory: bool
     size_max: str
-    """As the manifest says; empty: no bound."""
+    """Limit in the manifest's format; empty for none."""
 
 
 class Claim(NamedTuple):
-    """A directory that stays when the pod goes."""
+    """A directory that survives the pod."""
 
     name: str
 
@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Files of ConfigMaps, Secrets, tokens."""
+    """Files of ConfigMaps, Secrets and tokens."""
 
     sources: tuple[Source, ...]
     mode: int
@@ -41,7 +41,7 @@ Volume = EmptyDir | Claim | Files
 
 
 def volume_of(found: Manifest, pod: str) -> Volume:
-    """A volume of a pod's manifest. Raises BadManifest."""
+    """Parse a volume of a pod's manifest. Raises BadManifest."""
     kinds = sorted(set(found) - {"name"})
     match kinds:
         case ["emptyDir"]:
@@ -72,7 +72,7 @@ def _mode(spec: Manifest) -> int:
 
 
 def content_of(found: Manifest) -> dict[str, bytes]:
-    """The keys of a ConfigMap or a Secret."""
+    """Return the keys of a ConfigMap or a Secret with their values."""
     if found["kind"] == "Secret":
         coded = {key: base64.b64decode(text) for key, text in (found.get("data") or {}).items()}
         plain = {key: str(t).encode() for key, t in (found.get("stringData") or {}).items()}

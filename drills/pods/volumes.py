@@ -1,8 +1,8 @@
-"""Volumes of a pod as directories of this machine: made, filled, and given to whom they belong.
+"""Volumes of a pod as directories of this machine: created, filled, with owners and modes.
 
-A claim's directory stays; everything else goes with the pod. What the kubelet does to owners and
-modes for ``fsGroup`` is done here in the same way, for services look at the modes of secrets.
-Memory is mounted in this process's own mount namespace, and ends with it.
+The directory of a claim is kept; all others are removed with the pod. Owners and modes for
+``fsGroup`` are set like the kubelet does, because services check the modes of secrets. Memory
+volumes are mounted in this process's mount namespace, so they end with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DIRECTORY_BITS: Final = 0o110 | stat.S_ISGID
 
 
 def with_account(plan: PodPlan) -> Mapping[str, Volume]:
-    """The pod's volumes, and the one with its account's token if it has one."""
+    """Return the pod's volumes, with that of its account's token if it has one."""
     if not plan.mounts_token:
         return plan.volumes
     sources = (
@@ -56,14 +56,14 @@ class Volumes:
         claims: Path,
         token: str,
     ) -> None:
-        """directory: of this pod alone. claims: of all claims. token: of the pod's account."""
+        """directory: of this pod only. claims: of all claims. token: of the pod's account."""
         self._plan, self._placed, self._objects = plan, placed, objects
         self._directory, self._claims, self._token = directory, claims, token
         self._mounted: list[Path] = []
         self.places: dict[str, Path] = {}
 
     def make(self) -> None:
-        """Make all of them. Raises BadManifest for an object that is not there."""
+        """Create all volumes. Raises BadManifest for a missing object."""
         for name, volume in with_account(self._plan).items():
             place = self._directory / "volumes" / name
             match volume:
@@ -84,7 +84,7 @@ class Volumes:
             self.places[name] = place
 
     def remove(self) -> None:
-        """All but claims."""
+        """Remove all volumes except claims."""
         for place in self._mounted:
             subprocess.run(["umount", "--lazy", str(place)], check=True)
         self._mounted.clear()
@@ -100,7 +100,7 @@ class Volumes:
     # -- files ------------------------------------------------------------------------------------
 
     def _fill(self, place: Path, volume: Files) -> None:
-        """Write them as the kubelet does: the data in a hidden directory, links to it."""
+        """Write files like the kubelet: the data in a hidden directory, and links to it."""
         data = place / f"..{secrets.token_hex(4)}"
         data.mkdir()
         for source in volume.sources:
@@ -158,7 +158,7 @@ class Volumes:
     # -- owners -----------------------------------------------------------------------------------
 
     def _give(self, place: Path, *, read_only: bool) -> None:
-        """Let the pod's group in."""
+        """Give the pod's group access."""
         group = self._plan.fs_group
         if group is None:
             return
@@ -171,10 +171,10 @@ class Volumes:
 
 
 def _walk(place: Path, act: Callable[[str], None]) -> None:
-    """Every file and directory below place, which comes last, as the mark that all was done."""
+    """Call act for everything below place, then for place itself, which marks completion."""
     for directory, directories, files in os.walk(place, topdown=False):
         for name in (*files, *directories):
-            act(os.path.join(directory, name))  # noqa: PTH118 (a store has many files)
+            act(os.path.join(directory, name))  # noqa: PTH118 (faster: a store has many files)
     act(str(place))
 
 

@@ -1,6 +1,7 @@
-"""How pods find and reach each other: names, addresses of Services, policies. Kept up to date.
+"""Connectivity of pods: names, addresses of Services, policies, updated after changes.
 
-Step before: ``cluster`` knows which pods there are. Step after: ``services`` forwards; nft drops.
+The step before is ``cluster``, which knows the pods; afterwards ``services`` forwards and nft
+drops.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Published = Mapping[tuple[str, int], socket.socket]
 
 
 class Wiring:
-    """Between the pods of a cluster; ``show`` after every change."""
+    """Connects the pods of a cluster; call ``show`` after every change."""
 
     def __init__(
         self,
@@ -46,13 +47,13 @@ class Wiring:
         members: Callable[[], list[Member]],
         published: Published,
     ) -> None:
-        """objects: what is applied now. members: pods that are there now."""
+        """objects: returns the applied manifests. members: returns the current pods."""
         self._network, self._objects, self._members = network, objects, members
         self._published = published
         self.enforced = shutil.which("nft") is not None
-        """Whether NetworkPolicies hold between pods, not only at Services."""
+        """Whether NetworkPolicies are enforced between pods, not only at Services."""
         self.addresses: dict[tuple[str, str], str] = {("default", "kubernetes"): API_ADDRESS}
-        """Of Services, by namespace and name."""
+        """Addresses of Services, by namespace and name."""
         self._forwarders: list[Forwarder] = []
         self._shown = ""
 
@@ -75,12 +76,12 @@ class Wiring:
                     self._forwarders.append(outside)
 
     async def close(self) -> None:
-        """End all connections by way of Services."""
+        """Close all connections to Services."""
         for forwarder in self._forwarders:
             await forwarder.close()
 
     def links(self, namespace: str) -> tuple[ServiceAddress, ...]:
-        """Services that a pod of a namespace is told of by its environment."""
+        """Return the services that are in the environment of a namespace's pods."""
         given = {
             name: address
             for (within, name), address in self.addresses.items()
@@ -90,9 +91,9 @@ class Wiring:
         return (kubernetes, *addresses_of(self._objects(), namespace, given))
 
     def show(self, hosts_files: Mapping[str, Path]) -> None:
-        """Write the names and the rules of policies, if anything about them has changed.
+        """Write the names and policy rules, if anything about them has changed.
 
-        hosts_files: of each pod. Written in place: the file itself is mounted in its containers.
+        hosts_files: of each pod. They are written in place, because the file itself is mounted.
         """
         members, objects = self._members(), self._objects()
         pods = [(m.plan.name, m.address, sorted(m.labels.items()), m.ready) for m in members]
@@ -108,7 +109,7 @@ class Wiring:
             self._enforce([self._end(member) for member in members])
 
     def _end(self, member: Member) -> End:
-        """A pod as NetworkPolicies see it."""
+        """Return a pod as NetworkPolicies see it."""
         namespace = member.plan.namespace
         found = self._objects().find("Namespace", "", namespace)
         labels = {} if found is None else found["metadata"].get("labels") or {}
@@ -123,7 +124,7 @@ class Wiring:
             found: list[tuple[str, int]] = []
             for member in members_of(service, members):
                 number = target_port(service, port, member.plan)
-                # Who is no pod comes from a node, and nodes are let in.
+                # A source that is not a pod is a node, and nodes are always allowed.
                 if number is not None and (
                     source is None or is_allowed(policies, source, self._end(member), number)
                 ):

@@ -1,7 +1,7 @@
-"""The drills on pods: what is done to them, and what must be seen meanwhile.
+"""The list of drills on pods.
 
-Each leaves pods that become whole by themselves; ``drilling`` waits for that and judges. Times are
-those of the manifest, of the lease's default profile, and of a kubelet.
+The pods must recover from each drill by themselves; ``drilling`` waits for that and judges. The
+times are those of the manifest, the lease's default profile and a kubelet.
 """
 
 from __future__ import annotations

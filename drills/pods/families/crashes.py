@@ -1,4 +1,4 @@
-"""Drills in which something of the master or of a slave ends without a word, or is cut off."""
+"""Drills in which processes of the master or a slave are killed, or a node is cut off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drills.pods.families.limits import ELECTED_S, READY_S
 
 
 async def pod_kill(stage: PodStage) -> None:
-    """Everything of the master's pod is killed; it is made again elsewhere with the same claim."""
+    """Kill everything in the master's pod; it must be recreated elsewhere with the same claim."""
     group, master = stage.group, await stage.master()
     address = group.pod(master).placed.address
     stage.mark()
@@ -27,7 +27,7 @@ async def pod_kill(stage: PodStage) -> None:
 
 
 async def container_kill(stage: PodStage) -> None:
-    """Each container is killed alone, of a slave and of the master; it comes back in its pod."""
+    """Kill each container alone, of a slave and of the master; it must be restarted in its pod."""
     group, master = stage.group, await stage.master()
     gaps = []
     for name in (*stage.slaves(master), master):
@@ -51,7 +51,7 @@ async def container_kill(stage: PodStage) -> None:
 
 
 async def cut_off(stage: PodStage) -> None:
-    """The master's node is cut off from everything; the other one takes over."""
+    """Cut the master's node off from everything; the other node must take over."""
     group, master = stage.group, await stage.master()
     began = stage.mark()
     group.cut_off(master)

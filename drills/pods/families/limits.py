@@ -1,4 +1,4 @@
-"""How long service may be away, by what is done: from the times of the lease's default profile."""
+"""Time limits of interruptions by kind of fault, from the lease's default profile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shared.cluster.time_rules import PROFILES
 
 TIMES: Final = PROFILES[PROFILE]
 ELECTED_S: Final = TIMES.lease_ms / 1000 + 5.0
-"""A lease runs out, and somebody is elected."""
+"""Limit of an election: a lease expires, and another node is elected."""
 PLANNED_S: Final = 2.0
-"""A switch that somebody wants."""
+"""Limit of a planned switchover."""
 LOST_SLAVE_S: Final = TIMES.link_dead_ms / 1000 + PLANNED_S
-"""A slave that has ended without a word leaves the set when it has been silent for so long."""
+"""Limit after the loss of a slave, which leaves the in-sync set after this time of silence."""
 READY_S: Final = 180.0
-"""Patience with a pod's start."""
+"""Timeout of a pod's start."""

@@ -1,4 +1,4 @@
-"""Drills in which pods are replaced because somebody wants it: preStop has to hand over."""
+"""Drills in which pods are replaced as planned, so that preStop must hand over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION: Final = re.compile(r'tidemark_node_info\{[^}]*version="([^"]+)"')
 
 
 async def hand_over(stage: PodStage) -> None:
-    """The master's pod is deleted: preStop hands over before SIGTERM, and little time is lost."""
+    """Delete the master's pod: preStop must hand over before SIGTERM, with a short interruption."""
     group, master = stage.group, await stage.master()
     began = stage.mark()
     group.cluster.delete(master)
@@ -42,7 +42,7 @@ async def hand_over(stage: PodStage) -> None:
 
 
 async def rolling_update(stage: PodStage) -> None:
-    """Every pod is replaced under load, from the highest ordinal down."""
+    """Replace every pod under load, from the highest ordinal down."""
     stamp = secrets.token_hex(4)
 
     def annotated(found: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ async def rolling_update(stage: PodStage) -> None:
 
 
 async def upgrade_rollback(stage: PodStage) -> None:
-    """Another image, and back: each pod says which version it is."""
+    """Roll out another image and roll it back; check the version that each pod reports."""
     group = stage.group
     images = {
         found["name"]: found["image"]
@@ -78,7 +78,7 @@ async def upgrade_rollback(stage: PodStage) -> None:
 
 
 async def _roll(stage: PodStage, change: Callable[[dict[str, Any]], None], what: str) -> float:
-    """Change the template, wait for all pods; the longest time without an ack [s]."""
+    """Change the template and wait for all pods; return the longest time without an ack [s]."""
     group = stage.group
     began = stage.mark()
     old = {name: group.pod(name).plan.revision for name in group.names}

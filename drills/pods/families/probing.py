@@ -1,4 +1,4 @@
-"""Drills about probes: they kill what hangs, and never what is making progress."""
+"""Drills about probes, which must kill hung processes but never one that makes progress."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from drills.pods.plans import HttpGet, PodPlan
 
 STOPPED_S: Final = 0.6
 RUNNING_S: Final = 0.01
-"""A sixtieth of a processor."""
+"""With STOPPED_S, this leaves a sixtieth of a core."""
 LOOK_S: Final = 0.01
 IMPATIENCE_S: Final = 15
-"""A startup probe gives up after so many failures, one per second."""
+"""Failure threshold of the startup probe, which runs once per second."""
 FILLER: Final = "filler"
 MESSAGES: Final = 700_000
-"""Recovery and dispatch of so many took 23 s there on the machine on which the limits were set; a
-faster one gets as many again, and again."""
+"""Number of messages whose recovery and dispatch took 23 s on the machine of the time limits; on a
+faster machine, the drill adds more.
+"""
 MESSAGES_MAX: Final = 4_000_000
 BATCH: Final = 1000
 DERIVED: Final = ("consumequeue", "index", "checkpoint")
 
 
 async def slow_start(stage: PodStage) -> None:
-    """A slave that must build its queues anew, on a sixtieth of a processor, is not killed for it.
+    """Rebuild a slave's queues on a sixtieth of a core; probes must not kill it.
 
-    Its startup probes would give up long before it is ready, if they asked whether it is. How many
-    messages that takes is the machine's: there are more of them until it has taken long enough.
+    Its startup probes would fail long before it is ready if they checked readiness. The required
+    number of messages depends on the machine: the drill adds messages until it takes long enough.
     """
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
@@ -60,13 +61,13 @@ async def slow_start(stage: PodStage) -> None:
 
 
 async def _start_slowly(stage: PodStage, slave: str) -> float:
-    """Let a slave's pod be made again without its derived files; how long reput took [s]."""
+    """Recreate a slave's pod without its derived files; return how long reput took [s]."""
     group = stage.group
     pod = group.pod(slave)
     group.cluster.adjust = _impatient
     try:
         group.cluster.lose(slave)
-        # In the moment in which nobody has the store open: the next pod is made only after this.
+        # The store is closed here, because the next pod is created only after this.
         for name in DERIVED:
             path = group.nodes[slave].store_dir / name
             if path.is_dir():
@@ -96,7 +97,7 @@ async def _start_slowly(stage: PodStage, slave: str) -> float:
 
 
 async def hung(stage: PodStage) -> None:
-    """A broker whose loop stands still is killed by its liveness probe, and comes back."""
+    """Stop a broker's event loop: the liveness probe must kill it, and it must restart."""
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
     running = group.pod(slave).containers["broker"]
@@ -126,7 +127,7 @@ async def hung(stage: PodStage) -> None:
 
 
 def _impatient(plan: PodPlan) -> PodPlan:
-    """The same pod, whose startup probes give up soon."""
+    """Return the same pod with startup probes that give up soon."""
     containers = []
     for found in plan.containers:
         assert found.startup is not None
@@ -136,7 +137,7 @@ def _impatient(plan: PodPlan) -> PodPlan:
 
 
 async def _fill(stage: PodStage, master: str, messages: int) -> None:
-    """Store many messages that nobody of the load reads."""
+    """Store many messages that the load does not read."""
     url = f"{stage.group.url(master, 'api')}/v1/topics/{FILLER}"
     body = {"messages": [{"body_text": "x" * 40}] * BATCH, "ack": "memory"}
 
@@ -152,7 +153,7 @@ async def _fill(stage: PodStage, master: str, messages: int) -> None:
 
 
 async def _slowly(stage: PodStage, running: RunningContainer, address: str) -> None:
-    """Let a container run only for a moment now and then, as soon as it answers probes."""
+    """Let a container run only briefly at intervals, as soon as it answers probes."""
     process, probe = running.process, running.container.startup
     assert process is not None
     assert probe is not None
@@ -161,7 +162,7 @@ async def _slowly(stage: PodStage, running: RunningContainer, address: str) -> N
         status, _ = await stage.group.text(f"http://{address}:{probe.handler.port}/live")
         if status:
             break
-        # A short one: what it has to do is begun as soon as the port is open.
+        # A short pause, because the container starts its work as soon as the port is open.
         await asyncio.sleep(LOOK_S)
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Drills with a node that does not belong: it stays out, and all say why."""
+"""A drill with a node that has a wrong secret: it must stay out, with a reported reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drills.pods.volume_plans import content_of
 
 
 async def wrong_secret(stage: PodStage) -> None:
-    """A node with another secret stays out, and both it and its peer say so."""
+    """Give a node another secret: it must stay out, and both it and its peer must report why."""
     group, master = stage.group, await stage.master()
     (slave, *_) = stage.slaves(master)
     name = _secret_name(stage)
@@ -67,7 +67,7 @@ async def wrong_secret(stage: PodStage) -> None:
 
 
 async def _refused(stage: PodStage, name: str) -> float:
-    """How many connections a node's ha has refused."""
+    """Return how many connections a node's ha process has refused."""
     _, text = await stage.group.text(stage.group.url(name, "ha-admin") + "/metrics")
     return sum(
         float(line.rpartition(" ")[2])
@@ -85,7 +85,7 @@ def _secret_name(stage: PodStage) -> str:
 
 
 def _tail(stage: PodStage, name: str, since: int) -> bytes:
-    """What a node's ha has logged behind a size."""
+    """Return what a node's ha process has logged after a file position."""
     with stage.group.pod(name).log_path("ha").open("rb") as file:
         file.seek(since)
         return file.read()
