@@ -89,7 +89,7 @@ def _run(drills: list[Drill], network: Network, arguments: argparse.Namespace, s
         out,
         network,
         seed=seed,
-        tell=lambda line: print(line, flush=True),
+        report=lambda line: print(line, flush=True),
         patience=arguments.patience,
     )
     try:

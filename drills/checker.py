@@ -84,14 +84,14 @@ def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = Non
 
     masters: master of each epoch, as far as it is known; needed for criterion D.
     """
-    verdict = Verdict(acked=len(ledger.told))
-    verdict.violations += [f"B: {sentence}" for sentence in ledger.told_twice]
+    verdict = Verdict(acked=len(ledger.acked))
+    verdict.violations += [f"B: {sentence}" for sentence in ledger.conflicting_acks]
     verdict.violations += [f"C: {sentence}" for sentence in ledger.seen_wrong]
     at_place = {stored.place: stored for stored in log.messages}
-    _look_for_acked(ledger, log, at_place, verdict)
-    _look_for_seen(ledger, log, at_place, verdict)
+    _check_acked(ledger, log, at_place, verdict)
+    _check_seen(ledger, log, at_place, verdict)
     if masters:
-        _look_at_epochs(ledger, log.reigns, masters, verdict)
+        _check_epochs(ledger, log.reigns, masters, verdict)
     verdict.violations += _gaps(log.messages)
     verdict.violations += [
         f"epochs: {later} stands behind {earlier}"
@@ -102,30 +102,30 @@ def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = Non
     return verdict
 
 
-def _look_for_acked(
+def _check_acked(
     ledger: Ledger, log: FinalLog, at_place: Mapping[Place, Stored], verdict: Verdict
 ) -> None:
     owners: dict[Place, str] = {}
-    for key, told in ledger.told.items():
-        other = owners.setdefault(told.place, key)
+    for key, ack in ledger.acked.items():
+        other = owners.setdefault(ack.place, key)
         if other != key:
-            verdict.violations.append(f"B: {other} and {key} were both acked at {told.place}")
-        if told.physical_offset < log.first_offset:
+            verdict.violations.append(f"B: {other} and {key} were both acked at {ack.place}")
+        if ack.physical_offset < log.first_offset:
             continue  # expired
-        stored = at_place.get(told.place)
+        stored = at_place.get(ack.place)
         if stored is not None and (stored.key, stored.physical_offset) == (
             key,
-            told.physical_offset,
+            ack.physical_offset,
         ):
             continue
-        if told.level == OWED_LEVEL:
+        if ack.level == OWED_LEVEL:
             verdict.lost += 1
-            verdict.violations.append(f"A: {key} was acked {told}, the log has {stored} there")
+            verdict.violations.append(f"A: {key} was acked {ack}, the log has {stored} there")
         else:
             verdict.lost_below += 1
 
 
-def _look_for_seen(
+def _check_seen(
     ledger: Ledger, log: FinalLog, at_place: Mapping[Place, Stored], verdict: Verdict
 ) -> None:
     oldest: dict[int, int] = {}
@@ -143,18 +143,18 @@ def _look_for_seen(
             )
 
 
-def _look_at_epochs(
+def _check_epochs(
     ledger: Ledger, reigns: Sequence[Reign], masters: Mapping[int, str], verdict: Verdict
 ) -> None:
     starts = [reign.start for reign in reigns]
-    for key, told in ledger.told.items():
-        number = bisect_right(starts, told.physical_offset) - 1
-        if number < 0 or told.level != OWED_LEVEL:
+    for key, ack in ledger.acked.items():
+        number = bisect_right(starts, ack.physical_offset) - 1
+        if number < 0 or ack.level != OWED_LEVEL:
             continue
         master = masters.get(reigns[number].epoch)
-        if master is not None and told.node and told.node != master and not told.repeated:
+        if master is not None and ack.node and ack.node != master and not ack.repeated:
             verdict.violations.append(
-                f"D: {key} was acked by {told.node} at physical offset {told.physical_offset}, "
+                f"D: {key} was acked by {ack.node} at physical offset {ack.physical_offset}, "
                 f"where {master} was master in epoch {reigns[number].epoch}"
             )
 
@@ -181,13 +181,13 @@ def _count(ledger: Ledger, messages: Iterable[Stored], verdict: Verdict) -> None
         found.add(stored.key)
         if stored.key not in ledger.sent:
             verdict.violations.append(f"A: {stored.key} is at {stored.place} and was never sent")
-        if stored.key in ledger.told:
+        if stored.key in ledger.acked:
             producer, _, number = stored.key.partition(".")
             stream = producer, stored.place.queue
             if int(number) < newest.get(stream, -1):
                 verdict.out_of_order += 1
             newest[stream] = max(newest.get(stream, -1), int(number))
-    for key in ledger.sent.keys() - ledger.told.keys():
+    for key in ledger.sent.keys() - ledger.acked.keys():
         if key in found:
             verdict.unknown_stored += 1
         else:

@@ -18,12 +18,12 @@ import aiohttp
 
 from drills.pace import Pace
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 ASK_TIMEOUT_S: Final = 0.6
 JSON: Final = {"Accept": "application/json"}
 
 
-class Look(NamedTuple):
+class NodeStatus(NamedTuple):
     """Cluster status that one node reported at one time."""
 
     at: float
@@ -83,31 +83,32 @@ class Turn(NamedTuple):
 class Known:
     """The newest status of each node, and every change of state."""
 
-    newest: dict[str, Look] = field(default_factory=dict)
+    newest: dict[str, NodeStatus] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     masters: dict[int, str] = field(default_factory=dict)
     """Master of each epoch, as reported by any node."""
     contradictions: set[str] = field(default_factory=set)
     """Reports of two different masters of the group in one epoch."""
 
-    def take(self, look: Look) -> None:
+    def take(self, status: NodeStatus) -> None:
         """Record the status of a node."""
-        before = self.newest.get(look.node)
-        self.newest[look.node] = look
-        if before is None or (before.role, before.epoch) != (look.role, look.epoch):
-            self.turns.append(Turn(look.at, look.node, look.role, look.epoch))
+        before = self.newest.get(status.node)
+        self.newest[status.node] = status
+        if before is None or (before.role, before.epoch) != (status.role, status.epoch):
+            self.turns.append(Turn(status.at, status.node, status.role, status.epoch))
         # A name written into the lease by hand may not belong to a node; ignore it.
-        if look.epoch and look.master in self.newest:
-            known = self.masters.setdefault(look.epoch, look.master)
-            if known != look.master:
+        if status.epoch and status.master in self.newest:
+            known = self.masters.setdefault(status.epoch, status.master)
+            if known != status.master:
                 self.contradictions.add(
-                    f"D: epoch {look.epoch}: {known} is its master; {look.node} says {look.master}"
+                    f"D: epoch {status.epoch}: {known} is its master; "
+                    f"{status.node} says {status.master}"
                 )
 
-    def best(self) -> Look | None:
+    def best(self) -> NodeStatus | None:
         """Return the status with the highest epoch that names a master; None if there is none."""
-        named = [look for look in self.newest.values() if look.master]
-        return max(named, key=lambda look: (look.epoch, look.at), default=None)
+        named = [status for status in self.newest.values() if status.master]
+        return max(named, key=lambda status: (status.epoch, status.at), default=None)
 
 
 class Finder:
@@ -153,7 +154,7 @@ class Finder:
         best = self.known.best()
         return None if best is None else best.master
 
-    async def ask(self, node: str) -> Look:
+    async def ask(self, node: str) -> NodeStatus:
         """Request the status of one node now."""
         assert self._session is not None
         said: dict[str, Any] = {}
@@ -161,7 +162,7 @@ class Finder:
             async with self._session.get(self.apis[node] + "/v1/cluster") as answer:
                 if answer.status == 200:
                     said = json.loads(await answer.read())
-        return Look(time.monotonic(), node, said)
+        return NodeStatus(time.monotonic(), node, said)
 
     async def until(self, condition: Callable[[Known], bool], what: str, timeout_s: float) -> float:
         """Wait until the known state fulfils condition; return the duration [s].
@@ -172,31 +173,31 @@ class Finder:
         while not condition(self.known):
             left = started + timeout_s - time.monotonic()
             if left <= 0:
-                told = "; ".join(self.described())
-                raise TimeoutError(f"waited {timeout_s:.1f} s for {what}. Known: {told}")
+                summary = "; ".join(self.described())
+                raise TimeoutError(f"waited {timeout_s:.1f} s for {what}. Known: {summary}")
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), min(left, LOOK_S))
+                await asyncio.wait_for(self._news.wait(), min(left, POLL_S))
         return time.monotonic() - started
 
     def described(self) -> Iterable[str]:
         """Describe the last status of each node, for a message."""
-        for node, look in sorted(self.known.newest.items()):
-            own = look.of(node)
-            reason = own.get("reason") or look.said.get("reason") or ""
+        for node, status in sorted(self.known.newest.items()):
+            own = status.of(node)
+            reason = own.get("reason") or status.said.get("reason") or ""
             yield (
-                f"{node} is {look.role} in epoch {look.epoch}, master {look.master}, "
-                f"in sync {sorted(look.in_sync)} {reason}"
+                f"{node} is {status.role} in epoch {status.epoch}, master {status.master}, "
+                f"in sync {sorted(status.in_sync)} {reason}"
             )
 
     async def _watch(self, node: str) -> None:
         while True:
-            look = await self.ask(node)
+            status = await self.ask(node)
             before = self.known.best()
-            self.known.take(look)
+            self.known.take(status)
             if self.known.best() != before:
                 after = self.known.best()
                 if after is not None and (before is None or after.epoch != before.epoch):
                     self._hint = None  # a newer epoch invalidates the hint of an older response
             self._news.set()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)

@@ -26,7 +26,7 @@ from tidemark.testing.settings_file import toml
 
 SERVICES: Final = ("ha", "broker", "reput")
 PORTS: Final = ("api", "ha", "broker", "reput", "replication")
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 COMMAND_TIMEOUT_S: Final = 40.0
 STATUS_TIMEOUT_S: Final = 3.0
 STORE: Final[Mapping[str, object]] = {
@@ -177,8 +177,8 @@ class Group:
         while True:
             for node in self._all:
                 for service in node.services.values():
-                    service.look()
-            await asyncio.sleep(LOOK_S)
+                    service.restart_if_ended()
+            await asyncio.sleep(POLL_S)
 
     # -- what a drill does ------------------------------------------------------------------------
 

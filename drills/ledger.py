@@ -34,7 +34,7 @@ class Place(NamedTuple):
     queue_offset: int
 
 
-class Told(NamedTuple):
+class Ack(NamedTuple):
     """The acknowledgement of one message."""
 
     place: Place
@@ -68,8 +68,8 @@ class Ledger:
 
     sent: dict[str, float] = field(default_factory=dict)
     """Time of the first request of every message that was sent."""
-    told: dict[str, Told] = field(default_factory=dict)
-    told_twice: list[str] = field(default_factory=list)
+    acked: dict[str, Ack] = field(default_factory=dict)
+    conflicting_acks: list[str] = field(default_factory=list)
     """Contradictions between acks, as sentences."""
     requests: list[Request] = field(default_factory=list)
     """Requests in the order in which they ended."""
@@ -78,12 +78,12 @@ class Ledger:
     seen_wrong: list[str] = field(default_factory=list)
     """Contradictory reads of a consumer, as sentences."""
 
-    def tell(self, key: str, told: Told) -> None:
+    def record_ack(self, key: str, ack: Ack) -> None:
         """Record the ack of a message."""
-        before = self.told.get(key)
-        if before is not None and before.place != told.place:
-            self.told_twice.append(f"{key} was acked at {before} and again at {told}")
-        self.told[key] = told
+        before = self.acked.get(key)
+        if before is not None and before.place != ack.place:
+            self.conflicting_acks.append(f"{key} was acked at {before} and again at {ack}")
+        self.acked[key] = ack
 
     def see(self, consumer: int, place: Place, key: str) -> None:
         """Record a message that a consumer read; note if the place held another message before."""
@@ -96,9 +96,9 @@ class Ledger:
 
     def give_up(self, offset: int) -> int:
         """Drop acks from a physical offset on, which an operator gave up; return their number."""
-        gone = [key for key, told in self.told.items() if told.physical_offset >= offset]
+        gone = [key for key, ack in self.acked.items() if ack.physical_offset >= offset]
         for key in gone:
-            del self.told[key]
+            del self.acked[key]
         return len(gone)
 
     def acks(self) -> list[Request]:

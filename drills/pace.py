@@ -78,11 +78,11 @@ class Pace:
         self._measuring: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._look_at_delays()
+        self._sample_delays()
         await self._measure()
         self._measuring = [
             asyncio.create_task(self._measure_on(), name="pace"),
-            asyncio.create_task(self._look_on(), name="delays"),
+            asyncio.create_task(self._keep_sampling(), name="delays"),
         ]
         return self
 
@@ -166,12 +166,12 @@ class Pace:
         assert process.returncode == 0, f"the work ended with {process.returncode}"
         return time.monotonic() - began, used.ru_utime + used.ru_stime
 
-    async def _look_on(self) -> None:
+    async def _keep_sampling(self) -> None:
         while True:
             await asyncio.sleep(DELAY_PAUSE_S)
-            self._look_at_delays()
+            self._sample_delays()
 
-    def _look_at_delays(self) -> None:
+    def _sample_delays(self) -> None:
         own = os.getpid()
         processes: dict[str, Iterable[int | None]] = {
             name: [service.pid for service in node.services.values()]

@@ -14,7 +14,7 @@ import aiohttp
 import msgpack
 
 from drills.calls import HEADERS
-from drills.ledger import Outcome, Place, Request, Told
+from drills.ledger import Ack, Outcome, Place, Request
 from drills.stage import Stage
 from drills.workload import TOPIC
 
@@ -68,9 +68,9 @@ async def patient_send(stage: Stage, name: str, key: str) -> Outcome:
     )
     if outcome is Outcome.ACKED:
         (result,) = answer["results"]
-        stage.ledger.tell(
+        stage.ledger.record_ack(
             key,
-            Told(
+            Ack(
                 Place(result["queue"], result["queue_offset"]),
                 result["physical_offset"],
                 answer["ack"]["level"],

@@ -88,7 +88,7 @@ class ServiceProcess:
         self._ended_at = None
         self.starts += 1
 
-    def look(self) -> None:
+    def restart_if_ended(self) -> None:
         """Restart the process if it has ended and is wanted. Call this several times a second."""
         if not self.wanted or self.alive:
             return

@@ -67,8 +67,8 @@ def _details(result: Result) -> list[str]:
     lines = [f"## {result.drill.number} {result.drill.name}", "", f"{result.drill.title}.", ""]
     lines += [f"- {note}" for note in result.notes]
     if result.errors:
-        told = ", ".join(f"{code} {count}" for code, count in result.errors.most_common())
-        lines.append(f"- errors: {told}")
+        listed = ", ".join(f"{code} {count}" for code, count in result.errors.most_common())
+        lines.append(f"- errors: {listed}")
     if result.lost_below:
         lines.append(f"- {result.lost_below} acked at a lower level went with their only copy")
     lines.append(f"- {result.seconds:.0f} s")

@@ -106,7 +106,7 @@ class Runner:
         network: Network,
         *,
         seed: int,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         plan: Plan | None = None,
         patience: float = 1.0,
     ) -> None:
@@ -116,7 +116,7 @@ class Runner:
         """
         self._patience = patience
         self._directory, self._network, self._seed = directory, network, seed
-        self._tell = tell
+        self._report = report
         self._plan = plan or Plan()
         self.results: list[Result] = []
         self.sessions: list[Session] = []
@@ -185,7 +185,7 @@ class Runner:
         result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
         await self._keep_logs(result, group)
         self.results.append(result)
-        self._tell(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
+        self._report(f"{drill.number:>3} {drill.name}: FAILED, {result.failure}")
 
     async def _one(self, drill: Drill, shared: Stage, session: Session, pace: Pace) -> bool:
         """Run one drill on a complete group; return whether the group can be used again."""
@@ -194,9 +194,9 @@ class Runner:
         )
         result = Result(drill, self._seed)
         self.results.append(result)
-        acked_before = len(stage.ledger.told)
+        acked_before = len(stage.ledger.acked)
         began = time.monotonic()
-        self._tell(f"{drill.number:>3} {drill.name} ...")
+        self._report(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
         try:
             async with asyncio.timeout((LONG_DRILL_S if drill.long else DRILL_S) * pace.now):
@@ -213,7 +213,7 @@ class Runner:
             session.faults.append((stage.fault_at, drill.number))
         if result.failure:
             await self._keep_logs(result, stage.group)
-        self._tell(said_of(result))
+        self._report(said_of(result))
         return result.passed and not drill.needs.fresh
 
     async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
@@ -241,11 +241,11 @@ class Runner:
         """Write everything that helps to explain a failed drill into one file."""
         path = self._directory / f"failed-{result.drill.name}.log"
         known = await asyncio.gather(*(group.status(name) for name in group.names))
-        told = "\n".join(
+        status_text = "\n".join(
             f"--- what {name} knows\n{json.dumps(status, indent=1)}"
             for name, status in zip(group.names, known, strict=True)
         )
-        path.write_text(f"{result.failure}\n\n{told}\n{group.said()}\n", encoding="utf-8")
+        path.write_text(f"{result.failure}\n\n{status_text}\n{group.said()}\n", encoding="utf-8")
 
 
 def judge_drill(
@@ -303,7 +303,7 @@ def count(
     result.notes = stage.notes
     result.errors = stage.ledger.codes(began, ended)
     result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
-    result.acked = len(stage.ledger.told) - acked_before
+    result.acked = len(stage.ledger.acked) - acked_before
     result.duplicates, result.out_of_order = verdict.duplicates, verdict.out_of_order
     result.passed = not result.failure
 

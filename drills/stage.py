@@ -162,7 +162,7 @@ class GroupStage(Generic[G]):
     @property
     def epoch(self) -> int:
         """The highest epoch that any node reports."""
-        return max((look.epoch for look in self.finder.known.newest.values()), default=0)
+        return max((status.epoch for status in self.finder.known.newest.values()), default=0)
 
     async def successor(self, old: str, timeout_s: float) -> str:
         """Wait until a node other than old reports itself as master; return its name."""
@@ -204,8 +204,8 @@ class GroupStage(Generic[G]):
         """Wait until a node reports one of the states; return the duration [s]."""
 
         def known(known: Known) -> bool:
-            look = known.newest.get(name)
-            return look is not None and look.role in states
+            status = known.newest.get(name)
+            return status is not None and status.role in states
 
         return await self.finder.until(known, f"{name} to be {' or '.join(states)}", timeout_s)
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from drills.calls import NOT_MASTER, PAUSE_S, MasterCalls
 from drills.finding import Finder
-from drills.ledger import Ledger, Outcome, Place, Request, Told
+from drills.ledger import Ack, Ledger, Outcome, Place, Request
 from drills.log_reading import key_of
 
 TOPIC: Final = "drill"
@@ -135,17 +135,17 @@ class Workload:
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
         """Wait until so many more messages are acked. Raises TimeoutError."""
-        goal = len(self.ledger.told) + more
+        goal = len(self.ledger.acked) + more
         async with asyncio.timeout(timeout_s):
-            while len(self.ledger.told) < goal:
+            while len(self.ledger.acked) < goal:
                 self._raise_what_failed()
                 await asyncio.sleep(PAUSE_S)
 
     async def caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until every consumer has read every acked message. Raises TimeoutError."""
         owed: dict[int, int] = {}
-        for told in self.ledger.told.values():
-            owed[told.place.queue] = max(owed.get(told.place.queue, 0), told.place.queue_offset + 1)
+        for ack in self.ledger.acked.values():
+            owed[ack.place.queue] = max(owed.get(ack.place.queue, 0), ack.place.queue_offset + 1)
         async with asyncio.timeout(timeout_s):
             while any(
                 self._next_offsets.get((consumer, queue), 0) < end
@@ -230,7 +230,7 @@ class Workload:
                 Request(producer, sent_at, ended_at, outcome, code, node, len(batch.keys))
             )
             if outcome is Outcome.ACKED:
-                self._tell(batch, answer, node, sent_at, ended_at, repeated)
+                self._record_acks(batch, answer, node, sent_at, ended_at, repeated)
                 return
             if outcome is Outcome.UNKNOWN:
                 if not repeats:
@@ -247,7 +247,7 @@ class Workload:
                 return
             await asyncio.sleep(PAUSE_S)
 
-    def _tell(
+    def _record_acks(
         self,
         batch: Batch,
         answer: dict[str, Any],
@@ -259,7 +259,7 @@ class Workload:
         ack = answer["ack"]
         for key, result in zip(batch.keys, answer["results"], strict=True):
             place = Place(result["queue"], result["queue_offset"])
-            told = Told(
+            ack = Ack(
                 place,
                 result["physical_offset"],
                 ack["level"],
@@ -269,7 +269,7 @@ class Workload:
                 ended_at,
                 repeated,
             )
-            self.ledger.tell(key, told)
+            self.ledger.record_ack(key, ack)
 
     # -- consumers ------------------------------------------------------------------------------
 

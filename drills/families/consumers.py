@@ -140,7 +140,7 @@ async def _caught_up(stage: Stage, handled: Handled, members: list[asyncio.Task[
     deadline = time.monotonic() + CAUGHT_UP_S
     while True:
         missing = [
-            told.place for told in stage.ledger.told.values() if told.place not in handled.keys
+            ack.place for ack in stage.ledger.acked.values() if ack.place not in handled.keys
         ]
         if not missing:
             return

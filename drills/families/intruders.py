@@ -98,13 +98,13 @@ async def rogue_client(stage: Stage) -> None:
     )
     for reason, identity, secret, wanted in expected:
         async with _connect(node) as intruder:
-            told = await intruder.prove(identity, secret, wanted)
-        stage.check(told == reason, f"{identity} was told {told or 'welcome'}, not {reason}")
+            refusal = await intruder.prove(identity, secret, wanted)
+        stage.check(refusal == reason, f"{identity} was told {refusal or 'welcome'}, not {reason}")
     confirm = slot(node.store_dir, Slot.CONFIRM)
     epoch = stage.epoch
     async with _connect(node) as liar:
-        told = await liar.prove(true, _secret(stage), master)
-        stage.check(told == "", f"the secret was not believed: {told}")
+        refusal = await liar.prove(true, _secret(stage), master)
+        stage.check(refusal == "", f"the secret was not believed: {refusal}")
         hello = Hello("g0", slave, ROGUE, SPOKEN.highest, LOG_FILE_SIZE, epoch, 0, 0, 0, 0, ())
         await liar.send(encode(payloads.frame(epoch, hello)))
         await liar.receive()
@@ -142,8 +142,8 @@ async def replayed_append(stage: Stage) -> None:
     for epoch in (old, stage.epoch):
         end = slot(node.store_dir, Slot.WRITTEN)
         async with _connect(node) as intruder:
-            told = await intruder.prove(_identity(master), _secret(stage), slave)
-            stage.check(told == "", f"the secret was not believed: {told}")
+            refusal = await intruder.prove(_identity(master), _secret(stage), slave)
+            stage.check(refusal == "", f"the secret was not believed: {refusal}")
             append = Append(epoch, 0, end, end, 1, 64, bytes(64))
             await intruder.send(encode(payloads.frame(epoch, append)))
             answer = await intruder.receive()

@@ -34,7 +34,7 @@ async def lease_deleted(stage: Stage) -> None:
     at = stage.mark()
     await server.delete()
     await stage.finder.until(
-        lambda known: max(look.epoch for look in known.newest.values()) > epoch,
+        lambda known: max(status.epoch for status in known.newest.values()) > epoch,
         "an epoch after the deleted one",
         20,
     )
@@ -100,7 +100,7 @@ async def lease_edited(stage: Stage) -> None:
         if await server.write(found):
             break
     await stage.finder.until(
-        lambda known: max(look.epoch for look in known.newest.values()) > epoch,
+        lambda known: max(status.epoch for status in known.newest.values()) > epoch,
         "a next epoch",
         20,
     )

@@ -49,13 +49,13 @@ async def unclean_failover(stage: Stage) -> None:
     await stage.pass_time(stage.lease_s + 3.0)
     await stage.state(behind, "follower")
     own_end = slot(stage.group.nodes[behind].store_dir, Slot.WRITTEN)
-    status, told = await stage.group.command(behind, "failover", to=behind, dry_run=True)
-    stage.check(status == 200, f"failover --dry-run was answered {status} {told}")
+    status, estimate = await stage.group.command(behind, "failover", to=behind, dry_run=True)
+    stage.check(status == 200, f"failover --dry-run was answered {status} {estimate}")
     lost = confirmed - own_end
-    stage.note(f"confirmed {confirmed}, {behind} ends at {own_end}: {lost} bytes; told {told}")
+    stage.note(f"confirmed {confirmed}, {behind} ends at {own_end}: {lost} bytes; told {estimate}")
     stage.check(
-        told.get("estimated_loss_bytes") == lost,
-        f"it says {told.get('estimated_loss_bytes')} bytes, and {lost} are lost",
+        estimate.get("estimated_loss_bytes") == lost,
+        f"it says {estimate.get('estimated_loss_bytes')} bytes, and {lost} are lost",
     )
     status, refused = await stage.group.command(
         behind, "failover", to=behind, group="another", old_master_stopped=True

@@ -67,8 +67,8 @@ async def pause_master(stage: Stage) -> None:
     await stage.in_sync()
     stage.note(f"{master} is back in the set {time.monotonic() - resumed:.1f} s after SIGCONT")
     outcomes = Counter(await asyncio.gather(*sending))
-    told = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
-    stage.note(f"{PATIENT} senders that waited for the old master's answer: {told}")
+    listed = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
+    stage.note(f"{PATIENT} senders that waited for the old master's answer: {listed}")
 
 
 @drill(

@@ -161,10 +161,10 @@ async def foreign_cluster(stage: Stage) -> None:
     stage.group.wipe(slave)
     stage.group.start(slave)
     deadline = time.monotonic() + NAMED_S
-    while "foreign-cluster" not in (told := await _reason(stage, master, slave)):
-        stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {told or 'nothing'}")
+    while "foreign-cluster" not in (reason := await _reason(stage, master, slave)):
+        stage.check(time.monotonic() < deadline, f"{master} says of {slave}: {reason or 'nothing'}")
         await asyncio.sleep(0.2)
-    stage.note(f"on an empty one {master} says of {slave}: {told}")
+    stage.note(f"on an empty one {master} says of {slave}: {reason}")
     stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
     stage.group.kill(slave)
     stage.group.wipe(slave)

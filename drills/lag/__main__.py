@@ -31,7 +31,7 @@ from drills.lag.processes import StageCluster, StageFailed
 
 PERIOD_S: Final = 5.0
 MINUTES_MIN: Final = 2.5
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 LATE_S: Final = 180.0
 """How long evaluation may make no progress at the end, which depends on the machine."""
 
@@ -100,10 +100,10 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
             while not jobs.has_samples:
                 show("waiting for the first samples")
                 _check(cluster, load, jobs)
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             jobs.start_evaluate()
             began = time.monotonic()
-            is_planted, looked_at = False, 0.0
+            is_planted, judged_at = False, 0.0
             while (passed := time.monotonic() - began) < times.watch_s:
                 _check(cluster, load, jobs)
                 if not is_planted and passed >= times.calm_s:
@@ -112,12 +112,12 @@ def _run(directory: Path, times: Times, console: Console) -> Path:
                     cluster.stop_reput()
                     is_planted = True
                 doing = "faults are planted; watching" if is_planted else "no faults yet"
-                if passed - looked_at > times.period_s:
-                    looked_at = passed
+                if passed - judged_at > times.period_s:
+                    judged_at = passed
                     show(doing, judge(PLANTED, newest(jobs.tables)))
                 else:
                     show(doing)
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             _evaluate_all(jobs, show)
             show("stopping the streams after their batch")
             jobs.stop_streams()
@@ -137,7 +137,7 @@ def _evaluate_all(jobs: Pipeline, show: Callable[[str], None]) -> None:
     while left_s is None or left_s > 0:
         show("evaluating what was seen" if left_s is None else f"{left_s:.0f} s left to evaluate")
         jobs.check()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         before, left_s = left_s, jobs.left_s(until)
         if left_s != before:
             moved_at = time.monotonic()

@@ -22,7 +22,7 @@ from drills.lag.processes import StageFailed
 STOP_S: Final = 120.0
 """Time limit for the current batch of a stream."""
 RUN_S: Final = 300.0
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 SAID: Final = 4000
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
@@ -75,7 +75,7 @@ class Job:
                 raise StageFailed(f"{self.name} did not end in {timeout_s:.0f} s.\n{self.said()}")
             meanwhile()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LOOK_S)
+                self._process.wait(POLL_S)
         self.close()
         if status != 0:
             raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")

@@ -34,7 +34,7 @@ from drills.pods.starting import (
 )
 
 HEAD: Final = ("POD", "ADDRESS", "ROLE", "READY", "RESTARTS", "")
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 EXIT_USAGE: Final = 2
 
 
@@ -93,7 +93,7 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
     shutil.rmtree(out / "logs", ignore_errors=True)
     began = time.monotonic()
 
-    def tell(event: Event) -> None:
+    def show(event: Event) -> None:
         where = f"{event.pod}/{event.container}" if event.container else event.pod
         print(
             f"{event.at - began:7.1f} s  {where:<24} {event.reason}: {one_line(event.message)}",
@@ -108,7 +108,7 @@ def _run(objects: Objects, out: Path, published: Sequence[Published], *, keep: b
                     objects,
                     out.resolve(),
                     network,
-                    tell=tell,
+                    on_event=show,
                     published={(one.service, one.port): one.listening for one in published},
                 ),
                 published,
@@ -127,7 +127,7 @@ def _drill(objects: Objects, drills: Sequence[PodDrill], arguments: argparse.Nam
         objects,
         out.resolve(),
         new_network(),
-        tell=lambda line: print(line, flush=True),
+        report=lambda line: print(line, flush=True),
         patience=arguments.patience,
         seed=seed,
     )
@@ -150,18 +150,18 @@ async def _until_stopped(cluster: Cluster, published: Sequence[Published]) -> No
                 "Policies hold at Services only: nft is not installed (apt-get install nftables)."
             )
         shown: list[tuple[str, ...]] = []
-        told = False
+        announced = False
         while not stop.is_set():
             cluster.check()
             rows = described(cluster)
             if rows != shown:
                 shown = rows
                 print(table(rows), flush=True)
-            if not told and cluster.is_rolled_out():
-                told = True
+            if not announced and cluster.is_rolled_out():
+                announced = True
                 print(_what_to_try(cluster, published), flush=True)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), LOOK_S)
+                await asyncio.wait_for(stop.wait(), POLL_S)
         print("Stopping, the highest ordinal first. Again Ctrl-C: at once.", flush=True)
         stop.clear()
         stopping = asyncio.create_task(cluster.stop())

@@ -30,7 +30,7 @@ from drills.pods.services import Member
 from drills.pods.volumes import CA_NAME
 from drills.pods.wiring import API_ADDRESS, API_HOST, Published, Wiring
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 NODE_ADDRESS: Final = "10.213.255.254"
 """The value of ``status.hostIP``; the address is not used."""
 
@@ -44,7 +44,7 @@ class Cluster:
         directory: Path,
         network: Namespaces,
         *,
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         images: Mapping[str, Image] | None = None,
         published: Published | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class Cluster:
         """Change applied by a drill to pods created from now on, without a new template."""
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
-        self._tell_person = tell
+        self._on_event = on_event
         self.wiring = Wiring(network, lambda: self.objects, self.members, published or {})
         self._scratch = directory / "scratch"
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -200,7 +200,7 @@ class Cluster:
                 if states and all(state.revision == wanted.update for state in states):
                     self._current[_key(stateful_set)] = wanted.update
             self._show()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _wanted(self, stateful_set: Manifest) -> Wanted:
         spec = stateful_set["spec"]
@@ -253,7 +253,7 @@ class Cluster:
             claims=self.directory / "claims",
             token=token,
             images=self.images,
-            tell=self._tell,
+            on_event=self._record,
         )
         self.api.server.objects.make_pod(plan.namespace, plan.name, plan.labels)
         pod = RunningPod(plan, placed, context)
@@ -272,12 +272,12 @@ class Cluster:
                 self.api.server.objects.remove_pod(pod.plan.namespace, name)
                 self.network.remove(self._hosts.pop(name))
                 shutil.rmtree(directory, ignore_errors=True)
-                self._tell(Event(time.monotonic(), name, "", "Gone", ""))
+                self._record(Event(time.monotonic(), name, "", "Gone", ""))
                 task.result()
 
-    def _tell(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.events.append(event)
-        self._tell_person(event)
+        self._on_event(event)
 
     def members(self) -> list[Member]:
         """Return all pods as Services see them."""

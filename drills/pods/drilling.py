@@ -34,7 +34,7 @@ from drills.workload import Plan, Workload
 
 READY_S: Final = 120.0
 DRILL_S: Final = 600.0
-TELL_S: Final = 0.05
+UPDATE_S: Final = 0.05
 SHORT_LIVENESS: Final = {
     "periodSeconds": 2,
     "failureThreshold": 3,
@@ -70,13 +70,13 @@ class PodRunner:
         directory: Path,
         network: Namespaces,
         *,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         patience: float,
         seed: int,
     ) -> None:
         """directory: of claims, logs and the report. patience: as in ``drills.running``."""
         self._objects, self._directory, self._network = objects, directory, network
-        self._tell, self._pace, self._seed = tell, Pace(patience), seed
+        self._report, self._pace, self._seed = report, Pace(patience), seed
         self.results: list[Result] = []
 
     async def run(self, drills: Sequence[PodDrill]) -> list[Result]:
@@ -91,20 +91,20 @@ class PodRunner:
                     self._objects,
                     self._directory,
                     self._network,
-                    tell=events.note,
+                    on_event=events.note,
                     images={NEXT_IMAGE: next_image(self._directory)},
                 )
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], None)
             pace = await parts.enter_async_context(self._pace)
             took = await group.ready(READY_S * pace.now)
-            self._tell(f"{len(group.names)} pods are ready after {took:.1f} s")
+            self._report(f"{len(group.names)} pods are ready after {took:.1f} s")
             finder = await parts.enter_async_context(
                 Finder({name: group.url(name, "api") for name in group.names}, pace)
             )
             group = PodGroup(cluster, cluster.stateful_sets[0], finder)
-            telling = asyncio.create_task(_tell_addresses(group))
-            parts.callback(telling.cancel)
+            updating = asyncio.create_task(_update_addresses(group))
+            parts.callback(updating.cancel)
             load = await parts.enter_async_context(Workload(finder, LOAD, ledger))
             stage = GroupStage(group, finder, load, ledger, Random(self._seed), None)
             await stage.in_sync(timeout_s=READY_S)
@@ -119,8 +119,8 @@ class PodRunner:
         )
         result = Result(drill, self._seed)
         self.results.append(result)
-        acked_before, began = len(stage.ledger.told), time.monotonic()
-        self._tell(f"{drill.number:>3} {drill.name} ...")
+        acked_before, began = len(stage.ledger.acked), time.monotonic()
+        self._report(f"{drill.number:>3} {drill.name} ...")
         verdict = Verdict()
         try:
             async with asyncio.timeout(DRILL_S * self._pace.now):
@@ -134,9 +134,9 @@ class PodRunner:
         except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
             result.failure = traceback.format_exc()
         count(result, stage, verdict, began, acked_before)
-        self._tell(said_of(result))
+        self._report(said_of(result))
         for note in result.notes:
-            self._tell(f"      {note}")
+            self._report(f"      {note}")
         return result.passed
 
     async def _settle(self, stage: PodStage) -> Verdict:
@@ -168,10 +168,10 @@ def with_short_liveness(objects: Objects) -> Objects:
     return Objects(changed)
 
 
-async def _tell_addresses(group: PodGroup) -> None:
+async def _update_addresses(group: PodGroup) -> None:
     while True:
-        group.tell_addresses()
-        await asyncio.sleep(TELL_S)
+        group.update_addresses()
+        await asyncio.sleep(UPDATE_S)
 
 
 def next_image(directory: Path) -> Image:

@@ -28,17 +28,17 @@ class EventLog:
             self._last[of] = event
             self._repeated[of] = self._repeated.get(of, 0) + 1
             return
-        self._tell_repeated(of)
+        self._write_repeated(of)
         self._last[of] = event
         self._write(event, event.message)
 
     def close(self) -> None:
         """Write the pending counts of repetitions, and close the file."""
         for of in list(self._last):
-            self._tell_repeated(of)
+            self._write_repeated(of)
         self._file.close()
 
-    def _tell_repeated(self, of: tuple[str, str]) -> None:
+    def _write_repeated(self, of: tuple[str, str]) -> None:
         times = self._repeated.pop(of, 0)
         if times:
             self._write(self._last[of], f"the same, {times} more times")

@@ -24,7 +24,7 @@ from drills.pods.wiring import API_HOST
 
 STORE: Final = "/var/lib/tidemark/store"
 API_PORT: Final = "api"
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 ASK_S: Final = 3.0
 PROFILE: Final = "default"
 
@@ -60,7 +60,7 @@ class PodGroup:
         pod = self.pod(name)
         return f"http://{pod.placed.address}:{pod.plan.named_ports[port]}"
 
-    def tell_addresses(self) -> None:
+    def update_addresses(self) -> None:
         """Update the pods' addresses in the finder."""
         if self._finder is not None:
             for name in self.names:
@@ -114,7 +114,7 @@ class PodGroup:
             self.cluster.check()
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(f"waited {timeout_s:g} s for {what}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return time.monotonic() - began
 
     async def ready(self, timeout_s: float) -> float:

@@ -63,7 +63,7 @@ class Context(NamedTuple):
     claims: Path
     token: str
     images: Mapping[str, Image]
-    tell: Callable[[Event], None]
+    on_event: Callable[[Event], None]
 
 
 class RunningContainer:
@@ -131,7 +131,7 @@ class RunningPod:
         except BadManifest as error:
             # Wait and report the reason, like a kubelet; here the object will not be created later.
             self.failed = str(error)
-            self._tell("", "FailedMount", self.failed)
+            self._emit("", "FailedMount", self.failed)
             await self._stop.wait()
             self._volumes.remove()
             return
@@ -181,7 +181,7 @@ class RunningPod:
             try:
                 self._start(running)
             except (BadManifest, RuntimeError) as error:
-                self._tell(running.container.name, "Failed", str(error))
+                self._emit(running.container.name, "Failed", str(error))
                 self.failed = str(error) if isinstance(error, BadManifest) else ""
                 again_at = running.backoff.ended(started_at=time.monotonic(), now=time.monotonic())
             else:
@@ -221,7 +221,7 @@ class RunningPod:
                 task.cancel()
             await asyncio.gather(*asking.values(), return_exceptions=True)
         status, now = process.status, time.monotonic()
-        self._tell(running.container.name, "Ended", f"status {status}")
+        self._emit(running.container.name, "Ended", f"status {status}")
         return running.backoff.ended(started_at=process.started_at, now=now)
 
     def _start(self, running: RunningContainer) -> None:
@@ -251,7 +251,7 @@ class RunningPod:
             log_path=self.log_path(container.name),
         )
         running.probes = Probes(container, time.monotonic())
-        self._tell(container.name, "Started", f"process {running.process.pid}")
+        self._emit(container.name, "Started", f"process {running.process.pid}")
 
     # -- probes -----------------------------------------------------------------------------------
 
@@ -281,9 +281,9 @@ class RunningPod:
         judgement = probes.take(kind, succeeded=answer.succeeded)
         name = running.container.name
         if judgement.unhealthy:
-            self._tell(name, "Unhealthy", f"{kind} probe failed: {answer.said}")
+            self._emit(name, "Unhealthy", f"{kind} probe failed: {answer.said}")
         if judgement.kill and not kill.done():
-            self._tell(name, "Killing", f"it failed its {kind} probe, and will be restarted")
+            self._emit(name, "Killing", f"it failed its {kind} probe, and will be restarted")
             kill.set_result(self.plan.grace_s if probe.grace_s is None else probe.grace_s)
 
     # -- the end ----------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class RunningPod:
         deadline = time.monotonic() + left
         await process.ended(deadline - time.monotonic())
         if process.status is None:
-            self._tell(container.name, "Killed", f"it did not end within {grace_s:g} s")
+            self._emit(container.name, "Killed", f"it did not end within {grace_s:g} s")
             process.kill()
 
     async def _pre_stop(self, running: RunningContainer, grace_s: float) -> None:
@@ -314,13 +314,13 @@ class RunningPod:
         answer = await ask(hook, self._context.network, self.placed.address, process, grace_s)
         took = time.monotonic() - began
         reason = "PreStop" if answer.succeeded else "FailedPreStopHook"
-        self._tell(running.container.name, reason, f"after {took:.2f} s: {answer.said}")
+        self._emit(running.container.name, reason, f"after {took:.2f} s: {answer.said}")
 
     async def _wait_until(self, at: float) -> None:
         """Wait until a time, or until the pod is to end."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), max(0.0, at - time.monotonic()))
 
-    def _tell(self, container: str, reason: str, message: str) -> None:
+    def _emit(self, container: str, reason: str, message: str) -> None:
         event = Event(time.monotonic(), self.plan.name, container, reason, message)
-        self._context.tell(event)
+        self._context.on_event(event)

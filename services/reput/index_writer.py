@@ -33,7 +33,7 @@ from tidemark.formats.index_file import ENTRY_SIZE, ROW, Header, IndexFile
 
 RESERVE_STEP: Final = 4 << 20
 """Step in which blocks of entries are reserved: about 200,000 entries."""
-LOOKED_AT_MAX: Final = 2_000_000 if native.COMPILED else 100_000
+CHECKED_MAX: Final = 2_000_000 if native.COMPILED else 100_000
 """Maximum entries checked individually at a start, which takes at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
@@ -261,9 +261,9 @@ class IndexWriter:
     def _are_sound(self) -> bool:
         """Return whether the entries form valid hash chains.
 
-        The newest LOOKED_AT_MAX entries are checked; older ones are trusted.
+        The newest CHECKED_MAX entries are checked; older ones are trusted.
         """
-        left = LOOKED_AT_MAX
+        left = CHECKED_MAX
         for known in reversed(self._known()):
             if left <= 0:
                 return True

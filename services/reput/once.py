@@ -95,13 +95,13 @@ def _end_of_log(store: OpenStore) -> int:
 def _dispatch(
     dispatcher: Dispatcher, config: ReputConfig, progress: Callable[[int, int], None]
 ) -> None:
-    start = synced = told = dispatcher.position
+    start = synced = reported = dispatcher.position
     while dispatcher.step(config.step_size):
         if dispatcher.position - synced >= config.sync_bytes:
             dispatcher.sync()
             synced = dispatcher.position
-        if dispatcher.position - told >= PROGRESS_BYTES:
-            told = dispatcher.position
-            progress(told - start, dispatcher.end - start)
+        if dispatcher.position - reported >= PROGRESS_BYTES:
+            reported = dispatcher.position
+            progress(reported - start, dispatcher.end - start)
     dispatcher.sync()
     progress(dispatcher.position - start, dispatcher.end - start)

@@ -118,7 +118,7 @@ class Leading(NamedTuple):
     """Physical end of the last unit's record; 0 if there is none."""
 
 
-def look_at(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found:
+def survey_queue(disk: Disk, key: QueueKey, directory: Path, file_size: int) -> Found:
     """Survey one queue. Removes files of a size other than file_size.
 
     A power cut can leave files of size 0 whose name was synced but not their size; this is normal.

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.reput.queue_survey import Found, Leading, leading_units, look_at, zero_behind
+from services.reput.queue_survey import Found, Leading, leading_units, survey_queue, zero_behind
 from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
@@ -37,7 +37,7 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 RESERVE_STEP: Final = 16 * 1024
 """Step in which blocks are reserved: few calls, and little space for a queue with few messages."""
 
-LOOKED_AT_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
+CHECKED_MAX: Final = 20_000_000 if native.COMPILED else 2_000_000
 """Maximum units checked individually at a start, which takes less than half a second."""
 
 IsReal = Callable[[QueueKey, QueueOffset, PhysicalOffset], bool]
@@ -158,7 +158,7 @@ class QueueWriter:
         """Survey the files of every queue. Removes empty files, which a power cut can leave."""
         self.close()
         return [
-            look_at(self._disk, key, self._store.consume_queue_dir(*key), self._file_size)
+            survey_queue(self._disk, key, self._store.consume_queue_dir(*key), self._file_size)
             for key in self._store.queues()
         ]
 
@@ -178,15 +178,15 @@ class QueueWriter:
     def are_sound(found: list[Found], end: int) -> bool:
         """Return whether the units of records that end at or below end match the count.
 
-        A count reads a few units and trusts the others. This method checks up to LOOKED_AT_MAX
+        A count reads a few units and trusts the others. This method checks up to CHECKED_MAX
         units individually; those of a larger store beyond are trusted.
         """
-        looked_at = 0
+        checked = 0
         for one in found:
             with one.files() as files:
                 next_offset = files.count(end)
-            looked_at += next_offset - one.first
-            if looked_at > LOOKED_AT_MAX:
+            checked += next_offset - one.first
+            if checked > CHECKED_MAX:
                 return True
             if leading_units(one, end).next != next_offset:
                 return False
@@ -254,7 +254,7 @@ class QueueWriter:
         if not self._rebuilding:
             return
         for queue in self._queues.values():
-            found = look_at(self._disk, queue.key, queue.directory, self._file_size)
+            found = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
             zero_behind(found, queue.next, thorough=True)
         self._rebuilding = False
 
@@ -346,7 +346,7 @@ class QueueWriter:
             queue.next = first
             return
         # The units below have expired or never existed, so start as in a new queue.
-        old = look_at(self._disk, queue.key, queue.directory, self._file_size)
+        old = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
         for other in (*old.starts, *old.behind_gap):
             if other < start:
                 self._close_file(queue)
@@ -504,8 +504,8 @@ class QueueWriter:
         """
         if not self._to_watch:
             self._to_watch = list(self._queues)
-        looked_at = 0
-        while self._to_watch and looked_at < files_max:
+        checked = 0
+        while self._to_watch and checked < files_max:
             queue = self._queues.get(self._to_watch.pop())
             if queue is None or not queue.has_units or queue.next == queue.first:
                 continue
@@ -517,7 +517,7 @@ class QueueWriter:
                 facts = self._disk.stat(path)
                 if facts is None or facts.size != self._file_size:
                     return path
-                looked_at += 1
+                checked += 1
         return None
 
     # -- files --------------------------------------------------------------------------------

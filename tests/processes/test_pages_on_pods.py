@@ -102,7 +102,7 @@ class Pages:
 
 async def test_what_the_pages_say_happens(overlay: Path, tmp_path: Path) -> None:
     objects = render(overlay)
-    async with Cluster(objects, tmp_path / "out", new_network(), tell=print) as cluster:
+    async with Cluster(objects, tmp_path / "out", new_network(), on_event=print) as cluster:
         pages = Pages(cluster)
         said = [
             (line, await pages.line(line)) for line in commands(DOCS / "kubernetes.md", "cluster")

@@ -18,7 +18,7 @@ from drills.pods.plans import HttpGet, PodPlan
 STOPPED_S: Final = 0.6
 RUNNING_S: Final = 0.01
 """With STOPPED_S, this leaves a sixtieth of a core."""
-LOOK_S: Final = 0.01
+POLL_S: Final = 0.01
 IMPATIENCE_S: Final = 15
 """Failure threshold of the startup probe, which runs once per second."""
 FILLER: Final = "filler"
@@ -163,7 +163,7 @@ async def _slowly(stage: PodStage, running: RunningContainer, address: str) -> N
         if status:
             break
         # A short pause, because the container starts its work as soon as the port is open.
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     try:
         while True:
             for signum, seconds in ((signal.SIGSTOP, STOPPED_S), (signal.SIGCONT, RUNNING_S)):

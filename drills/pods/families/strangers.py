@@ -49,8 +49,10 @@ async def wrong_secret(stage: PodStage) -> None:
     await stage.load.acked(30)
     status, _ = await group.text(group.url(slave, "ha-admin") + "/in-sync")
     stage.check(status == 503, f"its ha answers /in-sync with {status}")
-    _, told = await group.text(group.url(slave, "ha-admin") + "/v1/cluster")
-    stage.check("wrong-secret" in told, f"its ha does not say why it is alone: {told}")
+    _, status_text = await group.text(group.url(slave, "ha-admin") + "/v1/cluster")
+    stage.check(
+        "wrong-secret" in status_text, f"its ha does not say why it is alone: {status_text}"
+    )
     more = await _refused(stage, master)
     stage.check(more > 0, "the master's metric counts no refused connection")
     stage.gap_since(began)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from drills.checker import FinalLog, Reign, Stored, Verdict, judge
-from drills.ledger import Ledger, Place, Told
+from drills.ledger import Ack, Ledger, Place
 
 SIZE = 100
 
@@ -14,16 +14,16 @@ def stored(key: str, queue: int, queue_offset: int, physical_offset: int) -> Sto
     return Stored(Place(queue, queue_offset), physical_offset, key)
 
 
-def told(
+def ack(
     queue: int,
     queue_offset: int,
     physical_offset: int,
     *,
     level: str = "replicated",
     node: str = "n0",
-) -> Told:
+) -> Ack:
     place = Place(queue, queue_offset)
-    return Told(place, physical_offset, level, 2, node, 1.0, 2.0, repeated=False)
+    return Ack(place, physical_offset, level, 2, node, 1.0, 2.0, repeated=False)
 
 
 def a_run() -> tuple[Ledger, FinalLog]:
@@ -33,7 +33,7 @@ def a_run() -> tuple[Ledger, FinalLog]:
         for producer in range(2):
             key, at = f"{producer}.{number}", (2 * number + producer + 1) * SIZE
             ledger.sent[key] = 1.0
-            ledger.tell(key, told(producer, number, at, node="n0" if at < 4 * SIZE else "n1"))
+            ledger.record_ack(key, ack(producer, number, at, node="n0" if at < 4 * SIZE else "n1"))
             log.messages.append(stored(key, producer, number, at))
             for consumer in range(2):
                 ledger.see(consumer, Place(producer, number), key)
@@ -67,13 +67,13 @@ def invent(ledger: Ledger, log: FinalLog) -> None:
     log.messages.append(stored("0.77", 0, 3, 7 * SIZE))
 
 
-def tell_one_place_twice(ledger: Ledger, log: FinalLog) -> None:
+def ack_one_place_twice(ledger: Ledger, log: FinalLog) -> None:
     ledger.sent["0.3"] = 1.0
-    ledger.tell("0.3", told(0, 2, 5 * SIZE, node="n1"))
+    ledger.record_ack("0.3", ack(0, 2, 5 * SIZE, node="n1"))
 
 
-def tell_another_place(ledger: Ledger, log: FinalLog) -> None:
-    ledger.tell("0.0", told(0, 1, 3 * SIZE))
+def ack_another_place(ledger: Ledger, log: FinalLog) -> None:
+    ledger.record_ack("0.0", ack(0, 1, 3 * SIZE))
 
 
 def see_what_is_gone(ledger: Ledger, log: FinalLog) -> None:
@@ -85,7 +85,7 @@ def see_two_at_one_place(ledger: Ledger, log: FinalLog) -> None:
 
 
 def answer_in_anothers_epoch(ledger: Ledger, log: FinalLog) -> None:
-    ledger.told["1.2"] = ledger.told["1.2"]._replace(node="n0")
+    ledger.acked["1.2"] = ledger.acked["1.2"]._replace(node="n0")
 
 
 def leave_a_gap(ledger: Ledger, log: FinalLog) -> None:
@@ -103,8 +103,8 @@ def go_back_in_epochs(ledger: Ledger, log: FinalLog) -> None:
         (lose, "A"),
         (move, "A"),
         (invent, "A"),
-        (tell_one_place_twice, "B"),
-        (tell_another_place, "B"),
+        (ack_one_place_twice, "B"),
+        (ack_another_place, "B"),
         (see_what_is_gone, "C"),
         (see_two_at_one_place, "C"),
         (answer_in_anothers_epoch, "D"),
@@ -123,7 +123,7 @@ def test_each_fault_is_found_and_named_by_its_criterion(
 def test_what_was_acked_on_one_copy_may_go_with_it_and_is_counted() -> None:
     ledger, log = a_run()
     lose(ledger, log)
-    ledger.told["1.2"] = ledger.told["1.2"]._replace(level="disk")
+    ledger.acked["1.2"] = ledger.acked["1.2"]._replace(level="disk")
     verdict = judge(ledger, log, MASTERS)
     assert not verdict.violations
     assert (verdict.lost, verdict.lost_below) == (0, 1)
@@ -145,8 +145,8 @@ def test_unknown_outcomes_duplicates_and_order_are_counted() -> None:
         stored("0.5", 0, 5, 9 * SIZE),
         stored("0.3", 0, 6, 10 * SIZE),
     ]
-    ledger.tell("0.5", told(0, 5, 9 * SIZE, node="n1"))
-    ledger.tell("0.3", told(0, 6, 10 * SIZE, node="n1"))
+    ledger.record_ack("0.5", ack(0, 5, 9 * SIZE, node="n1"))
+    ledger.record_ack("0.3", ack(0, 6, 10 * SIZE, node="n1"))
     verdict = judge(ledger, log, MASTERS)
     assert not verdict.violations
     assert (verdict.unknown_stored, verdict.unknown_absent) == (1, 0)

@@ -4,23 +4,25 @@ from typing import Any
 
 import pytest
 
-from drills.finding import Known, Look
+from drills.finding import Known, NodeStatus
 
 
-def look(at: float, node: str, epoch: int, master: str | None, state: str = "in-sync") -> Look:
+def status(
+    at: float, node: str, epoch: int, master: str | None, state: str = "in-sync"
+) -> NodeStatus:
     said: dict[str, Any] = {
         "epoch": epoch,
         "master": master,
         "nodes": [{"node": node, "state": state, "in_sync": True}],
     }
-    return Look(at, node, said)
+    return NodeStatus(at, node, said)
 
 
 def test_the_answer_that_knows_the_highest_epoch_counts() -> None:
     known = Known()
-    known.take(look(1.0, "n0", 1, "n0", "master"))
-    known.take(look(1.1, "n1", 2, "n1", "master"))
-    known.take(look(1.2, "n2", 2, "n1"))
+    known.take(status(1.0, "n0", 1, "n0", "master"))
+    known.take(status(1.1, "n1", 2, "n1", "master"))
+    known.take(status(1.2, "n2", 2, "n1"))
     best = known.best()
     assert best is not None
     assert best.master == "n1"
@@ -29,8 +31,8 @@ def test_the_answer_that_knows_the_highest_epoch_counts() -> None:
 
 def test_a_node_that_does_not_answer_is_silent_and_changes_nothing_else() -> None:
     known = Known()
-    known.take(look(1.0, "n0", 1, "n0", "master"))
-    known.take(Look(1.1, "n1", {}))
+    known.take(status(1.0, "n0", 1, "n0", "master"))
+    known.take(NodeStatus(1.1, "n1", {}))
     assert known.newest["n1"].role == "silent"
     best = known.best()
     assert best is not None
@@ -40,23 +42,23 @@ def test_a_node_that_does_not_answer_is_silent_and_changes_nothing_else() -> Non
 def test_every_change_of_a_node_is_remembered_once() -> None:
     known = Known()
     for at in (1.0, 1.1, 1.2):
-        known.take(look(at, "n0", 1, "n0", "master"))
-    known.take(look(1.3, "n0", 2, "n1", "follower"))
+        known.take(status(at, "n0", 1, "n0", "master"))
+    known.take(status(1.3, "n0", 2, "n1", "follower"))
     assert [(turn.role, turn.epoch) for turn in known.turns] == [("master", 1), ("follower", 2)]
 
 
 def test_two_masters_of_one_epoch_are_a_contradiction() -> None:
     known = Known()
     for at in (1.0, 1.2):
-        known.take(look(at, "n0", 4, "n0", "master"))
-        known.take(look(at + 0.1, "n1", 4, "n1", "master"))
+        known.take(status(at, "n0", 4, "n0", "master"))
+        known.take(status(at + 0.1, "n1", 4, "n1", "master"))
     assert len(known.contradictions) == 1
 
 
 def test_a_stranger_whom_somebody_wrote_into_the_lease_is_no_master() -> None:
     known = Known()
-    known.take(look(1.0, "n0", 4, "n0", "master"))
-    known.take(look(1.1, "n0", 4, "n9"))
+    known.take(status(1.0, "n0", 4, "n0", "master"))
+    known.take(status(1.1, "n0", 4, "n9"))
     assert known.masters == {4: "n0"}
     assert not known.contradictions
 
@@ -75,4 +77,4 @@ def test_a_slave_that_may_be_switched_to_has_no_reason_beside_it(
 ) -> None:
     # The set alone says that a node copies: its reput may not run yet, and a switch is refused.
     nodes = [{"node": "n0", "state": "master", "in_sync": True}, {"node": "n1", **slave}]
-    assert Look(1.0, "n0", {"nodes": nodes}).may_switch("n0") is may
+    assert NodeStatus(1.0, "n0", {"nodes": nodes}).may_switch("n0") is may

@@ -329,7 +329,7 @@ def test_a_start_looks_at_the_newest_entries_and_believes_the_others(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_all(writer_on(disk), rows(1, 9, keys=2))
-    monkeypatch.setattr(index_writer, "LOOKED_AT_MAX", 6)  # all of the last file, two before it
+    monkeypatch.setattr(index_writer, "CHECKED_MAX", 6)  # all of the last file, two before it
     for number, is_found in ((5, False), (6, True)):
         damaged = disk.open(DIRECTORY / names(disk)[1], writable=True)
         at = GEOMETRY.entry_offset(number) + 12

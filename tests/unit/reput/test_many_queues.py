@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.reput.dispatcher import Dispatcher
-from services.reput.queue_survey import Found, leading_units, look_at, zero_behind
+from services.reput.queue_survey import Found, leading_units, survey_queue, zero_behind
 from services.reput.resume import QueueMode
 from shared.files.commit_log import CommitLogReader
 from shared.files.recovery import recover
@@ -86,7 +86,7 @@ def queue_of(units: list[Unit]) -> Found:
     file = disk.create(DIRECTORY / f"{0:020d}", 200, reserve=True)
     file.pwrite(b"".join(map(encode, units)), 0)
     file.close()
-    return look_at(disk, KEY, DIRECTORY, 200)
+    return survey_queue(disk, KEY, DIRECTORY, 200)
 
 
 @pytest.mark.parametrize(

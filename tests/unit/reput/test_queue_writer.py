@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reput.queue_survey import leading_units, look_at, zero_behind
+from services.reput.queue_survey import leading_units, survey_queue, zero_behind
 from services.reput.queue_writer import RESERVE_STEP, QueueWriter
 from shared.files.store_dir import StoreConfig, StoreDir
 from tests.support.sim_disk import SimDisk
@@ -210,11 +210,11 @@ def test_after_a_power_cut_a_hole_does_not_hide_what_lies_behind_it(disk: SimDis
 def test_empty_files_that_a_power_cut_left_go_and_other_sizes_are_damage(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 12))
     disk.create(DIRECTORY / f"{400:020}", 0, reserve=False)
-    found = look_at(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
     assert (found.starts, found.has_wrong_size) == ((0, 200), False)
     disk.create(DIRECTORY / f"{400:020}", 60, reserve=False)
     disk.create(DIRECTORY / "notes.txt", 60, reserve=False)
-    found = look_at(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
     assert (found.starts, found.has_wrong_size) == ((0, 200), True)
     assert disk.stat(DIRECTORY / f"{400:020}") is None
     assert disk.stat(DIRECTORY / "notes.txt") is not None
@@ -223,7 +223,7 @@ def test_empty_files_that_a_power_cut_left_go_and_other_sizes_are_damage(disk: S
 def test_files_behind_a_missing_one_are_no_part_of_the_queue(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 25))
     disk.unlink(DIRECTORY / f"{200:020}")
-    found = look_at(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
+    found = survey_queue(disk, ("orders", 0), DIRECTORY, FILE_SIZE)
     assert (found.starts, found.behind_gap) == ((0,), (400,))
     assert zero_behind(found, 10, thorough=True) == FILE_SIZE
     assert file_bytes(disk, 400) == ZERO * 10
