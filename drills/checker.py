@@ -57,8 +57,7 @@ class Verdict:
     """Result of a comparison."""
 
     violations: list[str] = field(default_factory=list)
-    """Sentences, each beginning with the letter of its criterion; empty if there is no violation.
-    """
+    """Sentences, each beginning with the letter of its criterion."""
     lost: int = 0
     """Number of messages acked at ``replicated`` that are not in the log."""
     lost_below: int = 0

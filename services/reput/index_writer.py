@@ -37,8 +37,7 @@ CHECKED_MAX: Final = 2_000_000 if native.COMPILED else 100_000
 """Maximum entries checked individually at a start, which takes at most some tenths of a second."""
 DAMAGED: Final = -1
 READ_MAPPED_MAX: Final = 2
-"""Older files mapped during a comparison; the keys of a record are in at most two adjacent files.
-"""
+"""Older files mapped during a comparison; a record has keys in at most two adjacent files."""
 
 StoreTimeOf = Callable[[int], int | None]
 """Maps the physical offset of a record to its store time in ms; None if the record has expired."""

@@ -31,8 +31,7 @@ class Units(NamedTuple):
     length: QueueOffset
     """Queue offset behind the last unit ever written, as ``QueueFiles.count`` returns it."""
     last_end: int
-    """Physical end of the last unit's record, higher than those of all others; 0 if there is none.
-    """
+    """Physical end of the last unit's record, the highest of all; 0 if there is none."""
     leading: Leading
     """Result of ``leading_units``, whatever the ends of their records."""
     is_empty_behind: bool

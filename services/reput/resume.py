@@ -63,8 +63,7 @@ class Bounds(NamedTuple):
     """Bounds for counting and cutting, before anything was read."""
 
     durable: int
-    """To compare the totals, count units and entries of records that end at or below this offset.
-    """
+    """Units and entries of records that end at or below are counted, to compare the totals."""
     keep: int
     """Units and entries of records that end above this offset are removed."""
     never_ran: bool

@@ -27,7 +27,7 @@ def ack(
 
 
 def a_run() -> tuple[Ledger, FinalLog]:
-    """Two producers, each with a queue of its own and three messages, all acked and seen."""
+    """Two producers with one queue and three messages each, all acked and consumed."""
     ledger, log = Ledger(), FinalLog(reigns=[Reign(1, 0), Reign(3, 4 * SIZE)])
     for number in range(3):
         for producer in range(2):

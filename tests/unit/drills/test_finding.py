@@ -75,6 +75,7 @@ def test_a_stranger_whom_somebody_wrote_into_the_lease_is_no_master() -> None:
 def test_a_slave_that_may_be_switched_to_has_no_reason_beside_it(
     slave: dict[str, object], may: bool
 ) -> None:
-    # The set alone says that a node copies: its reput may not run yet, and a switch is refused.
+    # The in-sync set only means that a node replicates. Its reput may not run yet; then a
+    # switchover is refused.
     nodes = [{"node": "n0", "state": "master", "in_sync": True}, {"node": "n1", **slave}]
     assert NodeStatus(1.0, "n0", {"nodes": nodes}).may_switch("n0") is may

@@ -1,4 +1,4 @@
-"""How long service may be away: a drill's own limit, and what the machine itself makes longer."""
+"""Allowed interruptions: the limit of a drill, extended by the slowness of the machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pace(work: float = 1.0, by_clock: float = 100.0) -> Pace:
 
 
 def held_back(found: Pace, begin: float, seconds: float) -> Pace:
-    """A process of a node waits for a processor for so long, from begin on."""
+    """Add a run queue wait of so many seconds to a process, from begin on."""
     before = found._delays_ns.get(7, 0)
     found.note_delays(begin, {"n0": {7: before}})
     found.note_delays(begin + seconds, {"n0": {7: before + int(seconds * 1e9)}})
@@ -62,12 +62,12 @@ def judged(limit_s: float, on: Any, by: Pace) -> Result:
     [
         (2.0, 1.9, 1.0, 0.0, ""),
         (2.0, 2.1, 1.0, 0.0, "of 2.10 s without an ack"),
-        # Drills failed on a loaded machine by limits measured on a quiet one.
+        # Without this rule, drills failed on a loaded machine with limits measured on a quiet one.
         (2.0, 6.9, 1.0, 5.0, ""),
         (2.0, 7.1, 1.0, 5.0, "held the drill back for 5.00 s; allowed beside that are 2.00 s"),
         (2.0, 3.9, 3.0, 0.0, ""),
         (2.0, 4.1, 3.0, 0.0, "allowed beside that are 4.00 s"),
-        # Of six seconds three are a lease that runs out: as long on a slow machine as on any.
+        # Three of the six seconds are the wait for a lease, which a slow machine does not extend.
         (6.0, 8.9, 3.0, 0.0, ""),
         (6.0, 9.1, 3.0, 0.0, "allowed beside that are 9.00 s"),
     ],
@@ -87,8 +87,8 @@ def test_a_limit_is_relative_to_what_the_machine_makes_longer(
 def test_a_delay_of_four_seconds_is_seen_on_a_machine_of_any_load(
     limit_s: float, work_s: float
 ) -> None:
-    # A factor by the clock made 25 s of a limit of three on a machine sixteen times slower, and a
-    # planted delay of four seconds passed.
+    # With the wall time factor alone, a limit of three seconds became 25 s on a machine that was
+    # sixteen times slower, and an injected delay of four seconds passed.
     for held_s in (0.0, 2.0, 20.0):
         by = held_back(pace(), FAULT_AT, held_s)
         assert judged(limit_s, away(work_s + held_s + 4.0), by).failure
@@ -97,8 +97,8 @@ def test_a_delay_of_four_seconds_is_seen_on_a_machine_of_any_load(
 
 
 def test_no_more_is_excused_than_the_machine_was_slower() -> None:
-    # Some process of a group is always ready on a machine with load: a hung failover of a minute
-    # must not pass for that.
+    # On a loaded machine, some process of a group is always runnable. This must not excuse a
+    # failover that takes a minute.
     by = held_back(pace(by_clock=5.0), FAULT_AT, 60.0)
     assert not judged(2.0, away(5.9), by).failure
     assert "held the drill back for 4.00 s" in judged(2.0, away(6.1), by).failure
@@ -114,8 +114,9 @@ def test_each_gap_is_judged_by_what_held_it_back() -> None:
 
 
 def test_a_node_that_starts_again_does_not_excuse_the_one_that_is_master() -> None:
-    # 1. All processes of the master were killed, and another node waited four seconds for nothing;
-    # 2. meanwhile those that had been killed started again, always ready to run; 3. it passed.
+    # 1. All processes of the master were killed, and another node waited four seconds without
+    # reason. 2. Meanwhile the killed processes restarted and were always runnable. 3. The drill
+    # passed.
     by = pace()
     by.note_delays(FAULT_AT, {"n0": {1: 0}, "n1": {2: 0}})
     by.note_delays(106.0, {"n0": {1: 6_000_000_000}, "n1": {2: 1_000_000_000}})
@@ -128,8 +129,8 @@ def test_a_node_that_starts_again_does_not_excuse_the_one_that_is_master() -> No
 
 
 def test_a_switch_is_held_back_by_processes_of_both_nodes() -> None:
-    # A switch of 1.5 s under load failed: the new master had waited for a processor for 0.5 s, and
-    # the old one, which is neither killed nor started again, for as long before.
+    # A switchover of 1.5 s under load failed. The new master had waited in the run queue for 0.5 s.
+    # The old one, which is neither killed nor restarted, had waited equally long before.
     by = pace()
     for at, delays_ns in (
         (FAULT_AT - 20, (0, 0)),
@@ -162,8 +163,8 @@ def test_only_work_takes_longer_on_a_slow_machine() -> None:
 
 
 def test_slowness_is_the_mean_of_what_was_measured_during_the_drill() -> None:
-    # It was measured before and after: what came in between failed the drill, and what came just
-    # before or after excused it.
+    # Slowness was once measured only before and after a drill. Load during it made the drill fail,
+    # and load just before or after excused it.
     found = Pace()
     for at, times in ((10.0, 40.0), (20.0, 2.0), (21.0, 6.0), (22.0, 4.0)):
         found.note(at, 2 * times * QUIET_S, times * QUIET_S)
@@ -188,7 +189,7 @@ def test_of_processes_that_wait_at_the_same_time_the_longest_wait_counts() -> No
     for at, delays in (
         (10.0, {1: 500, 2: 0}),
         (12.0, {1: 1_000_000_500, 2: 1_500_000_000}),
-        (13.0, {2: 1_500_000_000, 3: 250_000_000}),  # 1 has ended, 3 is new
+        (13.0, {2: 1_500_000_000, 3: 250_000_000}),  # process 1 has ended, 3 is new
         (14.0, {2: 1_500_000_000, 3: 250_000_000}),
     ):
         found.note_delays(at, {"n0": delays})

@@ -1,4 +1,4 @@
-"""The API server of tests keeps the rules of a real one, and breaks them when told to."""
+"""The API server for tests follows the rules of a real one, and injects the requested faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def objects() -> LeaseObjects:
 
 def test_a_write_needs_the_version_that_it_replaces(objects: LeaseObjects) -> None:
     first = objects.post("n", lease(holder="a")).body
-    # Seconds: after less, whoever looks from a busy machine finds it applied already.
+    # The delay is seconds long, because a busy test process could otherwise read after the write
+    # was applied.
     changed = {**first, "spec": {"holder": "b"}}
     second = objects.put("n", "l", changed)
     assert second.status == 200
@@ -64,7 +65,8 @@ def test_only_one_makes_the_object(objects: LeaseObjects) -> None:
     again = objects.post("n", lease(holder="b"))
     assert (again.status, again.body["reason"]) == (409, "AlreadyExists")
     assert objects.post("n", {"metadata": {}}).status == 422
-    assert objects.post("m", made.body).status == 500  # a version on what is to be made
+    # an object to be created must not have a version
+    assert objects.post("m", made.body).status == 500
     assert objects.get("m", "l").body["reason"] == "NotFound"
 
 
@@ -114,7 +116,7 @@ async def ask(
     within_s: float = 20.0,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """Status 0: no answer within that time."""
+    """Send a request; status 0 means that there was no response within that time."""
     timeout = aiohttp.ClientTimeout(total=within_s)
     try:
         async with (
@@ -146,7 +148,8 @@ async def test_faults_are_told_and_taken_back_while_it_runs(api: LeaseApi) -> No
 async def test_a_late_write_is_applied_after_its_sender_gave_up(api: LeaseApi) -> None:
     _, first = await ask(api, "POST", LEASES, lease(holder="a"))
     api.faults = Faults(apply_late_ms=3000)
-    # Seconds: after less, whoever looks from a busy machine finds it applied already.
+    # The delay is seconds long, because a busy test process could otherwise read after the write
+    # was applied.
     changed = {**first, "spec": {"holder": "b"}}
     assert (await ask(api, "PUT", f"{LEASES}/l", changed, within_s=0.2))[0] == 0
     assert (await ask(api, "GET", f"{LEASES}/l"))[1] == first

@@ -12,7 +12,8 @@ import drills.__main__
 from drills.namespaces import Loopback
 
 
-# In a checkout the default was the package of the drills itself: stores, and the report, in it.
+# In a checkout the default was once the package of the drills itself, so stores and the report were
+# written into it.
 def test_the_report_goes_to_a_directory_that_is_no_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,4 +1,4 @@
-"""In processes of their own: who makes namespaces lives in them from then on."""
+"""Tests in separate processes, because a process stays in the namespaces that it creates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from drills.namespaces import Loopback, NoNamespaces
 
-# Packets over a cut link vanish, so that a second shows it as well as a minute does.
+# Packets over a cut link are dropped silently, so a timeout of one second is sufficient.
 PROGRAM = """
 import socket, subprocess, sys, threading
 from drills.namespaces import CLIENTS, Namespaces, NoNamespaces

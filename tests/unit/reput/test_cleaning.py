@@ -1,7 +1,7 @@
-"""Queues and index follow the log's start, and no kill or power cut on the way has them made again.
+"""Removal of expired queue and index files; no kill or power cut during it causes a rebuild.
 
-A store of several log, queue and index files on a simulated disk; the broker's part, MIN and the
-log file's name, is played here.
+The tests use a store with several log, queue and index files on a simulated disk, and do the
+broker's part: they publish MIN and remove the log file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNITS_PER_FILE = CONFIG.consume_queue_file_size // 20
 
 
 class Filled:
-    """A store that is dispatched and synced, and the dispatcher that did it."""
+    """A store that is dispatched and synced, with its dispatcher."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -51,7 +51,7 @@ class Filled:
         self.small.positions.sync()  # the kernel writes it back within half a minute
 
     def shorten(self, files: int) -> int:
-        """What the broker does: publish the new start, durably, then remove the names."""
+        """Do the broker's part: publish the new min offset durably, then remove the log files."""
         log_min = files * FILE_SIZE
         self.small.positions.publish(Slot.MIN, log_min)
         self.small.positions.sync()
@@ -88,7 +88,9 @@ def queue_starts(disk: SimDisk, topic: str, queue: int) -> list[int]:
 
 
 def check_answers(disk: SimDisk, positions: Positions, filled: Filled, log_min: int) -> None:
-    """Every unit and every key of a record that the log still has is there; minima are right."""
+    """Check that every unit and key of the remaining records exists and that the min offsets are
+    right.
+    """
     store = StoreDir(disk, ROOT, CONFIG)
     log = CommitLogReader(store, positions)
     end = positions.get(Slot.DISPATCHED)
@@ -135,7 +137,7 @@ def test_leading_files_of_expired_records_go_and_the_last_of_a_queue_stays() -> 
 
 
 def test_it_is_said_when_the_logs_own_files_are_let_go_of() -> None:
-    """A file that is mapped keeps its blocks: on a full disk the broker waits for this."""
+    """A mapped file keeps its disk blocks, so on a full disk the broker waits for its release."""
     disk = SimDisk(6)
     filled = Filled(disk)
     get = filled.small.positions.get
@@ -173,8 +175,11 @@ def test_dispatch_goes_on_behind_a_cleaning_and_totals_are_right_again() -> None
 
 
 def test_a_sync_begun_before_a_cleaning_does_not_hide_it() -> None:
-    """1. A sync takes the totals; 2. files go; 3. the sync publishes the totals of before; 4. the
-    process is killed: the next start must still know that files were to go."""
+    """A file removed during a sync must still be announced after the sync.
+
+    1. A sync reads the totals. 2. Files are removed. 3. The sync publishes the old totals. 4. The
+       process is killed: the next start must still know that files may have been removed.
+    """
     disk = SimDisk(3)
     filled = Filled(disk)
     filled.small.put("orders", 0, body=b"one more", keys="more")
@@ -190,7 +195,7 @@ def test_a_sync_begun_before_a_cleaning_does_not_hide_it() -> None:
     assert again.decision is not None
     assert again.decision.queue_mode is QueueMode.CONTINUE
     assert again.decision.index_mode is IndexMode.CONTINUE
-    # And a kill once more, before that one has published anything.
+    # Kill the process again before the second one has published anything.
     clean_all(again)
     once_more = dispatcher_of(disk, filled.small.positions)
     assert once_more.decision is not None
@@ -199,8 +204,11 @@ def test_a_sync_begun_before_a_cleaning_does_not_hide_it() -> None:
 
 
 def test_a_queue_keeps_a_file_until_units_behind_it_are_on_disk() -> None:
-    """1. A queue's first file expires, all units behind it are not synced; 2. it goes; 3. the next
-    start counts what is on disk, finds the queue empty and makes everything again."""
+    """A queue's first file must not be removed while all units behind it are unsynced.
+
+    1. The first file expires. 2. It is removed. 3. The next start counts the durable units, finds
+       the queue empty and rebuilds everything.
+    """
     disk = SimDisk(4)
     small = SmallStore(ROOT, disk=disk)
     for _ in range(UNITS_PER_FILE):
@@ -231,7 +239,7 @@ def test_a_queue_keeps_a_file_until_units_behind_it_are_on_disk() -> None:
 
 
 def crashes() -> list[int]:
-    """Every operation of a cleaning and the sync behind it, by its distance from the beginning."""
+    """Return the number of each disk operation of a removal and the following sync."""
     disk = SimDisk(5)
     filled = Filled(disk)
     filled.shorten(5)
@@ -280,7 +288,7 @@ def test_killed_at_any_operation_nothing_is_made_again(after: int, power: str) -
 
 
 class Node:
-    """The same store over many starts: what it was sent, and what of it is promised."""
+    """One store over many starts: the messages sent to it, and those that must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -295,17 +303,17 @@ class Node:
         self.dispatcher = dispatcher_of(self.disk, self.small.positions)
 
     def forget_unanswered(self) -> None:
-        """Messages whose send was interrupted: those that are there count, the others do not."""
+        """Account for messages of an interrupted send: only those that are stored count."""
         next_offsets = self.small.recovered.next_queue_offsets
         for key, number in next_offsets.items():
             units = self.units.setdefault(key, [])
             del units[number:]
-            if len(units) < number:  # stored, and interrupted before it was told
+            if len(units) < number:  # stored, but interrupted before its ack
                 assert len(units) == number - 1
                 units.append(self.unit_of_last())
 
     def unit_of_last(self) -> Unit:
-        """Of the record at the end of the log."""
+        """Return the unit of the record at the end of the log."""
         log = CommitLogReader(self.small.store, self.small.positions)
         at, last = log.min_offset, None
         while at < self.small.end:
@@ -328,7 +336,7 @@ class Node:
             self.sent += 1
 
     def shorten(self) -> None:
-        """As retention does: never the last file, nothing above the durable mark."""
+        """Remove log files like retention: never the last one, nothing above the durable mark."""
         durable = self.small.positions.get(Slot.DISPATCHED_DURABLE)
         last = self.small.end - self.small.end % FILE_SIZE
         new_min = min(durable - durable % FILE_SIZE, last)
@@ -357,7 +365,7 @@ class Node:
                     self.dispatcher.clean()
 
     def check(self) -> None:
-        """All that the log still has is found; numbers go on where they were."""
+        """Check that all remaining records are found and that numbering continues."""
         dispatch_all(self.dispatcher)
         self.dispatcher.sync()
         clean_all(self.dispatcher)
@@ -381,7 +389,7 @@ def test_over_many_starts_nothing_that_the_log_has_is_missed(seed: int) -> None:
         with contextlib.suppress(SimCrash):
             node.work()
         get = node.small.positions.get
-        # This boot's id stays the same here, so nothing unflushed may be lost to the cut.
+        # The boot id does not change here, so a power cut must not lose unflushed data.
         cut = node.random.random() < 0.4 and get(Slot.WRITTEN) == get(Slot.FLUSHED)
         if cut:
             node.disk = node.disk.power_cut(node.random)

@@ -1,4 +1,4 @@
-"""Dispatch of a sound log: what gets a unit, how far it goes, when it is durable, its steps."""
+"""Dispatch of a valid log: which records get a unit, progress, durability and step sizes."""
 
 from __future__ import annotations
 
@@ -180,17 +180,17 @@ def test_a_step_does_not_grow_beyond_what_its_plan_may_take_in_memory(
 
 
 class TickingClock:
-    """Every look at ``monotonic`` is a second after the one before."""
+    """A clock that advances by a second at each call of ``monotonic``."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.reads = 0
 
     def wall_ms(self) -> int:
         return FIRST_MS
 
     def monotonic(self) -> float:
-        self.looks += 1
-        return float(self.looks)
+        self.reads += 1
+        return float(self.reads)
 
     def boot_ms(self) -> int:
         return 0
@@ -209,10 +209,10 @@ def test_a_step_says_what_queues_and_index_took_and_how_old_its_first_record_is(
     small.flush()
     dispatcher, clock = ticking(small)
     assert dispatcher.took is None
-    looks = clock.looks
+    reads = clock.reads
     dispatcher.step()
     assert dispatcher.took == Took(queues_s=1.0, index_s=1.0, oldest_ms=FIRST_MS + 1)
-    assert clock.looks == looks + 3  # of a step, not of each of its records
+    assert clock.reads == reads + 3  # per step, not per record
 
 
 def test_a_step_without_keys_takes_no_time_for_the_index(small: SmallStore) -> None:

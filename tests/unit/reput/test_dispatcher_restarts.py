@@ -1,4 +1,4 @@
-"""Dispatch that starts again: when killed, over lost or damaged files, after a failed sync."""
+"""Restarts of dispatch: after a kill, with lost or damaged files, after a failed sync."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_a_restart_with_nothing_to_do_does_nothing(small: SmallStore) -> None:
 
 
 def test_a_pass_that_ends_within_a_filler_ends_behind_it(small: SmallStore) -> None:
-    # Reput of a slave that was being copied anew never went on: what is confirmed there may end
-    # within the filler of a file, of which the rest has yet to come.
+    # The reput of a slave that was being resynced once stopped permanently: the confirm offset may
+    # be within the filler of a file whose rest has not been received yet.
     expected, index = synced_store(small)
     shutil.rmtree(small.store.consume_queues_dir / "orders")
     end = small.positions.get(Slot.FLUSHED)
@@ -151,7 +151,7 @@ def test_a_missing_index_file_is_made_again_while_queues_stay_readable(small: Sm
 def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on(
     small: SmallStore, power_cut: bool
 ) -> None:
-    """It said for ever that the log was damaged there."""
+    """Dispatch once reported permanently that the log was damaged there."""
     fill(small, 40)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
@@ -192,7 +192,7 @@ def test_after_a_power_cut_what_was_not_synced_is_cut_and_made_again(small: Smal
     dispatch_all(dispatcher)
     expected, index = queue_files(small), index_files(small)
     dispatcher.close()
-    # As far as this can be shown without a simulated disk: another boot, another recovery.
+    # This approximates a power cut without a simulated disk: another boot, another recovery.
     small.positions.publish(Slot.BOOT_ID_LOW, 77)
     small.positions.publish(Slot.GENERATION, small.positions.get(Slot.GENERATION) + 1)
     again = dispatcher_of(small, (BOOT[0], 77))
@@ -286,15 +286,19 @@ def test_after_a_failed_sync_the_next_start_believes_the_disk_only(
 
 @pytest.mark.parametrize(
     ("synced_before", "killed_at_once"),
-    # Not so if it was never synced and killed at once: it is believed as RocketMQ believes it.
+    # If the queues were never synced and the process is killed at once, they are trusted like those
+    # of RocketMQ.
     [(False, False), (True, False), (True, True)],
 )
 def test_all_files_of_a_failed_sync_tell_the_truth_at_the_next(
     synced_before: bool, killed_at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. The sync of several files fails, and the kernel calls their pages clean; 2. only the first
-    of them was written over itself, or the process was killed before; 3. the next start found equal
-    units and left them alone; 4. its sync succeeded, and was believed; 5. power cut."""
+    """All files of a failed sync must be written again by the next sync.
+
+    1. The sync of several files fails, and the kernel marks their pages clean. 2. Only the first
+       file was rewritten, or the process was killed before. 3. The next start found equal units and
+       did not write them. 4. Its sync succeeded and was trusted. 5. A power cut lost the units.
+    """
     disk = SimDisk(3)
     disk.write_back_chance = 0
     small = SmallStore(Path("/store"), replace(CONFIG, index_enabled=False), disk=disk)

@@ -1,4 +1,4 @@
-"""Dispatch stops and says where at what cannot be dispatched; what it can make good, it does."""
+"""Dispatch stops with a location at what it cannot dispatch, and repairs what it can."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_units_that_went_missing_unseen_are_found_by_the_next_record_and_made_ag
     fill(small, 30)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
-    # Inside the process: as if a queue had lost its end since the totals were counted.
+    # Simulate a queue that has lost its end since the totals were counted.
     queue = dispatcher._queues._queues["orders", 0]
     queue.next -= 2
     published = small.positions.get(Slot.DISPATCHED)
@@ -102,8 +102,8 @@ def test_units_that_went_missing_unseen_are_found_by_the_next_record_and_made_ag
 
 
 def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore) -> None:
-    # The stranger was named, and a second later its directory could not be synced either: that
-    # ended the process as if the disk had failed, again and again.
+    # The foreign file was reported, but a second later its directory could not be synced. This
+    # ended the process repeatedly, as if the disk had failed.
     fill(small, 20)
     topic, queue, *_ = small.units[0]
     directory = small.store.consume_queue_dir(topic, queue)
@@ -123,8 +123,11 @@ def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore
 def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
     small: SmallStore,
 ) -> None:
-    """RocketMQ takes our CRC property for a user's and copies it when it delivers a delayed message
-    or sends one back: the copy then carries the CRC of another record."""
+    """RocketMQ treats the CRC property as a user property.
+
+    It copies the property when it delivers a delayed message or sends a message back, so the copy
+    has the CRC of another record.
+    """
     dispatcher = dispatcher_of(small)
     fill(small, 12)
     copied = small.units[5][3]

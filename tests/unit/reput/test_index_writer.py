@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class StandingClock:
-    """A wall clock that stands still, or is set back."""
+    """A wall clock that stands still or is set back."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -44,7 +44,7 @@ def disk() -> SimDisk:
 
 
 def rows(first: int, count: int, *, keys: int = 1) -> list[Row]:
-    """``keys`` rows for each of count records, from record number first on."""
+    """Return ``keys`` rows for each of count records, from record number first on."""
     return [
         (17 * number + key, number * 100, NOW_MS + number * 1500)
         for number in range(first, first + count)
@@ -96,7 +96,7 @@ def found(disk: SimDisk, key_hash: int) -> list[int]:
 
 
 def put_by_the_format(some: list[Row]) -> list[bytes]:
-    """The files that the rules of the format give, one put after another."""
+    """Return the files according to the format, with rows put individually."""
     made: list[bytearray] = []
     before = None
     for row in some:
@@ -199,7 +199,7 @@ def test_after_a_power_cut_files_that_could_take_entries_are_made_again(disk: Si
     put_all(writer_on(disk), some)
     before = content(disk)
     writer, begin = resumed(disk, IndexMode.REOPEN, start=900, keep=900)
-    # The second file is full, and its last record lies below the mark; the third was open.
+    # The second file is full and its last record is below the mark; the third was open.
     assert content(disk) == before[:2]
     assert begin == 700
     put_all(writer, [row for row in some if row[1] >= begin])
@@ -312,7 +312,7 @@ def test_a_record_with_more_keys_than_a_file_takes_is_compared_over_all_of_them(
 
 @pytest.mark.parametrize("mode", [IndexMode.CONTINUE, IndexMode.COMPARE])
 def test_entries_that_no_chain_reaches_are_made_again(disk: SimDisk, mode: IndexMode) -> None:
-    """A comparison goes along the entries: that chains lead to them is looked at before."""
+    """A comparison reads the entries in order, so the hash chains to them are checked before."""
     some = rows(1, 12, keys=2)
     put_all(writer_on(disk), some)
     before = content(disk)

@@ -1,4 +1,4 @@
-"""A start of a store of many queues opens each of them once; nothing is believed for it."""
+"""The start of a store with many queues opens each file once, without trusting unread units."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def disk_of(small: SmallStore) -> SimDisk:
 
 
 def opened(small: SmallStore) -> list[str]:
-    """Queue files that were opened since the trace began, one entry for each time."""
+    """Return the queue files opened since the trace began, one entry per open."""
     lines = [line.split(" ", 2) for line in disk_of(small).trace or ()]
     return [path for _, what, path in lines if what == "open" and "/consumequeue/" in path]
 
@@ -70,7 +70,7 @@ def test_a_resume_opens_each_queue_once(small: SmallStore) -> None:
     dispatcher.close()
 
 
-# -- what one look tells is what several looks told ------------------------------------------------
+# -- results of one survey equal those of repeated reads ------------------------------------------
 
 KEY = ("orders", 0)
 ROW = [Unit(number * 100, 100, 7) for number in range(8)]
@@ -80,7 +80,7 @@ DIRECTORY = Path("/store/consumequeue/orders/0")
 
 
 def queue_of(units: list[Unit]) -> Found:
-    """A queue of one file of ten units, looked at."""
+    """Return the survey of a queue with one file of ten units."""
     disk = SimDisk(1)
     disk.make_directory(DIRECTORY)
     file = disk.create(DIRECTORY / f"{0:020d}", 200, reserve=True)
@@ -102,19 +102,19 @@ def queue_of(units: list[Unit]) -> Found:
         [Unit(0, 0, 0), *ROW[1:]],
     ],
 )
-def test_what_one_look_tells_is_what_the_files_say(units: list[Unit]) -> None:
+def test_a_survey_gives_the_same_results_as_the_files(units: list[Unit]) -> None:
     found = queue_of(units)
-    asked_each_time = found._replace(units=None)
+    unread = found._replace(units=None)
     for end in range(0, 1100, 50):
-        with found.files() as told, asked_each_time.files() as asked:
-            assert told.count(end) == asked.count(end)
-            assert told.unit(2) == asked.unit(2)
-        assert leading_units(found, end) == leading_units(asked_each_time, end)
+        with found.files() as surveyed, unread.files() as read:
+            assert surveyed.count(end) == read.count(end)
+            assert surveyed.unit(2) == read.unit(2)
+        assert leading_units(found, end) == leading_units(unread, end)
     for next_offset in range(11):
-        told_once, asked_again = queue_of(units), queue_of(units)._replace(units=None)
-        cleared = zero_behind(told_once, next_offset, thorough=True)
-        assert cleared == zero_behind(asked_again, next_offset, thorough=True)
-        assert content_of(told_once) == content_of(asked_again)
+        surveyed_once, read_again = queue_of(units), queue_of(units)._replace(units=None)
+        cleared = zero_behind(surveyed_once, next_offset, thorough=True)
+        assert cleared == zero_behind(read_again, next_offset, thorough=True)
+        assert content_of(surveyed_once) == content_of(read_again)
 
 
 def content_of(found: Found) -> list[tuple[Path, bytes]]:

@@ -4,8 +4,10 @@ from services.reput.pace import INTERVAL_S, MANY_PER_S, Pace
 
 
 def rests(per_s: float, *, batch: int = 1, seconds: float = 0.5) -> list[float]:
-    """The pauses after steps that each take what came since the one before, with records coming in
-    batches at an even rate."""
+    """Return the pauses after steps, with records that arrive in batches at a constant rate.
+
+    Each step takes the records that arrived since the previous one.
+    """
     pace, now, found = Pace(), 100.0, []
     gap, next_at = batch / per_s, 100.0
     while now < 100.0 + seconds:
@@ -41,7 +43,7 @@ def test_batches_that_come_seldom_are_taken_as_they_come() -> None:
     pace = Pace()
     for number in range(100):
         now = 5.0 + number * 0.1
-        # What is left of the pause when the next batch comes, whatever the rate was.
+        # The rest of the pause when the next batch arrives, whatever the rate was.
         assert pace.rest_s(now) == 0.0
         pace.stepped(now, 1000)
 

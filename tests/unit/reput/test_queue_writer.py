@@ -262,8 +262,10 @@ def test_an_adopted_queue_is_believed_up_to_its_last_unit_with_a_record_of_its_o
 
 
 def test_an_adopted_queue_whose_topic_was_made_anew_keeps_its_newer_units(disk: SimDisk) -> None:
-    """RocketMQ numbers a topic that was deleted and made again from 0: the log then holds queue
-    offset 0 twice, and the queue points to the later one."""
+    """RocketMQ numbers a topic that was deleted and recreated from 0 again.
+
+    The log then has queue offset 0 twice, and the queue points to the later record.
+    """
     newer = QueueRun("orders", 0, QueueOffset(0), unit(0, at=5000), PhysicalOffset(5000))
     writer_on(disk).append(newer)
     writer = writer_on(disk)

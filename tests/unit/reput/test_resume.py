@@ -1,4 +1,4 @@
-"""Where dispatch resumes, over every combination of what may be known."""
+"""The resume decision for every combination of inputs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_rebuild_that_was_interrupted_is_a_rebuild_again(generation: bool) -> 
 
 
 def test_whatever_is_known_nothing_is_shown_that_could_be_missing() -> None:
-    """Over the product of all inputs: the invariants of a decision."""
+    """Check the invariants of a decision over the product of all inputs."""
     for log_min, log_end, dispatched, durable, generation, boot, sound, units, whole in product(
         (0, 300, 700),
         (700, 1000),

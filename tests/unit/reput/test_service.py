@@ -1,4 +1,4 @@
-"""Reput in this process, with a test in the broker's place: its probes, its patience, its end."""
+"""The reput service in this process, with the test in the role of the broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def config(tmp_path: Path, run_dir: Path) -> ReputConfig:
 
 @pytest.fixture
 def own_logs() -> Iterator[None]:
-    """Give the test's logging back after a command has configured it for itself."""
+    """Restore the test's logging after a command has configured its own."""
     root, hook = logging.getLogger(), sys.excepthook
     handlers, level = list(root.handlers), root.level
     yield
@@ -82,7 +82,7 @@ def own_logs() -> Iterator[None]:
 
 
 def recovered(small: SmallStore) -> SmallStore:
-    """The store as the recovery of a broker that is up leaves it."""
+    """Publish the state of a store that a running broker has recovered."""
     small.positions.publish(Slot.BROKER_PID, BROKER)
     small.positions.publish(Slot.BROKER_HEARTBEAT_MS, SystemClock().boot_ms() + HOUR_MS)
     small.positions.publish(Slot.RECOVERED_BY, BROKER)
@@ -99,7 +99,7 @@ def small(config: ReputConfig) -> Iterator[SmallStore]:
 
 
 class Running:
-    """A reput that runs in this loop."""
+    """A reput that runs in this event loop."""
 
     def __init__(self, config: ReputConfig) -> None:
         self.stop = asyncio.Event()
@@ -117,7 +117,7 @@ class Running:
                 return 0, {}
 
     async def wait_for(self, is_true: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Wait until /ready's body is as wanted."""
+        """Wait until the body of /ready fulfils the condition."""
         body: dict[str, Any] = {}
         async with asyncio.timeout(20):
             while not self.task.done():
@@ -184,8 +184,10 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
 async def test_what_an_earlier_start_published_is_no_recovery(
     config: ReputConfig, small: SmallStore, stale: str
 ) -> None:
-    """An old copy of the page says that its log was recovered in this boot of the machine: reput
-    resumed by it, and zeroed the units that prove what was flushed since."""
+    """An old copy of the page claims that the log was recovered in this boot.
+
+    Reput once resumed with it and zeroed the units that prove what was flushed since.
+    """
     small.put()
     small.flush()
     match stale:
@@ -343,7 +345,7 @@ async def test_a_store_that_is_to_be_emptied_is_left_even_while_its_disk_is_full
     small.positions.publish(Slot.HA_BOOT_ID_LOW, boot_id().low)
     async with running(grouped) as reput:
         await reput.wait_reason("disk-full")
-        # ha waits for this process to leave before it empties the store, and makes room.
+        # ha waits until this process has ended before it empties the store.
         small.positions.publish(Slot.ROLE, NodeRole.RESYNC)
         await asyncio.wait({reput.task}, timeout=20)
         with pytest.raises(RestartNeeded):
@@ -372,8 +374,8 @@ async def test_a_failed_sync_ends_the_process_and_the_next_start_trusts_the_disk
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
 
 
-# Reading the log takes no descriptor, and a sync takes one per file: at the limit of the process
-# the first sync ended it, and so did that of its next start.
+# Reading the log needs no file descriptor, but a sync needs one per file. At the process limit, the
+# first sync ended the process, and so did that of its next start.
 async def test_a_sync_for_which_there_is_no_descriptor_is_made_later(
     config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,7 +420,7 @@ async def test_a_replaced_checkpoint_ends_the_process(
 async def test_a_queue_file_that_is_taken_away_ends_it_and_the_next_start_makes_it_again(
     config: ReputConfig, small: SmallStore, how: str
 ) -> None:
-    """Pulls said that there was no message in the queue, and the node was ready throughout."""
+    """Pulls once returned an empty queue, while the node was ready."""
     units = [small.put("orders", 0) for _ in range(5)]
     small.flush()
     path = small.queue_file("orders", 0, 0)
@@ -444,13 +446,13 @@ async def test_a_queue_file_that_is_taken_away_ends_it_and_the_next_start_makes_
 async def test_an_index_file_that_is_taken_away_ends_it_and_the_next_start_makes_it_again(
     config: ReputConfig, small: SmallStore, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Look-ups by key found nothing, and the node was ready throughout."""
-    looks: list[Path | None] = []
+    """Lookups by key once found nothing, while the node was ready."""
+    checks: list[Path | None] = []
     real = IndexWriter.lost_file
 
     def counted(self: IndexWriter) -> Path | None:
-        looks.append(real(self))
-        return looks[-1]
+        checks.append(real(self))
+        return checks[-1]
 
     monkeypatch.setattr(IndexWriter, "lost_file", counted)
     small.put(keys="order-1")
@@ -461,8 +463,8 @@ async def test_an_index_file_that_is_taken_away_ends_it_and_the_next_start_makes
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
         (path,) = directory.iterdir()
         content = path.read_bytes()
-        count = len(looks)
-        await until(lambda: len(looks) > count)
+        count = len(checks)
+        await until(lambda: len(checks) > count)
         if how == "cut":
             os.truncate(path, 4096)
         else:
@@ -496,9 +498,10 @@ async def test_another_recovery_is_noticed_while_it_runs(
 async def test_a_comparison_of_a_unit_begins_anew_once_the_log_was_recovered(
     config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it reads may lie behind the new end: a damaged unit would pass for a sound one.
+    """Check that a comparison starts again after the log was recovered.
 
-    In the middle of a comparison the log is recovered anew, and dispatch has to resume.
+    Its read offset may be behind the new end, and a damaged unit would count as valid. Here the log
+    is recovered during a comparison, and dispatch has to resume.
     """
     for _ in range(3):
         small.put("orders", 0)
@@ -536,7 +539,7 @@ async def test_a_comparison_of_a_unit_begins_anew_once_the_log_was_recovered(
 async def test_a_unit_that_cannot_be_replaced_is_a_reason_until_it_is(
     config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers of it were asked to try again, and nothing said why it did not help."""
+    """Readers were once asked to try again, without a reported reason for the failures."""
     small.put("orders", 0)
     small.flush()
     get, publish = small.positions.get, small.positions.publish

@@ -1,4 +1,4 @@
-"""One sync of what was touched: one by one or as a whole, nothing is left out or hidden."""
+"""A sync of touched files, individually or as a whole: it covers all and hides no error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORE = Path("/store")
 
 
 def touched(disk: SimDisk, names: list[str]) -> tuple[frozenset[Path], frozenset[Path]]:
-    """New files with a byte in each, and their directories."""
+    """Create files with one byte each; return them and their directories."""
     files = [STORE / name for name in names]
     for path in files:
         disk.make_directory(path.parent)
@@ -73,8 +73,8 @@ def test_one_by_one_every_file_that_fails_is_named(disk: SimDisk) -> None:
     assert disk.durable_bytes(STORE / "a/2")[:1] == b"x"
 
 
-# The error of the open came first, and the next sync of a/1 found its pages clean: the mark moved
-# over units that the disk never got.
+# The error of the open was once raised first, and the next sync of a/1 found its pages clean: the
+# mark moved over units that were never on disk.
 @pytest.mark.parametrize("error", [OutOfResources("none left"), ReadFailed("no"), OSError(5, "no")])
 @pytest.mark.parametrize("unopened", ["a/2", "b/1"])
 def test_a_file_that_cannot_be_opened_hides_no_failed_sync(
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_opened_hides_no_failed_sync(
     with pytest.raises(FlushFailed, match="1 others failed as well") as caught:
         job_of(disk, files, directories, None).run()
     assert caught.value.paths == sorted(failing)
-    # Without a failed sync the error of the open is what counts, after all others were tried.
+    # Without a failed sync, the error of the open is raised after all other files were tried.
     other, directories = touched(disk, ["d/1", "e/1"])
     with pytest.raises(type(error)) as why:
         job_of(disk, other | {STORE / unopened}, directories, None).run()
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_opened_hides_no_failed_sync(
 
 def test_what_lies_on_another_file_system_is_synced_by_itself(disk: SimDisk) -> None:
     class Other:
-        """A file system that holds one directory; its sync does nothing here."""
+        """A file system that contains one directory, with a sync without effect."""
 
         files_min = 1
         runs = 0

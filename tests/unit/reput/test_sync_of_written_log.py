@@ -1,4 +1,4 @@
-"""With visible_after="written" dispatch is ahead of the flush; its durable mark must not be."""
+"""With visible_after="written", dispatch is ahead of the flush, but its durable mark is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOOT = (1, 1)
 
 
 class Written:
-    """A log of three files, dispatched and not flushed."""
+    """A log of three files that is dispatched but not flushed."""
 
     def __init__(self) -> None:
         self.disk = SimDisk(7)

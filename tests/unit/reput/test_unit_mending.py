@@ -1,4 +1,4 @@
-"""A damaged queue unit is made again from the log, whichever bit it is; nothing else changes."""
+"""A damaged queue unit is rebuilt from the log, whichever bit is flipped; nothing else changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def filled(small: SmallStore) -> Dispatcher:
 
 
 def overwrite(small: SmallStore, place: Place, data: bytes, at: int = 0) -> None:
-    """Write data over the bytes from byte ``at`` of a unit on, of one file."""
+    """Overwrite bytes of a unit in its file, from byte ``at`` on."""
     topic, queue, number = place
     size = small.store.config.consume_queue_file_size
     position = number * UNIT_SIZE + at
@@ -82,7 +82,7 @@ def test_a_sound_unit_or_none_at_all_changes_nothing(small: SmallStore) -> None:
 
 
 def test_what_the_log_has_lost_is_left_as_it_is(small: SmallStore) -> None:
-    """The record is damaged: no unit is made of it, and its reader names it."""
+    """If the record is damaged, its unit is not replaced, and a read reports the damage."""
     dispatcher = filled(small)
     place = ("orders", 0, 4)
     unit = units(small)[place]
@@ -98,7 +98,7 @@ def test_what_the_log_has_lost_is_left_as_it_is(small: SmallStore) -> None:
 
 
 def test_the_comparison_goes_on_behind_a_log_file_that_expires_meanwhile(small: SmallStore) -> None:
-    """Otherwise a damaged unit passes for a sound one, and the log for damaged."""
+    """Otherwise a damaged unit would count as valid, and the log as damaged."""
     dispatcher = filled(small)
     sound, size = units(small), small.store.config.commit_log_file_size
     places = sorted(place for place in sound if place[:2] == ("orders", 0))

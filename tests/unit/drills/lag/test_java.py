@@ -1,4 +1,4 @@
-"""`make lag` needs Java, and finds it on the path or by JAVA_HOME, set or not."""
+"""`make lag` needs Java, which is found on the path or through JAVA_HOME, set or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_java_is_found_on_the_path_or_by_java_home(
     tmp_path: Path, where: str, is_set: bool, found: bool
 ) -> None:
-    # Without JAVA_HOME it ended with "JAVA_HOME: unbound variable", whether or not Java was there.
+    # Without JAVA_HOME, make failed with "JAVA_HOME: unbound variable" even if Java was on the
+    # path.
     folders = {"path": tmp_path / "path", "home": tmp_path / "home" / "bin"}
     for name, folder in folders.items():
         folder.mkdir(parents=True)

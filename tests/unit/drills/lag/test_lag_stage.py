@@ -1,5 +1,7 @@
-"""The stage of five groups: its verdicts, its arguments, its times. The processes have their own
-test, ``tests/analytics/test_end_to_end.py``."""
+"""The stage of five groups: its verdicts, arguments and times.
+
+``tests/analytics/test_end_to_end.py`` tests the processes.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def test_whatever_is_another_way_is_named(
         for verdict in judge(PLANTED, newest(tables(tmp_path, rows)))
         if verdict.wrong
     }
-    # A group in time is blamed on nobody; hidden lag that is not known matters where there is some.
+    # If the group keeps up, no stage is blamed. Unknown hidden lag matters only if some is
+    # expected.
     is_free = (column == "blamed" and planted.blamed is None) or (
         column == "hidden_lag" and not planted.hides
     )
@@ -107,10 +110,10 @@ def test_the_jobs_take_the_arguments_that_they_are_given(
             asked.append(list(arguments))
 
         def wait(self, meanwhile: object) -> None:
-            """Done."""
+            """The job is finished."""
 
         def close(self) -> None:
-            """Nothing runs."""
+            """There is no process."""
 
     monkeypatch.setattr(pipeline, "Job", Noted)
     targets = [Target("g0", "n0", "broker", 8081), Target("g0", "n0", "ha", 8083)]
@@ -126,7 +129,7 @@ def test_the_jobs_take_the_arguments_that_they_are_given(
     for name, *arguments in asked:
         command = jobs.get_command(click.Context(jobs), name)
         assert command is not None
-        command.make_context(name, arguments)  # raises what it does not take
+        command.make_context(name, arguments)  # raises for an unknown option
     [first, second] = parse(Path(source.options["targets"]).read_text())
     assert dict(first.labels)["service"] == "broker"
     assert second.url == "http://127.0.0.1:8083/metrics"
@@ -152,7 +155,7 @@ def test_the_table_of_findings_shows_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_clock_goes_on_after_the_watch() -> None:
-    # It stood at "240 s" for minutes while the last jobs ran.
+    # The output once stayed at "240 s" for minutes while the last jobs ran.
     board = showing.Board(240.0)
     board.now("no faults yet", 240.0, None)
     assert board.now("34 s left to evaluate", 251.0, None)
@@ -168,7 +171,7 @@ def test_the_clock_goes_on_after_the_watch() -> None:
 
 
 class _Marks:
-    """An evaluation whose rest is as listed, look by look; the last one stays."""
+    """An evaluation with these remaining seconds, one per call; the last value repeats."""
 
     def __init__(self, *left_s: float | None) -> None:
         self._left_s = list(left_s)
@@ -183,7 +186,7 @@ class _Marks:
 def test_a_slow_evaluation_is_waited_for_and_one_that_stands_still_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # On a loaded machine it needed longer than three minutes, and was given up.
+    # On a loaded machine, evaluation needed more than three minutes, and the run was aborted.
     clock = [0.0]
     monkeypatch.setattr("drills.lag.__main__.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(

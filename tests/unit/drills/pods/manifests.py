@@ -1,4 +1,4 @@
-"""A small StatefulSet and what belongs to it, for tests of the parts that read manifests."""
+"""A small StatefulSet and related objects, for tests of modules that read manifests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _STATEFUL_SET: Final[dict[str, Any]] = {
 
 
 def stateful_set() -> dict[str, Any]:
-    """One that may be changed."""
+    """Return a copy that may be changed."""
     return copy.deepcopy(_STATEFUL_SET)
 
 

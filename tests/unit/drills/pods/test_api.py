@@ -1,4 +1,4 @@
-"""The API server with Roles: who is let in, and what he is told."""
+"""Authorization at the API server: permitted requests, and the responses to others."""
 
 from __future__ import annotations
 

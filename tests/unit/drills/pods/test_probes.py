@@ -1,4 +1,4 @@
-"""The kubelet's rules, over time: no port is asked here."""
+"""The kubelet's probe rules over time, without executing probes."""
 
 from __future__ import annotations
 

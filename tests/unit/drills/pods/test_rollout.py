@@ -1,4 +1,4 @@
-"""The order in which pods are made and replaced."""
+"""The order in which pods are created and replaced."""
 
 from __future__ import annotations
 

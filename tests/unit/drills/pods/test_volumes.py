@@ -16,7 +16,7 @@ PLACED = Placed("uid-1", "10.0.0.7", "node-1", "10.9.9.9", {})
 
 
 def volumes(tmp_path: Path, *, without_secret: bool = False, optional: bool = False) -> Volumes:
-    """Of a pod whose group is this process's own: giving files to another one needs root."""
+    """Volumes of a pod with this process's group: changing to another one needs root."""
     found = manifests.stateful_set()
     manifests.pod_spec(found)["securityContext"]["fsGroup"] = os.getgid()
     manifests.pod_spec(found)["volumes"][0]["emptyDir"] = {}
