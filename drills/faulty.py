@@ -98,7 +98,7 @@ def _install_steps(page: FaultPage) -> None:
         return answer
 
     grant.may_answer = may_answer_and_stop
-    hooks.install(lambda step: come_to(page, step))
+    hooks.install(lambda step: reach_step(page, step))
 
 
 def _install_effects(page: FaultPage) -> None:
@@ -110,7 +110,7 @@ def _install_effects(page: FaultPage) -> None:
     def carry_out_after_step(self: Carrier, effect: effects.Effect) -> None:
         step = PROMOTIONS.get(type(effect))
         if step is not None:
-            come_to(page, step)
+            reach_step(page, step)
         carry_out(self, effect)
 
     Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
@@ -122,7 +122,7 @@ def _install_publications(page: FaultPage) -> None:
     def publish_after_step(self: Positions, slot: Slot, value: int) -> None:
         step = PUBLISHED.get(slot)
         if step is not None and value and (slot is not Slot.ROLE or value == NodeRole.MASTER):
-            come_to(page, step)
+            reach_step(page, step)
         publish(self, slot, value)
 
     Positions.publish = publish_after_step  # type: ignore[method-assign]
@@ -140,7 +140,7 @@ def _releases_sends() -> bool:
     return False
 
 
-def come_to(page: FaultPage, step: str) -> None:
+def reach_step(page: FaultPage, step: str) -> None:
     """Execute the pending action, if it belongs to the step that a service is about to take."""
     armed = page.armed
     if armed is None or armed[1] != step:

@@ -28,23 +28,23 @@ class NodeStatus(NamedTuple):
 
     at: float
     node: str
-    said: Mapping[str, Any]
+    response: Mapping[str, Any]
     """The response to ``GET /v1/cluster``; empty if there was none."""
 
     @property
     def epoch(self) -> int:
         """The epoch that the node reports; 0 if it knows none."""
-        return int(self.said.get("epoch") or 0)
+        return int(self.response.get("epoch") or 0)
 
     @property
     def master(self) -> str | None:
         """The master that the node reports."""
-        master = self.said.get("master")
+        master = self.response.get("master")
         return str(master) if master else None
 
     def of(self, name: str) -> Mapping[str, Any]:
         """Return the reported entry of a node; empty if there is none."""
-        for entry in self.said.get("nodes") or ():
+        for entry in self.response.get("nodes") or ():
             if entry.get("node") == name:
                 return dict(entry)
         return {}
@@ -52,25 +52,25 @@ class NodeStatus(NamedTuple):
     @property
     def role(self) -> str:
         """State that the node reports of itself; "silent" if it did not answer."""
-        return str(self.of(self.node).get("state") or ("?" if self.said else "silent"))
+        return str(self.of(self.node).get("state") or ("?" if self.response else "silent"))
 
     @property
     def in_sync(self) -> frozenset[str]:
         """Members of the in-sync set that the node reports."""
         return frozenset(
-            str(entry["node"]) for entry in self.said.get("nodes") or () if entry.get("in_sync")
+            str(entry["node"]) for entry in self.response.get("nodes") or () if entry.get("in_sync")
         )
 
     def may_switch(self, master: str) -> bool:
         """Return whether a slave is reported that can take over from the master now."""
         return any(
             entry.get("state") == "in-sync" and entry.get("in_sync") and not entry.get("reason")
-            for entry in self.said.get("nodes") or ()
+            for entry in self.response.get("nodes") or ()
             if entry.get("node") != master
         )
 
 
-class Turn(NamedTuple):
+class StateChange(NamedTuple):
     """A change of a node's state."""
 
     at: float
@@ -84,7 +84,7 @@ class Known:
     """The newest status of each node, and every change of state."""
 
     newest: dict[str, NodeStatus] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
     masters: dict[int, str] = field(default_factory=dict)
     """Master of each epoch, as reported by any node."""
     contradictions: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Known:
         before = self.newest.get(status.node)
         self.newest[status.node] = status
         if before is None or (before.role, before.epoch) != (status.role, status.epoch):
-            self.turns.append(Turn(status.at, status.node, status.role, status.epoch))
+            self.changes.append(StateChange(status.at, status.node, status.role, status.epoch))
         # A name written into the lease by hand may not belong to a node; ignore it.
         if status.epoch and status.master in self.newest:
             known = self.masters.setdefault(status.epoch, status.master)
@@ -157,12 +157,12 @@ class Finder:
     async def ask(self, node: str) -> NodeStatus:
         """Request the status of one node now."""
         assert self._session is not None
-        said: dict[str, Any] = {}
+        response: dict[str, Any] = {}
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError, OSError):
             async with self._session.get(self.apis[node] + "/v1/cluster") as answer:
                 if answer.status == 200:
-                    said = json.loads(await answer.read())
-        return NodeStatus(time.monotonic(), node, said)
+                    response = json.loads(await answer.read())
+        return NodeStatus(time.monotonic(), node, response)
 
     async def until(self, condition: Callable[[Known], bool], what: str, timeout_s: float) -> float:
         """Wait until the known state fulfils condition; return the duration [s].
@@ -184,7 +184,7 @@ class Finder:
         """Describe the last status of each node, for a message."""
         for node, status in sorted(self.known.newest.items()):
             own = status.of(node)
-            reason = own.get("reason") or status.said.get("reason") or ""
+            reason = own.get("reason") or status.response.get("reason") or ""
             yield (
                 f"{node} is {status.role} in epoch {status.epoch}, master {status.master}, "
                 f"in sync {sorted(status.in_sync)} {reason}"

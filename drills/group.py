@@ -250,13 +250,14 @@ class Group:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return 0, {}
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of the log of every service, for the report of a failed drill."""
         parts = []
         for node in self._all:
             for name, service in node.services.items():
                 state = "runs" if service.alive else "does not run"
                 parts.append(
-                    f"--- {node.name} {name} ({state}, start {service.starts})\n{service.said()}"
+                    f"--- {node.name} {name} ({state}, start {service.starts})\n"
+                    f"{service.log_tail()}"
                 )
         return "\n".join(parts)

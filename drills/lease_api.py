@@ -144,7 +144,7 @@ class LeaseApi:
         self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
     ) -> None:
         """Start to listen. port 0: any free one, see ``url``. tls: None for plain HTTP."""
-        app = web.Application(client_max_size=BODY_SIZE_MAX, middlewares=[self._let_in])
+        app = web.Application(client_max_size=BODY_SIZE_MAX, middlewares=[self._authorize])
         leases = f"{COORDINATION}/namespaces/{{namespace}}/{LEASES}"
         app.router.add_post(leases, self._handle)
         for method in ("GET", "PUT", "DELETE"):
@@ -152,8 +152,8 @@ class LeaseApi:
         pod = "/api/v1/namespaces/{namespace}/pods/{name}"
         app.router.add_get(pod, self._handle)
         app.router.add_patch(pod, self._handle)
-        app.router.add_get("/faults", self._say_faults)
-        app.router.add_put("/faults", self._take_faults)
+        app.router.add_get("/faults", self._get_faults)
+        app.router.add_put("/faults", self._put_faults)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, ssl_context=tls)
@@ -169,7 +169,7 @@ class LeaseApi:
             await self._runner.cleanup()
 
     @web.middleware
-    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Reject what the judge rejects, also for unknown paths."""
         if self.judge is not None:
             refusal = self.judge(_token(request), request.method, request.path)
@@ -252,15 +252,15 @@ class LeaseApi:
             self._late.add(task)
             task.add_done_callback(self._late.discard)
 
-    async def _say_faults(self, request: web.Request) -> web.Response:
+    async def _get_faults(self, request: web.Request) -> web.Response:
         return web.json_response(dataclasses.asdict(self.faults) | {"answers": dict(self.answers)})
 
-    async def _take_faults(self, request: web.Request) -> web.Response:
+    async def _put_faults(self, request: web.Request) -> web.Response:
         try:
             self.faults = Faults.of(await request.json())
         except ValueError as error:
             return web.json_response({"message": str(error)}, status=400)
-        return await self._say_faults(request)
+        return await self._get_faults(request)
 
 
 def _token(request: web.Request) -> str:

@@ -61,7 +61,7 @@ class LeaseServer:
         deadline = time.monotonic() + START_TIMEOUT_S
         while (await self._ask("GET", f"{self.url}/faults"))[0] != 200:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the lease's server does not answer: {self.process.said()}")
+                raise TimeoutError(f"the lease's server does not answer: {self.process.log_tail()}")
             await asyncio.sleep(POLL_S)
         return self
 

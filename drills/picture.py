@@ -62,18 +62,18 @@ def draw(session: Session, path: Path) -> None:
                 axes.axvline(moment - session.began, color="#d1495b", linewidth=0.7)
             top = above.get_ylim()[1]
             above.text(moment - session.began, top, number, color="#d1495b", fontsize=7)
-        nodes = sorted({turn.node for turn in session.turns})
+        nodes = sorted({change.node for change in session.changes})
         used: set[str] = set()
         for row, node in enumerate(nodes):
-            turns = [turn for turn in session.turns if turn.node == node]
-            for place, turn in enumerate(turns):
-                until = turns[place + 1].at if place + 1 < len(turns) else session.ended
-                role = turn.role.lower().replace("_", "-")
+            changes = [change for change in session.changes if change.node == node]
+            for place, change in enumerate(changes):
+                until = changes[place + 1].at if place + 1 < len(changes) else session.ended
+                role = change.role.lower().replace("_", "-")
                 used.add(role)
                 below.barh(
                     row,
-                    until - turn.at,
-                    left=turn.at - session.began,
+                    until - change.at,
+                    left=change.at - session.began,
                     color=COLOURS.get(role, OTHER),
                     height=0.8,
                 )

@@ -124,7 +124,7 @@ class ServiceProcess:
                 self._process.kill()
         return self._process.wait()
 
-    def said(self, size: int = LOG_SHOWN) -> str:
+    def log_tail(self, size: int = LOG_SHOWN) -> str:
         """Return the end of its output."""
         if not self.log_path.exists():
             return ""

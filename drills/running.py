@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from drills.checker import Verdict
 from drills.comparing import compare
-from drills.finding import Finder, Turn
+from drills.finding import Finder, StateChange
 from drills.group import Group
 from drills.lease_server import LeaseServer
 from drills.ledger import Ledger, Outcome
@@ -93,7 +93,7 @@ class Session:
     ended: float = 0.0
     acks: list[tuple[float, int]] = field(default_factory=list)
     """(time, messages) of each ack."""
-    turns: list[Turn] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
@@ -179,7 +179,7 @@ class Runner:
         finally:
             session.ended = time.monotonic()
             session.acks = [(ack.ended_at, ack.messages) for ack in ledger.acks()]
-            session.turns = [] if finder is None else finder.known.turns
+            session.changes = [] if finder is None else finder.known.changes
 
     async def _no_group(self, drill: Drill, group: Group, error: Exception) -> None:
         result = Result(drill, self._seed, failure=f"the group does not come up: {error}")
@@ -213,7 +213,7 @@ class Runner:
             session.faults.append((stage.fault_at, drill.number))
         if result.failure:
             await self._keep_logs(result, stage.group)
-        self._report(said_of(result))
+        self._report(result_line(result))
         return result.passed and not drill.needs.fresh
 
     async def _settle(self, drill: Drill, stage: Stage) -> Verdict:
@@ -245,7 +245,9 @@ class Runner:
             f"--- what {name} knows\n{json.dumps(status, indent=1)}"
             for name, status in zip(group.names, known, strict=True)
         )
-        path.write_text(f"{result.failure}\n\n{status_text}\n{group.said()}\n", encoding="utf-8")
+        path.write_text(
+            f"{result.failure}\n\n{status_text}\n{group.log_tail()}\n", encoding="utf-8"
+        )
 
 
 def judge_drill(
@@ -280,15 +282,15 @@ def judge_drill(
                 for begin, end in gaps
                 for held_s in [pace.held_back_s(begin, end, stage.ledger.acked_at(end))]
             )
-            said = (
+            summary = (
                 f"of {away_s:.2f} s without an ack the machine held the drill back for "
                 f"{away_s - owed_s:.2f} s; allowed beside that are {allowed:.2f} s "
                 f"({limit:g} s on a quiet machine, work took x {slowness.on_processor:.1f}, "
                 f"by the clock x {slowness.by_clock:.1f})"
             )
-            stage.note(said)
+            stage.note(summary)
             if owed_s > allowed:
-                violations.append(f"F: {said}")
+                violations.append(f"F: {summary}")
     if violations:
         verdict.violations = violations
         result.failure = verdict.shown()
@@ -308,7 +310,7 @@ def count(
     result.passed = not result.failure
 
 
-def said_of(result: Result) -> str:
+def result_line(result: Result) -> str:
     """Return the result in one line."""
     restored = "" if result.restored_s is None else f", restored in {result.restored_s:.1f} s"
     return (

@@ -45,7 +45,7 @@ class Handled:
         if before != key:
             self.changed.append(f"{place} was {before}, then {key}")
 
-    def out_of_turn(self) -> list[str]:
+    def ordering_violations(self) -> list[str]:
         """Return violations of ordered consumption: gaps, and queues with too many ownership
         changes.
 
@@ -112,7 +112,7 @@ async def group_through_failovers(stage: Stage) -> None:
     unknown = [key for key in handled.keys.values() if key not in stage.ledger.sent]
     stage.check(not unknown, f"messages that nobody sent: {unknown[:5]}")
     stage.check(not handled.changed, "; ".join(handled.changed[:3]))
-    wrong = handled.out_of_turn()
+    wrong = handled.ordering_violations()
     stage.check(not wrong, "; ".join(wrong[:3]))
     stage.note(
         f"{len(handled.keys)} messages handled by {MEMBERS} members, "

@@ -181,12 +181,12 @@ async def fuzzed_port(stage: Stage) -> None:
     for name in stage.group.names:
         node = stage.group.nodes[name]
         grown = _anonymous(node) - before[name]
-        said = _lines(node) - lines[name]
+        added = _lines(node) - lines[name]
         stage.note(
-            f"{name}: memory of ha grew by {grown / (1 << 20):.1f} MiB, {said} lines about peers"
+            f"{name}: memory of ha grew by {grown / (1 << 20):.1f} MiB, {added} lines about peers"
         )
         stage.check(grown <= GROWTH_MAX, f"ha of {name} grew by {grown} bytes")
-        stage.check(said <= LINES_MAX, f"ha of {name} wrote {said} lines about its peers")
+        stage.check(added <= LINES_MAX, f"ha of {name} wrote {added} lines about its peers")
     stage.note(f"{sum(counts)} connections")
 
 

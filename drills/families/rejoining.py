@@ -153,7 +153,7 @@ async def foreign_cluster(stage: Stage) -> None:
     node.configure({**stage.group.table, "name": "elsewhere"}, {})
     stage.group.start(slave)
     deadline = time.monotonic() + NAMED_S
-    while "belongs to node" not in node.services["ha"].said():
+    while "belongs to node" not in node.services["ha"].log_tail():
         stage.check(time.monotonic() < deadline, f"ha of {slave} starts on a foreign volume")
         await asyncio.sleep(0.2)
     stage.note(f"on its volume {slave} does not start: it belongs to another cluster")

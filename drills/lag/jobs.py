@@ -45,7 +45,7 @@ class Job:
                 preexec_fn=_die_with_parent,
             )
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of the output."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         return f"--- {self.name} ({self._log})\n{text[-SAID:]}"
@@ -54,7 +54,7 @@ class Job:
         """Raise StageFailed if a job that should run for ever has ended."""
         status = self._process.poll()
         if status is not None:
-            raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
+            raise StageFailed(f"{self.name} ended with status {status}.\n{self.log_tail()}")
 
     def stop(self) -> None:
         """Ask a stream to end after its batch. Raises StageFailed if it fails."""
@@ -72,13 +72,15 @@ class Job:
         while (status := self._process.poll()) is None:
             if time.monotonic() > deadline:
                 self.close()
-                raise StageFailed(f"{self.name} did not end in {timeout_s:.0f} s.\n{self.said()}")
+                raise StageFailed(
+                    f"{self.name} did not end in {timeout_s:.0f} s.\n{self.log_tail()}"
+                )
             meanwhile()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(POLL_S)
         self.close()
         if status != 0:
-            raise StageFailed(f"{self.name} ended with status {status}.\n{self.said()}")
+            raise StageFailed(f"{self.name} ended with status {status}.\n{self.log_tail()}")
 
     def close(self) -> None:
         """Kill all remaining processes of the job, including JVM and workers."""

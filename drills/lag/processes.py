@@ -126,11 +126,11 @@ class StageNode:
             service.kill(again=False)
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of its services' output."""
         return "\n".join(
             f"--- {self.name} {name} ({'runs' if service.alive else 'does not run'})\n"
-            f"{service.said(1500)}"
+            f"{service.log_tail(1500)}"
             for name, service in self.services.items()
         )
 
@@ -207,7 +207,7 @@ class StageCluster:
         for node in self.nodes:
             for name, service in node.services.items():
                 if not service.alive:
-                    raise StageFailed(f"{name} of {node.name} has ended.\n{node.said()}")
+                    raise StageFailed(f"{name} of {node.name} has ended.\n{node.log_tail()}")
 
     def serving(self) -> StageNode | None:
         """Return the master of ``g0``, whose broker accepts sends; None if there is none."""
@@ -221,7 +221,7 @@ class StageCluster:
         while (missing := self._missing()) is not None:
             self.check()
             if time.monotonic() > deadline:
-                said = "\n".join(node.said() for node in self.nodes)
+                said = "\n".join(node.log_tail() for node in self.nodes)
                 raise StageFailed(f"after {READY_S:.0f} s {missing}.\n{said}")
             time.sleep(POLL_S)
 

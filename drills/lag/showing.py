@@ -49,21 +49,21 @@ class Board:
 
     def line(self) -> Text:
         """The state in one line, for a log."""
-        said = [
+        parts = [
             f"{each.planted.group} {'–' if each.found is None else each.found.facts['status']}"
             for each in self._verdicts
         ]
-        return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *said]))
+        return Text("  ".join([f"{self._passed_s:4.0f} s", self._doing, *parts]))
 
     def table(self) -> RenderableType:
         """The state as a renderable for a terminal."""
         # The watch takes most of a run. The steps after it take time too, more on a busy machine,
         # while the clock continues.
-        said = Text(f"{self._passed_s:4.0f} s, watching {self._watch_s:.0f} s  {self._doing}")
+        head = Text(f"{self._passed_s:4.0f} s, watching {self._watch_s:.0f} s  {self._doing}")
         # Padding of 0, because a bar alone does not end its line.
         done_s = min(self._passed_s, self._watch_s)
         bar = Padding(ProgressBar(self._watch_s, done_s, width=60), 0)
-        return Group(said, bar, _so_far(self._verdicts)) if self._verdicts else Group(said, bar)
+        return Group(head, bar, _so_far(self._verdicts)) if self._verdicts else Group(head, bar)
 
 
 def _so_far(verdicts: Sequence[Verdict]) -> Table:
@@ -110,10 +110,10 @@ def findings(verdicts: Sequence[Verdict], more: Sequence[Found]) -> Table:
 
 
 def _cause(facts: dict[str, Any]) -> str:
-    said = [facts["cause"]] if facts.get("cause") else []
+    parts = [facts["cause"]] if facts.get("cause") else []
     if (facts.get("hidden_lag") or 0) >= HIDDEN_LEAST:
-        said.append(f"about {facts['hidden_lag']:,d} messages are stored and not yet readable")
-    return "; ".join(said) or "–"
+        parts.append(f"about {facts['hidden_lag']:,d} messages are stored and not yet readable")
+    return "; ".join(parts) or "–"
 
 
 def _status(facts: dict[str, Any]) -> Text:

@@ -27,7 +27,7 @@ class Reply(NamedTuple):
     """Result of a probe or hook."""
 
     succeeded: bool
-    said: str
+    output: str
 
 
 async def ask(

@@ -105,7 +105,7 @@ class Cluster:
         for name in sorted(self.pods, reverse=True):
             self.delete(name)
             await asyncio.wait([self._tasks[name]])
-            self._bury()
+            self._remove_ended()
             self._show()
 
     # -- applied objects --------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Cluster:
 
     async def _keep(self) -> None:
         while True:
-            self._bury()
+            self._remove_ended()
             for stateful_set in self.stateful_sets:
                 wanted = self._wanted(stateful_set)
                 for step in next_steps(wanted, self._states(stateful_set)):
@@ -261,7 +261,7 @@ class Cluster:
         self._show()
         self._tasks[plan.name] = asyncio.create_task(pod.run(), name=plan.name)
 
-    def _bury(self) -> None:
+    def _remove_ended(self) -> None:
         """Remove pods that have ended."""
         for name, task in list(self._tasks.items()):
             if task.done():

@@ -28,7 +28,7 @@ from drills.pods.event_log import EventLog
 from drills.pods.group import PROFILE, PodGroup
 from drills.pods.objects import Objects
 from drills.report import page
-from drills.running import Result, count, judge_drill, said_of
+from drills.running import Result, count, judge_drill, result_line
 from drills.stage import DrillFailed, GroupStage
 from drills.workload import Plan, Workload
 
@@ -134,7 +134,7 @@ class PodRunner:
         except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
             result.failure = traceback.format_exc()
         count(result, stage, verdict, began, acked_before)
-        self._report(said_of(result))
+        self._report(result_line(result))
         for note in result.notes:
             self._report(f"      {note}")
         return result.passed

@@ -281,7 +281,7 @@ class RunningPod:
         judgement = probes.take(kind, succeeded=answer.succeeded)
         name = running.container.name
         if judgement.unhealthy:
-            self._emit(name, "Unhealthy", f"{kind} probe failed: {answer.said}")
+            self._emit(name, "Unhealthy", f"{kind} probe failed: {answer.output}")
         if judgement.kill and not kill.done():
             self._emit(name, "Killing", f"it failed its {kind} probe, and will be restarted")
             kill.set_result(self.plan.grace_s if probe.grace_s is None else probe.grace_s)
@@ -314,7 +314,7 @@ class RunningPod:
         answer = await ask(hook, self._context.network, self.placed.address, process, grace_s)
         took = time.monotonic() - began
         reason = "PreStop" if answer.succeeded else "FailedPreStopHook"
-        self._emit(running.container.name, reason, f"after {took:.2f} s: {answer.said}")
+        self._emit(running.container.name, reason, f"after {took:.2f} s: {answer.output}")
 
     async def _wait_until(self, at: float) -> None:
         """Wait until a time, or until the pod is to end."""

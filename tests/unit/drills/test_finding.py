@@ -44,7 +44,10 @@ def test_every_change_of_a_node_is_remembered_once() -> None:
     for at in (1.0, 1.1, 1.2):
         known.take(status(at, "n0", 1, "n0", "master"))
     known.take(status(1.3, "n0", 2, "n1", "follower"))
-    assert [(turn.role, turn.epoch) for turn in known.turns] == [("master", 1), ("follower", 2)]
+    assert [(change.role, change.epoch) for change in known.changes] == [
+        ("master", 1),
+        ("follower", 2),
+    ]
 
 
 def test_two_masters_of_one_epoch_are_a_contradiction() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from drills.families import all_drills
-from drills.finding import Turn
+from drills.finding import StateChange
 from drills.picture import draw
 from drills.report import page
 from drills.running import Result, Session
@@ -43,11 +43,11 @@ def test_a_report_says_of_each_drill_what_came_of_it() -> None:
 def test_a_picture_shows_acks_and_roles(tmp_path: Path) -> None:
     session = Session("group0", 100.0, 130.0)
     session.acks = [(100.0 + number / 10, 4) for number in range(250)]
-    session.turns = [
-        Turn(100.0, "n0", "master", 1),
-        Turn(110.0, "n0", "silent", 1),
-        Turn(100.0, "n1", "in-sync", 1),
-        Turn(113.0, "n1", "master", 2),
+    session.changes = [
+        StateChange(100.0, "n0", "master", 1),
+        StateChange(110.0, "n0", "silent", 1),
+        StateChange(100.0, "n1", "in-sync", 1),
+        StateChange(113.0, "n1", "master", 2),
     ]
     session.faults = [(110.0, "1")]
     draw(session, tmp_path / "picture.svg")
