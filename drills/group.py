@@ -180,7 +180,7 @@ class Group:
                     service.restart_if_ended()
             await asyncio.sleep(POLL_S)
 
-    # -- what a drill does ------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def start(self, *names: str) -> None:
         """Start all services of the named nodes (default: of all)."""

@@ -456,7 +456,7 @@ class Follower:
             },
         )
 
-    # -- what is said -------------------------------------------------------------------------
+    # -- reporting --------------------------------------------------------------------------------
 
     def _note_progress(self) -> None:
         health, dispatcher = self._health, self._dispatcher

@@ -320,7 +320,7 @@ class IndexWriter:
 
     def _remove_untrusted(self, durable: int) -> int:
         """Remove the files that could receive entries after durable was published, and all newer
-        ones; return the physical offset of the last record in the remaining files, 0 if there are
+        ones; return the physical offset of the last record in the remaining files, −1 if there are
         none.
         """
         known = self._known()

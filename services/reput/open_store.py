@@ -54,7 +54,7 @@ class OpenStore:
     def open(cls, config: ReputConfig, disk: Disk, clock: Clock | None = None) -> OpenStore:
         """Lock and open the store.
 
-        Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …
+        This call blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …
         """
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
         lock = directory.lock(Role.REPUT)
