@@ -1,1 +1,1 @@
-"""What the three services of a node agree on in a group: settings, time rules, who may append."""
+"""Shared definitions of a replication group: settings, time rules, append permission."""

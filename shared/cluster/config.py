@@ -1,7 +1,7 @@
-"""Settings of a group: its nodes, its secret, its lease. The same table ``[cluster]`` everywhere.
+"""Settings of a replication group: nodes, secret, lease; the table ``[cluster]`` of all services.
 
-A node is in a group because its settings say so, never because of what it finds. Every node's
-table is the same but for ``node``.
+Only its settings make a node a member of a group, never what it finds on disk or network. The table
+is the same on every node except for ``node``.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ NODES_MAX: Final = 9
 
 @dataclasses.dataclass(frozen=True)
 class ClusterConfig(Ruled):
-    """The group that a node belongs to; without nodes it is alone."""
+    """The group of a node; a node without configured nodes is standalone."""
 
     name: str = setting("tidemark", says="cluster id: nodes of another one are refused")
     group: str = setting("g0", says="one master and its slaves")
     node: str = setting("", says="which of nodes this one is; empty: alone")
     nodes: tuple[str, ...] = ()
-    """``name=host:port`` of replication, all replicas, the one that bootstraps first."""
+    """``name=host:port`` of replication, for all replicas; the first one bootstraps the group."""
     api: tuple[str, ...] = ()
-    """``name=URL`` that clients reach, of every node."""
+    """``name=URL`` for clients, of every node."""
     admin: tuple[str, ...] = ()
     """``name=URL`` of ha's admin port, of every node."""
     secret_file: Path | None = None
-    """Holds the shared secret, at least 16 bytes, readable by its owner alone."""
+    """File with the shared secret: at least 16 bytes, readable by its owner only."""
     tls_cert_file: Path | None = None
-    """With tls_key_file and tls_ca_file: mutual TLS between the nodes, on top of the secret."""
+    """With tls_key_file and tls_ca_file: mutual TLS between the nodes, in addition to the secret.
+    """
     tls_key_file: Path | None = None
     tls_ca_file: Path | None = None
     lease: Literal["directory", "kubernetes"] = "directory"
     lease_dir: Path | None = None
-    """A directory of one machine that all nodes reach; only with lease = "directory"."""
+    """Directory that all nodes, on one machine, can access; only with lease = "directory"."""
     kubernetes_namespace: str = ""
     kubernetes_url: str = setting("", says="of the API server; empty: as a pod finds it")
     profile: Literal["default", "long", "local"] = "default"
     min_in_sync: int | None = None
-    """Fewer members than this may not acknowledge. Default: 1 of two nodes, 2 of three or more."""
+    """Smallest in-sync set that may acknowledge. Default: 1 of two nodes, 2 of three or more."""
 
     def broken_rules(self) -> Iterator[str]:
-        """Rules between fields."""
+        """Yield the broken rules between fields."""
         if not self.nodes:
             if self.node:
                 yield f"cluster.node is {self.node!r} and cluster.nodes is empty"
@@ -76,7 +77,7 @@ class ClusterConfig(Ruled):
 
     @property
     def grouped(self) -> bool:
-        """Whether this node is one of a group."""
+        """Whether this node is a member of a group."""
         return bool(self.nodes)
 
     @property
@@ -100,19 +101,19 @@ class ClusterConfig(Ruled):
 
     @property
     def least_in_sync(self) -> int:
-        """The smallest in-sync set that may acknowledge."""
+        """Size of the smallest in-sync set that may acknowledge."""
         if self.min_in_sync is not None:
             return self.min_in_sync
         return 1 if len(self.nodes) <= 2 else 2
 
     @property
     def time_rules(self) -> TimeRules:
-        """The profile's times."""
+        """The times of the configured profile."""
         return PROFILES[self.profile]
 
 
 def _by_name(field: str, entries: tuple[str, ...]) -> dict[str, str]:
-    """``name=value`` entries in their order. Raises ValueError."""
+    """Parse ``name=value`` entries, in order. Raises ValueError."""
     found: dict[str, str] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")

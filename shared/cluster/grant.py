@@ -1,10 +1,10 @@
-"""Who may append here, and who may answer: what ha and broker tell each other in the page. Pure.
+"""Permission to append and to answer: the slots that ha and broker exchange in the page. Pure.
 
-ha grants an epoch to one start of the broker, named by its nonce. The broker may take the append
-lock for it, looks at the grant again once it holds the lock, and appends and answers only while
-the grant stands. A grant of another boot, to another start, or of an epoch that this start has
-served already, is void. Order of every publication: what it speaks of first, ROLE last; when a
-grant ends, FENCED first.
+ha grants an epoch to one start of the broker, which its nonce identifies. The broker may take the
+append lock for it, checks the grant again once it holds the lock, and appends and answers only
+while the grant is valid. A grant of another boot, to another start, or of an epoch that this start
+has already served, is void. Order of every publication: the data first, ROLE last. When a grant
+ends, FENCED is published first.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Slots(Protocol):
     """The checkpoint page: each access is one aligned 8-byte load or store."""
 
     def get(self, slot: Slot) -> int:
-        """What the slot's owner published last."""
+        """Return the value that the slot's owner published last."""
         ...
 
     def publish(self, slot: Slot, value: int) -> None:
-        """Let other processes see value."""
+        """Make value visible to other processes."""
         ...
 
 
 def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> int | None:
-    """The epoch that this start of the broker may serve now; None if there is none.
+    """Return the epoch that this start of the broker may serve now; None if there is none.
 
     nonce: of this start. boot: of this boot of the machine. served: the highest epoch that this
     start has served before; an epoch is never served twice.
@@ -39,14 +39,14 @@ def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> 
     epoch = slots.get(Slot.EPOCH)
     if epoch <= served or slots.get(Slot.GRANTED_TO) != nonce:
         return None
-    # Looked at again: ha may have fenced, and begun the next epoch, between two of the loads.
+    # Checked again: ha may have fenced, and begun the next epoch, between two of the loads.
     if slots.get(Slot.EPOCH) != epoch or slots.get(Slot.FENCED):
         return None
     return epoch
 
 
 def stands(slots: Slots, *, epoch: int, nonce: int) -> bool:
-    """Whether the grant that this start serves under still stands."""
+    """Whether the grant that this start serves under is still valid."""
     return (
         not slots.get(Slot.FENCED)
         and slots.get(Slot.EPOCH) == epoch
@@ -55,10 +55,10 @@ def stands(slots: Slots, *, epoch: int, nonce: int) -> bool:
 
 
 def may_answer(slots: Slots, *, epoch: int, nonce: int, now_boot_ms: int) -> bool:
-    """Whether an answer that speaks for the group may leave now.
+    """Whether an answer in the name of the group may be sent now.
 
-    The caller has compared the record's epoch and the confirm offset before, sends the answer
-    right after, and awaits nothing in between.
+    Before the call, the caller has compared the record's epoch and the confirm offset. It sends the
+    answer right after the call, with no await in between.
     """
     return (
         stands(slots, epoch=epoch, nonce=nonce)
@@ -68,7 +68,7 @@ def may_answer(slots: Slots, *, epoch: int, nonce: int, now_boot_ms: int) -> boo
 
 
 def fence(slots: Slots) -> None:
-    """ha: end whatever grant there is; the first thing of every start and every demotion."""
+    """End any grant. Called by ha, as the first step of every start and every demotion."""
     slots.publish(Slot.FENCED, 1)
     slots.publish(Slot.GRANTED_TO, 0)
     slots.publish(Slot.ROLE, NodeRole.VOID)
@@ -78,7 +78,7 @@ def fence(slots: Slots) -> None:
 def grant(
     slots: Slots, *, epoch: int, nonce: int, deadline_boot_ms: int, boot: tuple[int, int]
 ) -> None:
-    """ha: let that start of the broker append under epoch; the append lock is free by now."""
+    """Let that start of the broker append under epoch; ha calls it once the append lock is free."""
     slots.publish(Slot.HA_BOOT_ID_HIGH, boot[0])
     slots.publish(Slot.HA_BOOT_ID_LOW, boot[1])
     slots.publish(Slot.LEASE_DEADLINE, deadline_boot_ms)

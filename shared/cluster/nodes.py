@@ -1,4 +1,4 @@
-"""A configured node of a group, and where it is reached. Pure."""
+"""A configured node of a group and its addresses. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Node(NamedTuple):
-    """One configured replica and where it is reached; its ordinal is its place in the list."""
+    """One configured replica and its addresses; its ordinal is its position in the list."""
 
     name: str
     host: str
-    """Of replication."""
+    """Host of the replication port."""
     port: int
     api: str
-    """URL that clients use, e.g. ``http://tidemark-0.tidemark:8080``."""
+    """URL for clients, e.g. ``http://tidemark-0.tidemark:8080``."""
     admin: str
     """URL of ha's admin port, for the ``tidemark cluster`` commands."""

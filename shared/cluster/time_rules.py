@@ -1,7 +1,7 @@
-"""The times of leases, links and sets, in ms; three profiles (docs/replication.md, times). Pure.
+"""Times of leases, links and in-sync sets in ms; three profiles (docs/replication.md, times). Pure.
 
-Correctness needs none of them: they bound how long a group is without a master and how long a
-stale one may serve reads. The relations between them are checked before a node starts.
+Correctness depends on none of them: they limit how long a group is without a master, and how long a
+stale master may serve reads. The relations between them are checked before a node starts.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import Final, NamedTuple
 
 
 class TimeRules(NamedTuple):
-    """All in ms of the boot-time clock."""
+    """All times in ms of the boot-time clock."""
 
     lease_ms: int
-    """D: how long nobody else may take a lease that was renewed."""
+    """D: time after a renewal in which no other node may take the lease."""
     renew_ms: int
-    """From the start of one renewal to that of the next."""
+    """Time from the start of one renewal to the start of the next."""
     request_timeout_ms: int
-    """One request to where the lease is kept."""
+    """Time-out of one request to the lease store."""
     margin_ms: int
-    """A master stops D minus this after it sent its last good renewal."""
+    """A master stops D minus this after it sent its last successful renewal."""
     link_dead_ms: int
-    """A link without a frame for so long is over."""
+    """A link without a frame for this long is closed."""
     heartbeat_ms: int
-    """A link without data carries a frame so often."""
+    """Interval of frames on a link without data."""
     lag_max_ms: int
-    """A member that did not reach, within this, what the master had then leaves the set."""
+    """A member leaves the set if it does not, within this time, reach what the master had then."""
     ack_limit_ms: int
-    """A send is answered at the latest after this, if its sender does not say otherwise."""
+    """Longest time until a send is answered, unless its sender requests another limit."""
     wait_random_ms: int
-    """A candidate waits up to this longer, at random,"""
+    """Largest random delay of a candidate."""
     wait_rank_ms: int
-    """and this for each candidate that should come first."""
+    """Additional delay of a candidate for each candidate with a higher priority."""
     client_timeout_ms: int = 3000
-    """What senders wait for by default."""
+    """Default time-out of senders."""
     broker_silent_ms: int = 2000
-    """A lease is renewed, and campaigned for, only while the broker's heartbeat is younger."""
+    """The lease is renewed or claimed only while the broker's heartbeat is younger than this."""
 
     def broken(self) -> list[str]:
-        """The relations that these times do not keep; a node with any does not start."""
+        """Return the relations that these times violate; a node with any does not start."""
         rules = (
             (
                 self.renew_ms + 2 * self.request_timeout_ms <= self.lease_ms - self.margin_ms,

@@ -1,1 +1,1 @@
-"""The disk shell over the formats: every file of a store has its reader here."""
+"""Readers of all store files: the I/O layer over ``tidemark.formats``."""

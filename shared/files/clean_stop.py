@@ -1,8 +1,8 @@
-"""The end of a node: whoever stops last says that nothing was left to do.
+"""Clean stop of a node: the last process to stop removes the ``abort`` marker.
 
-``abort`` goes only if every process stopped in order and everything that may be seen is dispatched
-and on disk; else the next start recovers as after a kill, which costs time only. The last step of
-every service; before it the service has synced what it wrote.
+``abort`` is removed only if every process stopped in order and everything that may be visible is
+dispatched and on disk. Otherwise the next start recovers as after a kill, which costs only time.
+This is the last step of every service; the service has synced its files before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ALONE: Final = (Role.APPEND, Role.BROKER, Role.REPUT)
 def mark_clean_if_last(
     directory: StoreDir, positions: Positions, *, must_have_stopped: tuple[Slot, ...] = ()
 ) -> None:
-    """Remove ``abort`` if nobody else uses the store and nothing is left to do. Blocks.
+    """Remove ``abort`` if no other process uses the store and no work is left. Blocks.
 
-    must_have_stopped: slots of process ids that are 0 if their owners stopped in order. The
-    caller has given its own locks back, and its process id.
+    must_have_stopped: slots of process ids that are 0 if their owners stopped in order. The caller
+    has released its own locks and cleared its own process id.
     """
     get = positions.get
     grouped = directory.config.visible_after == "confirmed"
     held: list[RecordLock] = []
     try:
-        # All of them: a process that starts meanwhile would make the marker that is removed here.
+        # All locks: a process that starts meanwhile would create the marker that is removed here.
         for role in (*ALONE, Role.HA) if grouped else ALONE:
             held.append(directory.lock(role))
         dispatched = get(Slot.DISPATCHED_DURABLE)
@@ -49,7 +49,7 @@ def mark_clean_if_last(
             directory.mark_clean()
             log.info("stopped clean", extra={"event": "clean"})
     except (StoreLocked, DiskFull, ReadOnlyDisk):
-        return  # another still runs and will do it, or the marker stays
+        return  # another process still runs and will remove the marker, or the marker stays
     except (OSError, StoreError) as error:
         log.error(
             "the store is not marked as stopped in order; the next start recovers it",

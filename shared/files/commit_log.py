@@ -1,12 +1,12 @@
-"""The commit log, read by physical offset (docs/formats.md, section 2).
+"""Reader of the commit log by physical offset (docs/formats.md, section 2).
 
-Records one behind the other in files of a fixed size; a record never crosses a file, the rest of a
-file that is too short for the next one begins with a BLANK filler. Knows where records lie, not
-what they mean; the appender has a module of its own, ``commit_log_appender``. Invariants:
+Records are adjacent in files of a fixed size. A record never crosses a file; if the next record
+does not fit, the rest of the file begins with a BLANK filler. The reader knows where records are,
+not what they mean. The appender is in ``commit_log_appender``. Invariants:
 
-- Readers never look beyond the end they are given: a published position, never a file's length.
-- Bytes handed out are borrowed from a mapping and stay valid while they are held.
-- Bytes below a published end that cannot be trusted are named, never skipped.
+- Readers never read beyond the end they are given: a published position, not a file's length.
+- Returned bytes are borrowed from a mapping and stay valid while they are referenced.
+- Damaged bytes below a published end are reported, never skipped.
 
 Step before: the appender published. Step after: reput's dispatch, a pull, a query (read path).
 """
@@ -33,10 +33,10 @@ NO_VIEW: Final = memoryview(b"")
 
 
 class CommitLogReader:
-    """Reads the log of one store. Any process, any thread."""
+    """Reads the log of one store. Usable from any process and thread."""
 
     def __init__(self, store: StoreDir, positions: Positions | None = None) -> None:
-        """positions: tells the start of the log; without them it is that of the first file."""
+        """positions: provides the start of the log; without it, the first file's start is used."""
         self._files = MappedFileQueue(
             store.disk,
             store.commit_log_dir,
@@ -51,51 +51,52 @@ class CommitLogReader:
 
     @property
     def min_offset(self) -> PhysicalOffset:
-        """First byte of the log that can be read; 0 if there is no file yet."""
+        """First readable byte of the log; 0 if there is no file yet."""
         positions, published = self._positions, 0
         if positions is not None:
             published = positions.get(Slot.MIN)
             if positions.get(Slot.GENERATION) != self._generation:
-                # A recovery has passed: a file may have been removed and made again under the
-                # same name, and what is mapped here is the old one.
+                # A recovery has run: a file may have been removed and created again under the same
+                # name, and the mapping here is of the old one.
                 self._generation = positions.get(Slot.GENERATION)
                 self._files.unmap()
                 self._files.refresh()
         first = self._files.min_offset
         if first is None or published != self._published_min or first < published:
-            # Files have come or gone since the last look, and a removed one that is still mapped
-            # keeps its blocks: one below the published start is about to be.
+            # Files were added or removed since the last refresh. A removed file that is still
+            # mapped keeps its blocks, and one below the published start is about to be removed.
             self._published_min = published
             self._files.refresh()
             first = self._files.min_offset
-        # Every recovery publishes where the log begins: a first file behind that is no expired
-        # beginning but a missing file, and a reader who was sent on would never come back.
+        # Every recovery publishes the start of the log. If the first file starts behind it, a file
+        # is missing, not expired; skipping it would make readers lose it for good.
         return PhysicalOffset(published if self._generation else max(published, first or 0))
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
-        """First byte behind the file that holds offset."""
+        """Return the first byte behind the file that contains offset."""
         return PhysicalOffset(offset - offset % self._file_size + self._file_size)
 
     def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:
-        """The bytes from offset to end or to the end of offset's file, whichever comes first.
+        """Return the bytes from offset to end or to the end of offset's file, whichever is first.
 
-        end: a published position. Borrowed, valid while held. Empty if offset is not below end or
-        before the start of the log. Raises CorruptRecord if the file is missing between the two.
+        end: a published position. The view is borrowed and valid while referenced. It is empty if
+        offset is not below end, or before the start of the log. Raises CorruptRecord if the file is
+        missing although offset lies in the log.
         """
         size = min(end, self.next_file(offset)) - offset
         if size <= 0 or offset < self.min_offset:
             return NO_VIEW
         view = self._files.view(offset, size)
         if view is None:
-            if offset < self.min_offset:  # expired between the two looks
+            if offset < self.min_offset:  # expired since the first check
                 return NO_VIEW
             path = self._files.path(offset - offset % self._file_size)
             raise CorruptRecord(offset, "the file is missing", path)
         return view
 
     def read(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> memoryview | None:
-        """Exactly the bytes [offset, offset + size); None if they are not all in one file,
-        at or above the start of the log and below end. Nothing in them is checked."""
+        """Return the bytes [offset, offset + size), unchecked; None if they are not all in one
+        file, at or above the start of the log and below end."""
         if size <= 0 or offset + size > end or offset < self.min_offset:
             return None
         return self._files.view(offset, size)
@@ -106,10 +107,10 @@ class CommitLogReader:
         return None if view is None else record.peek_store_timestamp(view, 0)
 
     def checks_at(self, offset: int) -> Checks:
-        """What a record at offset has to keep.
+        """Return the checks that apply to a record at offset.
 
-        Where RocketMQ wrote, a record CRC property may be a copy of another record's: it carries
-        along what it takes for a user's property. The body's CRC is judged everywhere.
+        In records that RocketMQ wrote, the record CRC property may be a copy of another record's,
+        because RocketMQ copies it like a user's property. The body's CRC is checked everywhere.
         """
         if self._positions is None:
             return ALL_CHECKS
@@ -121,19 +122,19 @@ class CommitLogReader:
     def record(
         self, offset: PhysicalOffset, end: PhysicalOffset, checks: Checks | None = None
     ) -> Record | None:
-        """The record at offset, checked, its body borrowed; None behind the last record of a
-        file, at end, and before the start of the log.
+        """Return the record at offset, checked, with a borrowed body; None behind the last record
+        of a file, at end, and before the start of the log.
 
-        offset: where a record begins, by a unit, an index entry or the record before it; for one
-        that a user gave see ``find``. Raises CorruptRecord.
+        offset: start of a record, taken from a unit, an index entry or the record before it. For an
+        offset given by a user see ``find``. Raises CorruptRecord.
         """
         if checks is None:
             checks = self.checks_at(offset)
         found = native.read_record(self.window(offset, end), at=offset, checks=checks)
         if found is not None:
             return found
-        # Judged once more: a CPU with weak ordering may show the position before the bytes. Bytes
-        # that are damaged stay so.
+        # Checked once more: a CPU with weak memory ordering may show the position before the bytes.
+        # Damaged bytes fail again.
         view, outcome = self._judge(offset, end, checks)
         if not view or outcome.kind is Kind.BLANK:
             return None
@@ -143,8 +144,8 @@ class CommitLogReader:
         return record.decode(view)
 
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
-        """The record at offset, checked; None if no record begins there. offset is
-        what somebody typed: only a missing file raises CorruptRecord."""
+        """Return the record at offset, checked; None if no record begins there. offset may be any
+        number, for example from a user: only a missing file raises CorruptRecord."""
         view = self.window(offset, end)
         return native.read_record(view, at=offset, checks=self.checks_at(offset))
 
@@ -159,13 +160,13 @@ class CommitLogReader:
         return view, record.validate(view, 0, at=offset, checks=checks)
 
     def refresh(self) -> None:
-        """Look at everything again, after the log was cut or emptied under this reader."""
+        """Discard mappings and list the files again, after the log was cut or emptied."""
         self._files.unmap()
         self._files.refresh()
 
     @property
     def files(self) -> MappedFileQueue:
-        """The files themselves, for look-ups by name and age."""
+        """The files themselves, for lookups by name and age."""
         return self._files
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
-"""The commit log's appender: numbered runs in, published bytes out; one per store.
+"""Appender of the commit log: numbered runs in, published bytes out; one per store.
 
-Belongs to whoever holds the append lock (docs/formats.md, sections 2.11 to 2.13); what it shares
-with copying a log is in ``log_writer``. Invariants, beside those:
+It belongs to the holder of the append lock (docs/formats.md, sections 2.11 to 2.13). The code it
+shares with copying a log is in ``log_writer``. Invariants, in addition to those of ``log_writer``:
 
-- An append is all or nothing: every byte of it is in the page cache before WRITTEN moves past it.
-- With a pool, records wait in its memory until ``commit``; nothing sees them before.
-- A batch lies in one file; a file that is too short for it ends in a BLANK filler of 8 bytes, and
-  8 bytes for that are always left.
+- An append is all or nothing: all its bytes are in the page cache before WRITTEN moves past it.
+- With a pool, records stay in its memory until ``commit``, and are invisible before.
+- A batch lies in one file. A file that is too short for it ends in a BLANK filler of at least
+  8 bytes, for which 8 bytes are always left.
 
-Write path, step 4: ``formats.runs`` encodes into its buffer; after it reput, ha and
-the group commit see the positions.
+Write path, step 4: ``formats.runs`` encodes into the buffer before; afterwards reput, ha and the
+group commit see the positions.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from tidemark.offsets import PhysicalOffset
 BUFFER_SIZE_MAX: Final = 1 << 20
 """An encode buffer larger than this is not kept for the next append."""
 SIZE_OF_SIZE: Final = 4
-"""Bytes that one record's size takes in ``Placed.sizes``."""
+"""Bytes of one record's size in ``Placed.sizes``."""
 
 NewFileHook = Callable[[PhysicalOffset], tuple[Sequence[Run], Sequence[int]]]
-"""Start of a new file → the runs it must begin with, and the first queue offset of each."""
+"""Maps the start of a new file to the runs it must begin with and each run's first queue offset."""
 
 
 class Placed(NamedTuple):
-    """Where the records of one append lie: adjacent, in the order of the runs."""
+    """Location of the records of one append: adjacent, in the order of the runs."""
 
     start: PhysicalOffset
-    """Of the first record."""
+    """Physical offset of the first record."""
     sizes: bytes
-    """Bytes of each record: native unsigned 32-bit numbers, ``memoryview(sizes).cast("I")``."""
+    """Size of each record as native unsigned 32-bit numbers: ``memoryview(sizes).cast("I")``."""
 
 
 class CommitLogAppender(LogWriter):
     """Appends to the log. One at a time per store: the holder of the append lock.
 
     ``append`` belongs to one thread; ``commit``, ``flush`` and ``prepare_next`` may run in others
-    meanwhile.
+    at the same time.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class CommitLogAppender(LogWriter):
         warm_up: bool = False,
         lock_memory: bool = False,
     ) -> None:
-        """ahead, background, warm_up, lock_memory: as for ``LogWriter``. on_new_file: asked for the
-        runs that a new file begins with, when an append moves into it; they go out with that
-        append. pool_size: bytes of memory in which appends wait for ``commit``; 0: every append
-        goes into the file itself.
+        """ahead, background, warm_up, lock_memory: as for ``LogWriter``. on_new_file: called when
+        an append moves into a new file; returns the runs that the file begins with, which are
+        written with that append. pool_size: bytes of memory in which appends wait for ``commit``;
+        0: every append goes into the file itself.
         """
         super().__init__(
             store,
@@ -85,13 +85,13 @@ class CommitLogAppender(LogWriter):
         self._buffer = memoryview(bytearray(1 << 16))
         self._committing = threading.Lock()
         self.intended: Placed | None = None
-        """Where the last append put its records, or would have if its write had not failed."""
+        """Location of the last append's records, also if their write failed."""
 
     # -- where it is ----------------------------------------------------------------------------
 
     @property
     def appended(self) -> PhysicalOffset:
-        """End of everything appended, pooled bytes included."""
+        """End of everything appended, including pooled bytes."""
         return PhysicalOffset(self._appended.end)
 
     @property
@@ -101,19 +101,19 @@ class CommitLogAppender(LogWriter):
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes that can still be appended if no further file can be made."""
+        """Bytes that can still be appended if no further file can be created."""
         current = self._current
         left = 0 if current is None else current + self._file_size - self._appended.end
         return left + self._files.ready_ahead * self._file_size
 
     def room(self, total_size: int) -> bool:
-        """Whether that many bytes fit into the current file, the 8 of a filler behind them."""
+        """Whether that many bytes, and a filler of 8 bytes behind them, fit into the current file."""
         if self._current is None:
             return False
         return self._appended.end + total_size + BLANK_SIZE <= self._current + self._file_size
 
     def start_at(self, end: PhysicalOffset) -> None:
-        """Go on at end; see ``LogWriter``. What waited in the pool is dropped."""
+        """Continue at end; see ``LogWriter``. Bytes in the pool are dropped."""
         super().start_at(end)
         if self._pool is not None:
             self._pool.free(self._appended.end)
@@ -122,18 +122,18 @@ class CommitLogAppender(LogWriter):
     # -- append ---------------------------------------------------------------------------------
 
     def size_of(self, runs: Sequence[Run]) -> int:
-        """Bytes that the runs' records take in this log. Raises RecordError, BadBatch."""
+        """Return the size of the runs' records in this log. Raises RecordError, BadBatch."""
         return native.runs_size(runs, record_crc=self._record_crc)
 
     def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
-        """Put the runs' records behind one another in one file; publish WRITTEN, or leave that to
+        """Append the runs' records, adjacent in one file; publish WRITTEN, or leave that to
         ``commit``.
 
-        firsts: queue offset of each run's first message. Returns where they are, without those
-        that the hook for a new file put before them. Raises, with nothing written: FileNotReady
-        (make the next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge (no file can
-        hold them), RecordError, BadBatch. Raises WriteFailed or FlushFailed once and for all after
-        an I/O error; nothing of this append was published then.
+        firsts: queue offset of each run's first message. Returns the records' location, without
+        those of the hook for a new file. Raises, with nothing written: FileNotReady (create the
+        next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge (larger than a file),
+        RecordError, BadBatch. After an I/O error it raises WriteFailed or FlushFailed, then and on
+        every later call; nothing of the failed append was published.
         """
         self.intended = None
         if self._failure is not None:
@@ -158,7 +158,7 @@ class CommitLogAppender(LogWriter):
         self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int
     ) -> Placed:
         """Fill up the current file, if there is one, and append in the next."""
-        self.commit()  # the old file's last bytes, before anything stands in the new one
+        self.commit()  # the old file's last bytes must be written before anything in the new one
         files, written, current = self._files, self._written.end, self._current
         start = files.next_start
         if not files.next_ready:
@@ -186,7 +186,7 @@ class CommitLogAppender(LogWriter):
         return placed
 
     def _room_for(self, total: int) -> memoryview:
-        """Memory for that many bytes: of the pool, or overwritten by the next call."""
+        """Return memory for that many bytes: from the pool, or valid until the next call."""
         if self._pool is not None:
             place = self._pool.place(total)
             if place is None:
@@ -194,7 +194,7 @@ class CommitLogAppender(LogWriter):
                 place = self._pool.place(total)
             if place is not None:
                 return place
-            # Larger than the pool, which is empty now: straight into the file.
+            # Larger than the pool, which is empty now: written directly into the file.
         if total > len(self._buffer):
             buffer = memoryview(bytearray(total))
             if total > BUFFER_SIZE_MAX:
@@ -210,7 +210,7 @@ class CommitLogAppender(LogWriter):
         at: int,
         store_timestamp_ms: int,
     ) -> bytes:
-        """The records for physical offset at, filling buffer; their sizes."""
+        """Encode the records for physical offset at, filling buffer; return their sizes."""
         return native.encode_runs(
             buffer,
             runs,
@@ -230,7 +230,7 @@ class CommitLogAppender(LogWriter):
         )
 
     def _take(self, buffer: memoryview, at: int, store_timestamp_ms: int) -> None:
-        """The encoded bytes count as appended at physical offset at; without a pool, as written."""
+        """Count the encoded bytes as appended at physical offset at; without a pool, write them."""
         mark = Mark(at + len(buffer), store_timestamp_ms)
         if self._pool is not None and len(buffer) <= self._pool.size:
             self._pool.put(at, len(buffer))
@@ -243,10 +243,10 @@ class CommitLogAppender(LogWriter):
     # -- commit ---------------------------------------------------------------------------------
 
     def commit(self) -> PhysicalOffset:
-        """Put what waits in the pool into the file, publish WRITTEN, return it. Any thread.
+        """Write the pool's bytes into the file, publish WRITTEN, return it. Usable in any thread.
 
-        Without a pool there is nothing to do. Raises WriteFailed or FlushFailed, then and ever
-        after: nothing behind WRITTEN is visible then, and none of it may be acked.
+        Without a pool it writes nothing. Raises WriteFailed or FlushFailed, then and on every later
+        call; bytes behind WRITTEN are then invisible, and none of them may be acknowledged.
         """
         pool = self._pool
         if pool is None:
@@ -256,7 +256,7 @@ class CommitLogAppender(LogWriter):
         with self._committing:
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
-            # Appends may go on from here: what they put is behind the mark.
+            # Appends may continue meanwhile: their bytes lie behind the mark.
             mark = self._appended
             if mark.end > self._written.end:
                 for offset, data in pool.stretches(mark.end):

@@ -1,14 +1,14 @@
-"""Consume queue reader: queue offset or time → unit (docs/formats.md, section 4).
+"""Consume queue reader: finds units by queue offset or time (docs/formats.md, section 4).
 
-Knows one queue's files as units of 20 bytes, and the arithmetic of positions; judges no record and
-writes nothing (the writer is reput's). Invariants:
+It handles one queue's files as units of 20 bytes, and the arithmetic of positions. It checks no
+record and writes nothing (reput is the writer). Invariants:
 
-- A unit counts when it is not zero and its record ends at or below ``dispatched``; pre-blank
-  units count as well, they hold the numbers before a queue's first message. Units beyond are never
-  shown, whatever lies there: a crash leaves some that point behind the log's end.
-- Record ends rise along a queue, so "how many units count" is a binary search, not a counter.
-- The files are derived and may be missing, short or surrounded by strangers: that is an empty
-  queue here, never an exception. Whoever writes them refuses and rebuilds.
+- A unit counts if it is not zero and its record ends at or below ``dispatched``. Pre-blank units,
+  which hold the numbers before a queue's first message, count as well. Units beyond are never
+  returned: a crash may leave some that point behind the log's end.
+- Record ends increase along a queue, so the number of valid units is found by binary search.
+- The files are derived data and may be missing, short or surrounded by unrelated files. That is
+  treated as an empty queue, never as an exception. The writer refuses such files and rebuilds them.
 
 Step before: reput appended the unit and published ``dispatched``. Step after: ``pull`` reads the
 record (read path, step 2).
@@ -39,7 +39,7 @@ __all__ = ["EVERYTHING", "Boundary", "ConsumeQueueReader", "ConsumeQueues", "Log
 
 
 class LogTimes(Protocol):
-    """What a queue needs to know of the commit log."""
+    """The commit log's methods that a queue needs."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -52,7 +52,7 @@ class LogTimes(Protocol):
 
 
 class ConsumeQueueReader:
-    """One (topic, queue), read-only. Not for use by two threads at once."""
+    """One (topic, queue), read-only. Not thread-safe."""
 
     def __init__(
         self, store: StoreDir, topic: str, queue: int, log: LogTimes, *, copied_max: int = -1
@@ -74,7 +74,7 @@ class ConsumeQueueReader:
         self._max = QueueOffset(0)
         self._max_for = -1
         self.has_shrunk = False
-        """Units that were there before are not, though dispatch has not gone back."""
+        """Units that existed before are missing, although ``dispatched`` has not gone back."""
 
     @property
     def directory_is_empty(self) -> bool:
@@ -92,10 +92,10 @@ class ConsumeQueueReader:
     # -- how far ------------------------------------------------------------------------------
 
     def max_offset(self, dispatched: int = EVERYTHING) -> QueueOffset:
-        """The queue offset behind the last unit whose record ends at or below dispatched."""
+        """Return the queue offset behind the last unit whose record ends at or below dispatched."""
         if dispatched == self._max_for and dispatched != EVERYTHING:
             return self._max
-        # Smaller than last time: the log was cut; what was found then proves nothing now.
+        # A smaller value means that the log was cut; earlier results are then invalid.
         known = self._max if dispatched >= self._max_for >= 0 else QueueOffset(0)
         self._max = self._files.count(dispatched, known)
         self._max_for = dispatched
@@ -103,13 +103,13 @@ class ConsumeQueueReader:
         return self._max
 
     def min_offset(self, min_physical: int) -> QueueOffset:
-        """The first queue offset whose record is still in a log that starts at min_physical.
+        """Return the first queue offset whose record is in a log that starts at min_physical.
 
-        Section 4.8: all expired → the max offset, so the numbering goes on. Where the first file
-        holds nothing but expired units the reference leaves the minimum as it was until that file
-        is deleted; here it is looked for in the files behind, for a consumer is told where the
-        messages begin as soon as the log is shorter. A queue that starts with pre-blank units
-        reports its first message (the reference: a unit amid them).
+        Section 4.8: if all units are expired, the result is the max offset, so that the numbering
+        continues. If the first file contains only expired units, RocketMQ keeps the old minimum
+        until that file is deleted. This method searches the files behind it, so that consumers get
+        the correct minimum as soon as the log is shorter. For a queue that starts with pre-blank
+        units it returns the first message (RocketMQ: a unit among them).
         """
         if min_physical == self._min_for:
             return self._min
@@ -130,7 +130,7 @@ class ConsumeQueueReader:
         return self._min
 
     def last_record_end(self, dispatched: int = EVERYTHING) -> PhysicalOffset | None:
-        """Physical end of the last record the queue points to; None if it points to none."""
+        """Return the physical end of the last record in the queue; None if there is none."""
         end = self.max_offset(dispatched)
         last = self.unit(QueueOffset(end - 1)) if end else None
         if last is None or is_filler(last.physical_offset, last.size):
@@ -140,10 +140,11 @@ class ConsumeQueueReader:
     # -- units --------------------------------------------------------------------------------
 
     def view(self, queue_offset: int, count: int, dispatched: int) -> memoryview | None:
-        """The bytes of up to count visible units from queue_offset on, of one file.
+        """Return the bytes of up to count visible units of one file, from queue_offset on.
 
-        None if the file is missing or ends before (the next file may exist: ``roll_next``); empty
-        at or behind max_offset. Borrowed; valid while this reader is not used for another file.
+        None if the file is missing or ends before queue_offset (the next file may exist:
+        ``roll_next``); empty at or behind max_offset. The view is borrowed and valid until this
+        reader is used for another file.
         """
         visible = min(count, self.max_offset(dispatched) - queue_offset)
         if visible <= 0 or queue_offset < 0:
@@ -155,7 +156,7 @@ class ConsumeQueueReader:
         return view[position : min(position + visible * UNIT_SIZE, len(view))]
 
     def units(self, queue_offset: int, count: int, dispatched: int) -> list[Unit]:
-        """Up to count visible units from queue_offset on; none across a file's border."""
+        """Return up to count visible units from queue_offset on, all of one file."""
         view = self.view(queue_offset, count, dispatched)
         if view is None:
             return []
@@ -163,13 +164,13 @@ class ConsumeQueueReader:
         return [Unit._make(fields) for fields in UNIT.iter_unpack(whole)]
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """The unit at queue_offset, visible or not; None if its file is missing."""
+        """Return the unit at queue_offset, visible or not; None if its file is missing."""
         return self._files.unit(queue_offset)
 
     # -- times --------------------------------------------------------------------------------
 
     def earliest_message_time(self, dispatched: int) -> int | None:
-        """Store time of the message at the min offset; None if there is none to read."""
+        """Return the store time of the message at the min offset; None if it is not readable."""
         first = self.min_offset(self._log.min_offset)
         if first >= self.max_offset(dispatched):
             return None
@@ -182,7 +183,7 @@ class ConsumeQueueReader:
     def offset_by_time(
         self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER, *, dispatched: int
     ) -> QueueOffset:
-        """The queue offset for a time (section 4.10), within [min_offset, max_offset]."""
+        """Find the queue offset for a time (section 4.10), within [min_offset, max_offset]."""
         end = self.max_offset(dispatched)
         first = min(self.min_offset(self._log.min_offset), end)
         found = self._search_files(timestamp_ms, boundary, first, end, dispatched)
@@ -202,7 +203,7 @@ class ConsumeQueueReader:
             return self._time_at((start + self.file_size) // UNIT_SIZE - 1, dispatched)
 
         if boundary is Boundary.LOWER:
-            # The last file's stop is not known: it answers if no earlier one does.
+            # The last file's stop time is unknown; it is chosen if no earlier file matches.
             index = bisect_left(starts[:-1], timestamp_ms, key=stop_time)
         else:
             index = bisect_right(starts, timestamp_ms, key=start_time) - 1
@@ -239,7 +240,7 @@ class ConsumeQueueReader:
         return self._store_time(unit.physical_offset, unit.size, dispatched)
 
     def _store_time(self, offset: int, size: int, dispatched: int) -> int:
-        """Store time of a unit's record, −1 if it is not (or no longer) readable."""
+        """Return the store time of a unit's record, −1 if it is not (or no longer) readable."""
         if offset < self._log.min_offset or offset + size > dispatched:
             return -1
         physical, end = PhysicalOffset(offset), PhysicalOffset(dispatched)
@@ -248,10 +249,10 @@ class ConsumeQueueReader:
 
 
 class ConsumeQueues:
-    """Readers of many queues, at most half of ``queue_files_mapped_max`` of them kept.
+    """Readers of many queues; at most half of ``queue_files_mapped_max`` are kept.
 
-    A reader keeps what it knows of its files: ``forget`` when reput has begun anew (its pid or
-    generation changed) or a topic was deleted, since files may then have been replaced.
+    A reader caches its files. Call ``forget`` when reput has restarted (its pid or generation
+    changed) or a topic was deleted, because files may then have been replaced.
     """
 
     def __init__(self, store: StoreDir, log: LogTimes) -> None:
@@ -261,7 +262,7 @@ class ConsumeQueues:
         self._kept_max = max(1, store.config.queue_files_mapped_max // MAPPED_PER_QUEUE)
 
     def get(self, topic: str, queue: int) -> ConsumeQueueReader:
-        """The queue's reader; valid until the next call that makes one."""
+        """Return the queue's reader; valid until the next call that creates one."""
         key = (topic, queue)
         reader = self._readers.get(key)
         if reader is None:
@@ -275,9 +276,9 @@ class ConsumeQueues:
 
     @contextlib.contextmanager
     def glance(self, topic: str, queue: int) -> Iterator[ConsumeQueueReader]:
-        """The queue's reader for one look: one that is not kept is made and closed again.
+        """Return the queue's reader for one use; a reader that is not cached is closed again.
 
-        Whoever looks at every queue would otherwise push out those that are being read.
+        Code that visits every queue would otherwise evict the readers of active queues.
         """
         kept = self._readers.get((topic, queue))
         if kept is not None:
@@ -290,6 +291,6 @@ class ConsumeQueues:
             reader.close()
 
     def forget(self) -> None:
-        """Close all readers; the next ``get`` looks at the files anew."""
+        """Close all readers; the next ``get`` lists the files again."""
         while self._readers:
             self._readers.popitem()[1].close()

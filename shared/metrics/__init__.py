@@ -1,1 +1,1 @@
-"""What a node measures: the catalogue as data, instruments, the text that Prometheus reads."""
+"""Metrics of a node: the catalogue as data, instruments, and Prometheus' text format."""

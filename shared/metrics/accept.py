@@ -1,4 +1,4 @@
-"""Which of the two formats a scraper gets: the Accept header's ranges and their weights. Pure."""
+"""Chooses the format of a scrape by the Accept header's ranges and their weights. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from shared.metrics.text import Format
 
 _RANGES_MAX: Final = 32
-"""Of a header; further ones are not read."""
+"""Number of ranges of a header that are read; the rest is ignored."""
 
 
 class _Offer(NamedTuple):
-    """A format as ranges name it."""
+    """A format in the terms of media ranges."""
 
     form: Format
     type: str
@@ -26,10 +26,11 @@ _OFFERS: Final = (  # in the order of preference where a scraper has none
 
 
 def choose(accept: str | None) -> Format:
-    """The format with the highest weight; plain text for whoever does not care.
+    """Return the format with the highest weight; plain text if the scraper has no preference.
 
-    accept: the header, None without one. Of ranges that fit, the most exact one's weight counts
-    (RFC 9110, 12.5.1). If none fits it is plain text as well: any answer helps more than 406.
+    accept: the header, None without one. Of the ranges that match a format, the weight of the most
+    specific one counts (RFC 9110, 12.5.1). If none matches, the result is plain text as well,
+    because any answer is more useful than 406.
     """
     if accept is None:
         return Format.TEXT
@@ -53,12 +54,12 @@ class _Range(NamedTuple):
 
     @property
     def exactness(self) -> int:
-        """How much it says: of several that fit, the one that says most counts."""
+        """Number of parts that are specified; the most specific matching range counts."""
         said = (self.type != "*", self.subtype != "*", self.version is not None)
         return sum(said)
 
     def fits(self, offer: _Offer) -> bool:
-        """Whether the range takes the format."""
+        """Whether the range matches the format."""
         return (
             self.type in ("*", offer.type)
             and self.subtype in ("*", offer.subtype)
@@ -82,7 +83,7 @@ def _range(text: str) -> _Range:
 
 
 def _weight(text: str) -> float:
-    """A weight from 0 to 1; what is none counts as 0, so that nonsense wins nothing."""
+    """Parse a weight from 0 to 1; an invalid weight counts as 0."""
     try:
         weight = float(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Who has series of its own: topics, groups and pairs of both, each up to a bound. Pure.
+"""Limits on the series by topic, by group and by pair of both. Pure.
 
-Beyond a bound the least active are shown together as ``_other``. A label set is *shown*, *folded*
-into ``_other``, or *idle*: nothing happened for a day and nobody waits for anything, so it is not
-shown at all. ``round`` moves them, before values are taken and a few hundred at a time; what then
-happens to numbers is the business of ``instruments`` and ``tables``. Belongs to the event loop.
+Beyond a limit the least active label sets are shown together as ``_other``. A label set is *shown*,
+*folded* into ``_other``, or *idle*. An idle one is not shown: nothing happened for a day, and its
+weight is 0. ``round`` changes these states before values are taken, a few hundred at a time;
+``instruments`` and ``tables`` handle the numbers. Belongs to the event loop.
 Before: an instrument or a table names a label set. After: a scrape takes values.
 """
 
@@ -23,19 +23,20 @@ PAIRS_MAX: Final = 10_000
 GROUPS_MAX: Final = 2_000
 IDLE_S: Final = 24 * 3600.0
 SWAPS_MAX: Final = 100
-"""Label sets that change places in one round, so that a scrape shows nearly the same as before."""
+"""Label sets swapped in one round; limits the differences between two scrapes."""
 _BETTER: Final = 1.5
-"""So much more active than a shown one must a folded one be to take its place."""
+"""Factor by which a folded label set must be more active than a shown one to replace it."""
 _HALF_LIFE_S: Final = 600.0
-"""Activity counts for half after so long."""
+"""Activity decays to one half in this time."""
 _WEIGHT: Final = 1e18
-"""Of those whom somebody waits for, none gives way to one that is only busy."""
+"""Factor of the weight in the rank: a label set with weight is never replaced by one that is only
+active."""
 _AT_ONCE: Final = 64
-"""Label sets looked at between two turns of the loop: a fifth of a millisecond."""
+"""Label sets processed between two iterations of the loop: a fifth of a millisecond."""
 
 
 class State(enum.Enum):
-    """How a label set stands."""
+    """Display state of a label set."""
 
     SHOWN = enum.auto()
     FOLDED = enum.auto()
@@ -46,24 +47,24 @@ class Child(Protocol):
     """One instrument's numbers of a label set."""
 
     def moved(self) -> float:
-        """A number that changes whenever something is counted."""
+        """Return a number that changes whenever something is counted."""
         ...
 
     def wake(self) -> None:
-        """It was idle and is shown again, from 0 on."""
+        """Handle the change from idle to shown; the series starts at 0."""
         ...
 
     def shut_out(self) -> None:
-        """It was idle, wakes, and finds no room."""
+        """Handle activity of an idle label set for which there is no room."""
         ...
 
     def forget(self) -> None:
-        """The label set is gone."""
+        """Handle the removal of the label set."""
         ...
 
     @property
     def family(self) -> Family:
-        """Of which it is."""
+        """The family that the child belongs to."""
         ...
 
 
@@ -79,11 +80,11 @@ class Entry:
         self.key, self.state = key, state
         self.children: list[Child] = []
         self.tables = 0
-        """Which tables have a row of it, a bit each."""
+        """Bit mask of the tables that have a row for the label set."""
         self.row: float = 0.0
-        """The last activity that a table told."""
+        """The last activity that a table reported."""
         self.row_round = 0
-        """The round in which a table last had a row of it."""
+        """The last round in which a table had a row for the label set."""
         self.weight: float = 0.0
         self.seen: float = 0.0
         self.activity: float = 0.0
@@ -91,12 +92,12 @@ class Entry:
 
     @property
     def rank(self) -> float:
-        """Higher is shown first."""
+        """Label sets with a higher rank are shown first."""
         return self.weight * _WEIGHT + self.activity
 
 
 class Bound:
-    """Label sets of one kind, and which of them are shown."""
+    """Label sets of one kind and their display states."""
 
     def __init__(
         self,
@@ -105,33 +106,33 @@ class Bound:
         forgot: Callable[[], None],
         idle_s: float,
     ) -> None:
-        """most: shown at a time. dropped: told of every series that is folded. forgot: told when a
-        label set goes, before anything can be counted for it again."""
+        """most: largest number shown at a time. dropped: called for every series that is folded.
+        forgot: called when a label set is removed, before anything can be counted for it again."""
         self.most = most
         self.is_plain = True
-        """Nothing was ever folded or idle: values may be taken without a look at each."""
+        """Nothing was ever folded or idle, so values may be taken without checking each state."""
         self._dropped, self._forgot = dropped, forgot
         self._idle_s = idle_s
         self._entries: dict[Key, Entry] = {}
         self._tables: list[tuple[Family, ...]] = []
         self._shown_count = 0
         self._leaving_count = 0
-        """Folded in the last round: shown once more, so their places are not free yet."""
+        """Number folded in the last round: they are shown once more, and still occupy places."""
         self._round = 0
         self._now_s = 0.0
         self.exists: Callable[[Key], bool] | None = None
-        """Whether what a key names is still there; None: nobody knows."""
+        """Whether the topic or group of a key still exists; None: unknown."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def shown_count(self) -> int:
-        """Label sets with series of their own."""
+        """Number of label sets with series of their own."""
         return self._shown_count
 
     def entry(self, key: Key) -> Entry:
-        """A key's entry; a new one is shown if there is room."""
+        """Return a key's entry; a new one is shown if there is room."""
         found = self._entries.get(key)
         if found is None:
             has_room = self._has_room() and OTHER not in key
@@ -145,18 +146,18 @@ class Bound:
         return found
 
     def add_child(self, entry: Entry, family: Family, child: Child) -> None:
-        """An instrument of the family counts for the label set from now on."""
+        """Add an instrument of the family that counts for the label set."""
         entry.children.append(child)
         if entry.state is State.FOLDED:
             self._dropped(family, 1)
 
     def add_table(self, families: tuple[Family, ...]) -> int:
-        """A table has rows of this kind; returns its number for ``add_row``."""
+        """Register a table with rows of this kind; returns its number for ``add_row``."""
         self._tables.append(families)
         return len(self._tables) - 1
 
     def add_row(self, key: Key, table: int, weight: float, activity: float) -> Entry:
-        """A table has a row for the key; see ``tables.Table``."""
+        """Register a table's row for the key; see ``tables.Table``."""
         entry = self.entry(key)
         bit = 1 << table
         if not entry.tables & bit:
@@ -179,9 +180,9 @@ class Bound:
     # -- rounds ---------------------------------------------------------------------------------
 
     def round(self, now_s: float) -> Iterator[None]:
-        """Look at all label sets; yields where others may have their turn.
+        """Update the states of all label sets; yields where other tasks may run.
 
-        now_s: monotonic clock. Goes on to the end, or the next one begins anew.
+        now_s: monotonic clock. Exhaust the iterator before the next round.
         """
         fade = 0.5 ** ((now_s - self._now_s) / _HALF_LIFE_S) if self._round else 1.0
         self._round += 1
@@ -219,7 +220,7 @@ class Bound:
             if entry.state is State.IDLE:
                 self._wake(entry)
         elif self._round == 1:
-            entry.moved_at_s = self._now_s  # made before there was a clock
+            entry.moved_at_s = self._now_s  # created before the first time was known
         elif (
             entry.state is State.SHOWN
             and not entry.weight
@@ -229,10 +230,10 @@ class Bound:
             self.is_plain = False
             self._shown_count -= 1
         if entry.row_round < self._round - 1:
-            entry.weight = 0.0  # no table has it any more
+            entry.weight = 0.0  # no table has a row for it any more
 
     def _swap(self, rising: list[tuple[float, Key]], falling: list[tuple[float, Key]]) -> None:
-        """Show the most active of the folded, first in free places, then for the next round."""
+        """Show the most active folded ones: in free places now, in others from the next round."""
         waiting: list[float] = []
         for rank, key in rising:
             if self._has_room():
@@ -260,7 +261,7 @@ class Bound:
                     self._dropped(family, 1)
 
     def _wake(self, entry: Entry) -> None:
-        """It was idle and something happens again."""
+        """Handle activity of an idle entry."""
         if not self._has_room():
             self._drop(entry)
             for child in entry.children:
@@ -284,7 +285,7 @@ class Bound:
 
 
 class Limits(NamedTuple):
-    """How many label sets are shown at a time."""
+    """Largest numbers of label sets shown at a time."""
 
     topics: int = TOPICS_MAX
     pairs: int = PAIRS_MAX
@@ -293,7 +294,7 @@ class Limits(NamedTuple):
 
 
 class Bounds:
-    """The bounds of one process, by the labels of a family."""
+    """The limits of one process, selected by the labels of a family."""
 
     def __init__(
         self, limits: Limits, dropped: Callable[[Family, int], None], forgot: Callable[[], None]
@@ -301,13 +302,14 @@ class Bounds:
         """See ``Bound``."""
         self.topics = Bound(limits.topics, dropped, forgot, limits.idle_s)
         self.pairs = Bound(limits.pairs, dropped, forgot, limits.idle_s)
-        """By group, then topic."""
+        """Keys are (group, topic)."""
         self.groups = Bound(limits.groups, dropped, forgot, limits.idle_s)
 
     def of(self, family: Family) -> tuple[Bound, tuple[int, ...]] | None:
-        """The bound for a family, and which of its labels are the key; None: it needs none.
+        """Return the limit for a family and the positions of its key labels; None: unlimited.
 
-        Families by queue are bounded by those who look at queues: looking is what costs.
+        Families by queue are limited where queues are sampled, because sampling is the expensive
+        part.
         """
         labels = family.labels
         if "queue" in labels:
@@ -326,9 +328,9 @@ class Bounds:
         topic_exists: Callable[[str], bool] | None,
         group_exists: Callable[[str], bool] | None,
     ) -> None:
-        """Say who knows topics and groups; None: nobody, so nothing is forgotten.
+        """Set the functions that know the existing topics and groups. With None nothing is removed.
 
-        The empty group, of pulls without one, is always there.
+        The empty group, which stands for pulls without a group, always exists.
         """
         self.topics.exists = self.groups.exists = self.pairs.exists = None
         if topic_exists is None or group_exists is None:
@@ -339,13 +341,13 @@ class Bounds:
         self.pairs.exists = lambda key: (not key[0] or group_is(key[0])) and topic_is(key[1])
 
     def round(self, now_s: float) -> Iterator[None]:
-        """One round of each; see ``Bound.round``."""
+        """Run one round of each limit; see ``Bound.round``."""
         for bound in (self.topics, self.pairs, self.groups):
             yield from bound.round(now_s)
 
 
 def _keep_best(heap: list[tuple[float, Key]], one: tuple[float, Key]) -> None:
-    """Keep the SWAPS_MAX highest."""
+    """Keep the SWAPS_MAX largest items in the heap."""
     if len(heap) < SWAPS_MAX:
         heapq.heappush(heap, one)
     elif one > heap[0]:

@@ -1,6 +1,6 @@
-"""How many lines a scrape of a service can have at most, whatever names people make. Pure.
+"""Largest number of lines in a scrape of a service, whatever topics and groups exist. Pure.
 
-What a Prometheus takes of one target (``sample_limit``) must be more: beyond it, it takes nothing.
+Prometheus' ``sample_limit`` of a target must be higher: beyond it, Prometheus rejects the scrape.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from shared.metrics.family import Family, Kind
 from shared.metrics.labelled import LABEL_SETS_MAX
 
 QUEUE_SERIES_MAX: Final = 20_000
-"""``queue_series_max`` of a broker, unless it is set otherwise; of all families by queue."""
+"""A broker's default of ``queue_series_max``, for all families by queue together."""
 DEFAULT: Final = Limits()
 PER_LABEL_SET: Final[Mapping[tuple[str, str], int]] = {
     ("tidemark_broker_messages_in_total", "kind"): 4,
     ("tidemark_group_skipped_messages_total", "reason"): 2,
     ("tidemark_group_offset_resets_total", "direction"): 2,
-    ("tidemark_group_lag_messages", "kind"): 1,  # a topic is a group's own retry topic, or is not
+    ("tidemark_group_lag_messages", "kind"): 1,  # a topic either is a group's retry topic or not
     ("tidemark_group_lag_seconds", "kind"): 1,
-    # Pairs of all broker sets together are bounded before they are shown; each has one of these.
+    # analytics limits pairs of all broker sets together; each pair has one value of these labels.
     ("tidemark_analytics_group_status", "status"): 1,
     ("tidemark_analytics_group_bottleneck", "stage"): 1,
     **{
@@ -33,11 +33,11 @@ PER_LABEL_SET: Final[Mapping[tuple[str, str], int]] = {
         for label in ("cluster", "broker")
     },
 }
-"""Values of a label beside topic and group, by family and label."""
+"""Number of values of a label other than topic and group, by family and label."""
 
 
 def lines_of(family: Family) -> int:
-    """Lines of one label set."""
+    """Return the number of lines of one label set."""
     return len(family.buckets) + 3 if family.kind is Kind.HISTOGRAM else 1
 
 
@@ -46,7 +46,7 @@ def series_most(
     limits: Limits = DEFAULT,
     queue_series: int = QUEUE_SERIES_MAX,
 ) -> int:
-    """Lines of a scrape that no set of topics, groups and members exceeds."""
+    """Return the largest number of lines of a scrape, whatever topics, groups and members exist."""
     found = queue_series if service == "broker" else 0
     for family in families_of(service):
         labels = set(family.labels)

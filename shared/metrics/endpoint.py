@@ -1,8 +1,8 @@
-"""``GET /metrics``: values taken, written and sent in slices, so that nobody else waits for them.
+"""``GET /metrics``: values are taken, formatted and sent in slices; other requests run in between.
 
-The loop has its turn at least every few milliseconds, however many series there are. One scrape
-takes values at a time and a few send theirs; further ones are told to come back. A scraper that
-does not read, or has gone, holds its values until ``scrape_timeout_s`` and nothing longer.
+Other tasks of the loop run at least every few milliseconds, however many series there are. One
+scrape at a time takes values, and a few send theirs; further scrapes are answered 503. A scraper
+that does not read, or has disconnected, holds its values until ``scrape_timeout_s`` at most.
 Before: ``registry`` and ``exposition``. After: Prometheus.
 """
 
@@ -24,9 +24,9 @@ from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
 SCRAPES_MAX: Final = 4
-"""Scrapes at a time, those that wait included."""
+"""Concurrent scrapes, including those that wait."""
 SCRAPE_TIMEOUT_S: Final = 10.0
-"""Prometheus waits no longer either, unless it is told to."""
+"""Prometheus' default time-out is the same."""
 
 
 class MetricsEndpoint:
@@ -41,8 +41,8 @@ class MetricsEndpoint:
         is_awaited: Callable[[], bool] = never,
         scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
-        """before_scrape: awaited before values are taken, to look up those that cost something.
-        is_awaited: whether a request is in hand that a scrape gives way to.
+        """before_scrape: awaited before values are taken, to sample the expensive ones.
+        is_awaited: whether a request is running for which a scrape pauses.
         """
         self._registry, self._clock = registry, clock
         self._before_scrape = before_scrape
@@ -50,10 +50,10 @@ class MetricsEndpoint:
         self._timeout_s = scrape_timeout_s
         self._taking = asyncio.Lock()
         self.scrapes = 0
-        """Under way, those that wait included."""
+        """Scrapes in progress, including those that wait."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one scrape; to HEAD with the head alone."""
+        """Answer one scrape; a HEAD request gets the headers only."""
         if request.method == hdrs.METH_HEAD:
             form = choose(request.headers.get(hdrs.ACCEPT))
             return web.Response(headers={hdrs.CONTENT_TYPE: form.value})
@@ -69,9 +69,9 @@ class MetricsEndpoint:
             if not response.prepared:
                 return _later("values were not taken in time")
             if request.transport is not None:
-                request.transport.abort()  # it does not read: it must not keep the values
+                request.transport.abort()  # a scraper that does not read must not keep the values
         except ConnectionError:
-            return response  # it has gone; the server finds that as well
+            return response  # it has disconnected; the server notices that as well
         finally:
             self.scrapes -= 1
         return response
@@ -86,14 +86,14 @@ class MetricsEndpoint:
         for piece in pieces(taken, form):
             text.append(piece)
             if turns.over:
-                # Waits while the scraper is behind by more than the connection's buffer.
+                # Waits while the scraper lags by more than the connection's buffer.
                 await response.write("".join(text).encode())
                 text.clear()
                 await turns.pass_on()
         await response.write_eof("".join(text).encode())
 
     async def take(self, turns: Turns) -> list[Taken]:
-        """Look up and take all values; scrapes take one after the other."""
+        """Sample and take all values; scrapes do this one after the other."""
         async with self._taking:
             if self._before_scrape is not None:
                 await self._before_scrape()

@@ -1,7 +1,7 @@
-"""Values as lines of text, a few hundred at a time. Pure.
+"""Formats values as lines of text, a few hundred at a time. Pure.
 
-Every line is made of a family's name, a label set's text, which is kept from scrape to scrape, and
-the number. Before: ``registry`` took the values. After: ``endpoint`` sends the pieces.
+A line consists of a family's name, a label set's text, which is cached between scrapes, and the
+number. Before: ``registry`` took the values. After: ``endpoint`` sends the pieces.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from shared.metrics.instruments import Buckets, Samples, Taken
 from shared.metrics.text import Format, Number, bound_text, end, head, number
 
 LINES_AT_ONCE: Final = 128
-"""Of one piece: about a tenth of a millisecond, and 12 KiB."""
+"""Lines of one piece: about a tenth of a millisecond, and 12 KiB."""
 
 
 def pieces(taken: Sequence[Taken], form: Format) -> Iterator[str]:
-    """The whole text, in pieces of whole lines. Each family's values are let go once they are
-    written: all at once at the end, those of 100,000 series would take milliseconds."""
+    """Yield the whole text in pieces of whole lines. Each family's values are freed once they are
+    formatted: freeing those of 100,000 series at once would take milliseconds."""
     waiting = list(reversed(taken))
     del taken
     while waiting:
@@ -38,7 +38,7 @@ def _samples(taken: Samples) -> Iterator[str]:
         piece = slice(start, start + LINES_AT_ONCE)
         yield "".join(
             [
-                # Times 0 is 0 unless it is infinite or not a number, which are rare.
+                # value * 0 is 0 unless the value is infinite or NaN, which are rare.
                 f"{name}{text} {+value}\n" if value * 0 == 0 else _odd(name, text, value)
                 for text, value in zip(taken.texts[piece], taken.values[piece], strict=True)
                 if value is not None
@@ -47,7 +47,7 @@ def _samples(taken: Samples) -> Iterator[str]:
 
 
 def _odd(name: str, text: str, value: Number) -> str:
-    """A line with an infinite value; nothing for what is not a number: it is not known."""
+    """Format an infinite value; NaN gives no line, because it means unknown."""
     return f"{name}{text} {number(value)}\n" if value == value else ""
 
 

@@ -1,7 +1,7 @@
-"""One metric family as data: what code counts, what help, pages and dashboards say. Pure.
+"""One metric family as data, the source of instruments, help texts, pages and dashboards. Pure.
 
-Names carry their unit; ``_total`` stands on counters only; a label's values come from a bounded
-set. Identity (cluster, broker, replica, service) is added by the scrape configuration.
+Names carry their unit; only counters end in ``_total``; a label's values come from a bounded set.
+The scrape configuration adds the identity (cluster, broker, replica, service).
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NAMESPACE: Final = "tidemark_"
-"""Of all names but ``process_*``, which all programs that Prometheus knows have in common."""
+"""Prefix of all names except ``process_*``, which Prometheus client libraries have in common."""
 OTHER: Final = "_other"
-"""The label value under which everything beyond a bound is added up."""
+"""Label value of the series that combines all label sets beyond a limit."""
 
 SECONDS_BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0,
 )  # fmt: skip
-"""From a page cache hit to a disk that is failing."""
+"""From a page cache hit to a failing disk."""
 DELAY_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0,
     3600.0,
 )  # fmt: skip
-"""From a consumer that waits to one that has stood still for an hour."""
+"""From a waiting consumer to one that has stopped for an hour."""
 SIZE_BUCKETS: Final = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 REQUESTS_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Kind(enum.Enum):
-    """What a family's numbers mean."""
+    """Metric type of a family."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -38,37 +38,37 @@ class Kind(enum.Enum):
 
 
 class Fold(enum.Enum):
-    """What several label sets' numbers become when they are shown as one, ``_other``."""
+    """Rule that combines the numbers of several label sets into ``_other``."""
 
     SUM = "sum"
     MAX = "max"
     MIN = "min"
     NONE = "none"
-    """Together they mean nothing: left out."""
+    """The numbers cannot be combined; ``_other`` is left out."""
 
 
 class Family(NamedTuple):
-    """A name and everything that is known about it before anything is counted."""
+    """A metric family: its name and its static properties."""
 
     name: str
-    """With namespace and unit, with ``_total`` of a counter."""
+    """Includes namespace and unit, and ``_total`` for a counter."""
     kind: Kind
     labels: tuple[str, ...]
     unit: str
-    """As people read it: s, bytes, messages; ``–`` for a plain number."""
+    """Unit for readers: s, bytes, messages; ``–`` for a plain number."""
     meaning: str
-    """One or two sentences: the help text, and the cell of docs/metrics.md."""
+    """One or two sentences: the help text, and a cell of docs/metrics.md."""
     alert: str = ""
-    """What is worth attention, in words; empty if nothing is."""
+    """Values worth an alert, in words; empty if there are none."""
     buckets: tuple[float, ...] = ()
-    """Ascending upper bounds, without infinity; of a histogram only."""
+    """Ascending upper bounds without infinity; histograms only."""
     fold: Fold = Fold.SUM
-    """Of a gauge; counters and histograms are always added up."""
+    """Applies to gauges; counters and histograms are always summed."""
 
 
 def declared(module: Mapping[str, object]) -> tuple[Family, ...]:
-    """Every family of a catalogue's module, as written from top to bottom.
+    """Return every family of a catalogue module, in source order.
 
-    module: its ``globals()``. So none can be written down and then forgotten.
+    module: its ``globals()``, so that a family in the module cannot be left out by mistake.
     """
     return tuple(each for each in module.values() if isinstance(each, Family))

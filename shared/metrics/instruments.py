@@ -1,8 +1,9 @@
-"""What is counted as it happens: counters, gauges, histograms. Pure.
+"""Instruments that count events as they happen: counters, gauges, histograms. Pure.
 
-They belong to the event loop: one thread counts and takes, so there are no locks. Hot paths keep a
-bound method; it adds to a number, or puts a value on a list. Those with labels are in ``labelled``.
-Before: a part of a service makes one from a family of the catalogue. After: ``registry`` takes.
+They belong to the event loop: one thread counts and takes values, so there are no locks. Hot paths
+keep a bound method, which adds to a number or appends a value to a list. Instruments with labels
+are in ``labelled``. Before: a part of a service creates one for a family of the catalogue. After:
+``registry`` takes the values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shared.metrics.text import Number
 
 
 class Samples(NamedTuple):
-    """Values taken of a counter or gauge: the label sets as text, and as many values."""
+    """Values of a counter or gauge: the label sets as text, and one value for each."""
 
     family: Family
     texts: Sequence[str]
@@ -26,22 +27,22 @@ class Samples(NamedTuple):
 
 
 class Buckets(NamedTuple):
-    """Values taken of a histogram."""
+    """Values of a histogram."""
 
     family: Family
     texts: Sequence[str]
     counts: Sequence[Sequence[Number]]
-    """By label set: how many fell into each bucket, the last being all above the bounds; then the
-    sum of the values."""
+    """For each label set the number of values in each bucket, the last bucket holding all above the
+    bounds, then the sum of the values."""
 
 
 PUT_DOWN_MAX: Final = 128
-"""Values of a histogram that are counted at once; they take 4 KiB."""
+"""Values of a histogram that are buffered before they are counted; they take 4 KiB."""
 PUT_DOWN_FEW: Final = 16
-"""Where there are thousands of histograms."""
+"""The same where there are thousands of histograms."""
 Taken = Samples | Buckets
 Count = Callable[[int], None]
-"""A counter's ``inc``, as hot paths keep it."""
+"""A counter's bound ``inc``, kept by hot paths."""
 
 
 class Counter:
@@ -53,49 +54,49 @@ class Counter:
         self._value: int = 0
 
     def inc(self, amount: int = 1) -> None:
-        """Count so many; never fewer than none."""
+        """Add amount, which must not be negative."""
         self._value += amount
 
     @property
     def value(self) -> int:
-        """How many there were."""
+        """The count so far."""
         return self._value
 
 
 class Gauge:
-    """A number that is set; unknown until it is."""
+    """A number that is set; unknown until then."""
 
     __slots__ = ("value",)
 
     def __init__(self, start: Number | None = None) -> None:
         self.value = start
-        """None: not known, no sample."""
+        """The present value; None: unknown, no sample."""
 
     def set(self, value: Number | None) -> None:
-        """It is so much now."""
+        """Set the present value."""
         self.value = value
 
 
 class Histogram:
-    """How values are spread.
+    """Distribution of values over buckets.
 
-    A value is put down, and counted with others later: in the middle of a request the code that
-    counts is in no cache, and took three times as long.
+    A value is buffered first, and counted with others later: in the middle of a request the
+    counting code is not in the CPU's caches, and took three times as long.
     """
 
     __slots__ = ("_bounds", "_counts", "_put_down_max", "_spreads", "_sum", "_values")
 
     def __init__(self, bounds: Sequence[float], put_down_max: int = PUT_DOWN_MAX) -> None:
         """bounds: ascending upper bounds of the buckets, without infinity. put_down_max: values
-        counted at once.
+        buffered before they are counted.
         """
         self._bounds, self._put_down_max = bounds, put_down_max
         self._counts = [0] * (len(bounds) + 1)
         self._sum: Number = 0
         self._values: list[float] = []
-        """Put down and not counted yet."""
+        """Buffered values that are not counted yet."""
         self._spreads: list[Sequence[int]] = []
-        """Counts of many values, put down and not added yet."""
+        """Buffered counts of many values that are not added yet."""
 
     def observe(self, value: float) -> None:
         """Count one value."""
@@ -105,9 +106,9 @@ class Histogram:
             self._count_up()
 
     def observe_counts(self, counts: Sequence[int], total: float) -> None:
-        """Count many values: how many fall into each bucket, the last being all above the bounds.
+        """Count many values, given as the number in each bucket; the last is above all bounds.
 
-        total: the values' sum. Raises ValueError if there are not as many counts as buckets.
+        total: sum of the values. Raises ValueError if the number of counts is wrong.
         """
         if len(counts) != len(self._counts):
             raise ValueError(f"{len(counts)} counts for {len(self._counts)} buckets")
@@ -119,7 +120,7 @@ class Histogram:
 
     @property
     def counts(self) -> list[Number]:
-        """As ``Buckets.counts``."""
+        """Counts and sum, in the format of ``Buckets.counts``."""
         if self._values:
             self._count_up()
         if self._spreads:

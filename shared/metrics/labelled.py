@@ -1,13 +1,14 @@
-"""Counters and histograms by label set, within a bound. Pure.
+"""Counters and histograms by label set, with a limit on the series. Pure.
 
-Beyond a bound (``bounds``) label sets are shown together as ``_other``. Every one goes on counting
-for itself; what it counts meanwhile is ``_other``'s for ever. One that comes back, folded or idle
-before, begins at 0 like one that is new: rules take a series that appears for events that just
-happened. While it is shown it never goes back, nor does ``_other``, and each count is in exactly
-one of them: rates, and sums of rates, are right whoever is shown. The sum of raw values misses what
-was shown before; it means nothing of counters anyhow. A second scraper, which has not seen the last
-value that a folded one showed to the first, misses what was counted between the two.
-Before: ``instruments``. After: ``registry`` takes.
+Beyond a limit (``bounds``) label sets are shown together as ``_other``. A folded label set goes on
+counting; its counts from that time belong to ``_other`` for ever. A label set that is shown again,
+after it was folded or idle, starts at 0 like a new one: alert rules treat a new series as events
+that just happened. A shown series never decreases, nor does ``_other``, and each count is in
+exactly one of them. So rates and sums of rates are correct whichever label sets are shown. The sum
+of raw values misses counts that were shown earlier, but raw sums of counters mean nothing anyway. A
+second scraper that has not seen the last value of a folded series misses the counts between its
+last scrape and that value.
+Before: ``instruments``. After: ``registry`` takes the values.
 """
 
 from __future__ import annotations
@@ -30,59 +31,59 @@ from shared.metrics.instruments import (
 from shared.metrics.text import Number, label_text
 
 LABEL_SETS_MAX: Final = 256
-"""Of a family without a bound of its own: a mistake must not flood whoever scrapes."""
+"""Limit for a family without a limit of its own, so that a bug cannot flood the scraper."""
 TAKEN_AT_ONCE: Final = 64
-"""Label sets whose values are taken between two turns of the loop."""
+"""Label sets whose values are taken between two iterations of the loop."""
 
 Amount = TypeVar("Amount")
-"""What was counted: a counter's number, a histogram's counts and sum."""
+"""Type of the counted value: a counter's number, or a histogram's counts and sum."""
 Place = tuple[Bound, tuple[int, ...]]
-"""A bound, and which of a family's labels are the key there."""
+"""A limit, and the positions of its key among a family's labels."""
 Dropped = Callable[[Family, int], None]
 
 
 class _Child(ABC, Generic[Amount]):
-    """What a label set's instrument knows of being folded."""
+    """The part of a label set's instrument that handles folding."""
 
-    __slots__ = tuple[str, ...]()  # those below are slots of each class that has another base
+    __slots__ = tuple[str, ...]()  # subclasses, which have a second base, declare the slots
     of: _ByLabels[Amount]
     values: tuple[str, ...]
     text: str
     entry: Entry | None
-    """Its place under the bound; None without one."""
+    """Its entry under the limit; None without one."""
     hidden: Amount
-    """What it had counted when it was last shown anew: ``_other``'s, or shown before."""
+    """Its count when it was last shown anew: counts of ``_other``, or shown before."""
     mark: Amount | None
-    """Where it stood when values were last taken; None while it is shown."""
+    """Its count when values were last taken; None while it is shown."""
 
     @abstractmethod
     def now(self) -> Amount:
-        """All that was ever counted."""
+        """Return everything counted so far."""
 
     @property
     def family(self) -> Family:
-        """Of which it is."""
+        """The family that it belongs to."""
         return self.of.family
 
     def wake(self) -> None:
-        """It was idle: what was counted since is its own, and nothing else."""
+        """Show an idle label set again; the new series contains the counts since it became idle."""
         if self.mark is not None:
             self.hidden, self.mark = self.mark, None
 
     def shut_out(self) -> None:
-        """It was idle, and finds no room: what it had shown is over, should it find some."""
+        """Fold an idle label set with new counts; the values of its old series are dropped."""
         if self.mark is not None:
             self.hidden = self.mark
 
     def forget(self) -> None:
-        """The label set is gone; what it counted under ``_other`` stays there."""
+        """Remove the label set; its counts in ``_other`` stay there."""
         if self.entry is not None and self.entry.state is State.FOLDED:
             self._give_up(self.now())
         self.of.remove(self.values)
 
     def take(self) -> Amount | None:
-        """Its own value; None if it is not shown. What it counted while folded becomes
-        ``_other``'s."""
+        """Return its own value; None if it is not shown. Counts made while it was folded are moved
+        to ``_other``."""
         entry, now = self.entry, self.now()
         if entry is None or entry.state is State.SHOWN:
             if self.mark is not None:
@@ -91,8 +92,8 @@ class _Child(ABC, Generic[Amount]):
             return self.of.minus(now, self.hidden)
         if self.mark is None:
             self.mark = now
-            # Shown once more when it is folded: else what it counted since the last scrape would
-            # be in neither series. An idle one has counted nothing.
+            # Shown once more after folding: otherwise its counts since the last scrape would be in
+            # neither series. An idle label set has counted nothing.
             return self.of.minus(now, self.hidden) if entry.state is State.FOLDED else None
         if entry.state is State.FOLDED:
             self._give_up(now)
@@ -100,7 +101,7 @@ class _Child(ABC, Generic[Amount]):
         return None
 
     def _give_up(self, now: Amount) -> None:
-        """What was counted since it was folded, or since the last time, is ``_other``'s."""
+        """Move the counts since it was folded, or since the last call, to ``_other``."""
         if self.mark is not None and now != self.mark:
             moved = self.of.minus(now, self.mark)
             self.hidden, self.mark = self.of.plus(self.hidden, moved), now
@@ -113,7 +114,7 @@ class LabelledCounter(Counter, _Child[int]):
     __slots__ = ("entry", "hidden", "mark", "of", "text", "values")
 
     def now(self) -> int:
-        """All that was ever counted."""
+        """Return everything counted so far."""
         return self._value
 
     def moved(self) -> float:
@@ -127,7 +128,7 @@ class LabelledHistogram(Histogram, _Child[Sequence[Number]]):
     __slots__ = ("entry", "hidden", "mark", "of", "text", "values")
 
     def now(self) -> Sequence[Number]:
-        """All that was ever counted, as ``Buckets.counts``."""
+        """Return everything counted so far, in the format of ``Buckets.counts``."""
         return self.counts
 
     def moved(self) -> float:
@@ -136,44 +137,44 @@ class LabelledHistogram(Histogram, _Child[Sequence[Number]]):
 
 
 class _ByLabels(ABC, Generic[Amount]):
-    """A family by label set, whatever its kind."""
+    """A family by label set, of any kind."""
 
     def __init__(self, family: Family, place: Place | None, dropped: Dropped, none: Amount) -> None:
-        """dropped: told of series not made. none: the amount of nothing."""
+        """dropped: called for each series that is not created. none: the zero amount."""
         self.family, self.none = family, none
         self._bound: Bound | None = None if place is None else place[0]
         self._key_at: tuple[int, ...] = () if place is None else place[1]
         self._dropped = dropped
         self._others: dict[tuple[str, ...], Amount] = {}
-        """What is shown as ``_other``, by the labels that are not folded."""
+        """Values of the ``_other`` series, by the labels that are not folded."""
 
     @staticmethod
     @abstractmethod
     def plus(one: Amount, other: Amount) -> Amount:
-        """Both together."""
+        """Add two amounts."""
 
     @staticmethod
     @abstractmethod
     def minus(one: Amount, other: Amount) -> Amount:
-        """One without the other, which is part of it."""
+        """Subtract an amount from one that contains it."""
 
     @abstractmethod
     def remove(self, values: tuple[str, ...]) -> None:
-        """Keep the label set no longer."""
+        """Remove the label set."""
 
     @abstractmethod
     def take(self) -> Iterator[Taken | None]:
-        """Values of all label sets: None between pieces, all of them at last."""
+        """Take the values of all label sets: yields None between pieces, then all values."""
 
     def fold(self, values: tuple[str, ...], moved: Amount) -> None:
-        """A label set that is not shown counted so much more."""
+        """Add counts of a label set that is not shown to ``_other``."""
         name = tuple(
             OTHER if place in self._key_at else value for place, value in enumerate(values)
         )
         self._others[name] = self.plus(self._others.get(name, self.none), moved)
 
     def _admitted(self, values: tuple[str, ...], count: int) -> tuple[str, ...]:
-        """The label set to count under, of one that is new; count: how many there are."""
+        """Return the label set to count under for a new one. count: number of existing ones."""
         assert len(values) == len(self.family.labels), "one value for each label"
         if self._bound is not None or count < LABEL_SETS_MAX:
             return values
@@ -181,7 +182,7 @@ class _ByLabels(ABC, Generic[Amount]):
         return (OTHER,) * len(values)
 
     def _settle(self, child: LabelledCounter | LabelledHistogram, values: tuple[str, ...]) -> State:
-        """Put a new child under the bound, if there is one; returns how it stands there."""
+        """Add a new child to the limit, if there is one; returns its display state."""
         child.values, child.text = values, label_text(self.family.labels, values)
         child.mark = child.entry = None
         if self._bound is None:
@@ -208,9 +209,10 @@ class Counters(_ByLabels[int]):
         self._series: dict[tuple[str, ...], LabelledCounter] = {}
 
     def labels(self, *values: str) -> LabelledCounter:
-        """The count of a label set, 0 and shown from now on if it is new.
+        """Return the counter of a label set; a new one is shown, with 0, from now on.
 
-        With a label ``topic`` or ``group`` keep it only in a ``Registry.kept``.
+        For families with a label ``topic`` or ``group``, keep the result only in a
+        ``Registry.kept``.
         """
         return self._series.get(values) or self._new(values)
 
@@ -225,21 +227,21 @@ class Counters(_ByLabels[int]):
         return child
 
     def remove(self, values: tuple[str, ...]) -> None:
-        """Keep the label set no longer."""
+        """Remove the label set."""
         del self._series[values]
 
     @staticmethod
     def plus(one: int, other: int) -> int:
-        """Both together."""
+        """Add two counts."""
         return one + other
 
     @staticmethod
     def minus(one: int, other: int) -> int:
-        """One without the other."""
+        """Subtract two counts."""
         return one - other
 
     def take(self) -> Iterator[Samples | None]:
-        """Values of all label sets: None between pieces, the samples at last."""
+        """Take the values of all label sets: yields None between pieces, then the samples."""
         texts: list[str] = []
         values: list[Number | None] = []
         children = list(self._series.values())
@@ -266,7 +268,7 @@ class Histograms(_ByLabels[Sequence[Number]]):
         self._put_down: Final = PUT_DOWN_MAX if place is None else PUT_DOWN_FEW
 
     def labels(self, *values: str) -> LabelledHistogram:
-        """The values of a label set; see ``Counters.labels``."""
+        """Return the histogram of a label set; see ``Counters.labels``."""
         return self._series.get(values) or self._new(values)
 
     def _new(self, values: tuple[str, ...]) -> LabelledHistogram:
@@ -280,21 +282,21 @@ class Histograms(_ByLabels[Sequence[Number]]):
         return child
 
     def remove(self, values: tuple[str, ...]) -> None:
-        """Keep the label set no longer."""
+        """Remove the label set."""
         del self._series[values]
 
     @staticmethod
     def plus(one: Sequence[Number], other: Sequence[Number]) -> Sequence[Number]:
-        """Both together."""
+        """Add counts and sums."""
         return [mine + yours for mine, yours in zip(one, other, strict=True)]
 
     @staticmethod
     def minus(one: Sequence[Number], other: Sequence[Number]) -> Sequence[Number]:
-        """One without the other."""
+        """Subtract counts and sums."""
         return [mine - yours for mine, yours in zip(one, other, strict=True)]
 
     def take(self) -> Iterator[Buckets | None]:
-        """Values of all label sets: None between pieces, the buckets at last."""
+        """Take the values of all label sets: yields None between pieces, then the buckets."""
         texts: list[str] = []
         counts: list[Sequence[Number]] = []
         children = list(self._series.values())

@@ -1,6 +1,6 @@
-"""The tables of docs/metrics.md, written from the catalogue: ``make metrics-page``. Pure but main.
+"""Writes the tables of docs/metrics.md from the catalogue: ``make metrics-page``. Pure but main.
 
-What stands between a section's two marks is made here; the sentences around are people's.
+The text between a section's two marks is generated; the rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _END: Final = "<!-- end of table -->"
 
 
 def mark(section: Section) -> str:
-    """The line in front of a section's table."""
+    """Return the line in front of a section's table."""
     return f"<!-- table: {section.title} -->"
 
 
 def table(section: Section) -> str:
-    """A section's table."""
+    """Return a section's table."""
     return _HEAD + "".join(map(_row, section.families))
 
 
@@ -41,9 +41,9 @@ def _row(family: Family) -> str:
 
 
 def current(page: str) -> str:
-    """The page with all tables as the catalogue has them.
+    """Return the page with all tables regenerated from the catalogue.
 
-    Raises ValueError if the marks of a section are not there.
+    Raises ValueError if the marks of a section are missing or repeated.
     """
     for section in SECTIONS:
         between = re.compile(re.escape(mark(section)) + r"\n.*?" + re.escape(_END), re.DOTALL)
@@ -57,7 +57,7 @@ def current(page: str) -> str:
 
 
 def folded(fold: Fold) -> tuple[Family, ...]:
-    """Gauges by topic, group or pair that become one number in ``_other`` by this rule."""
+    """Return the gauges by topic, group or pair that are combined into ``_other`` by this rule."""
     return tuple(
         family
         for section in SECTIONS
@@ -69,7 +69,7 @@ def folded(fold: Fold) -> tuple[Family, ...]:
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Rewrite the page."""
     PAGE.write_text(current(PAGE.read_text()))
 
 

@@ -1,7 +1,7 @@
-"""What every process says of itself: what runs, since when, what it uses. Read from /proc.
+"""Facts of every process: versions, start time, resource usage. Read from /proc.
 
-Resident size alone says little here: most of it is mapped log, which the kernel takes back. A fact
-that cannot be read has no sample.
+Resident size alone means little here: most of it is mapped log, which the kernel can reclaim. A
+fact that cannot be read has no sample.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from shared.metrics.tables import Table
 from tidemark import __version__
 
 STORE_FORMAT: Final = "1"
-"""Of docs/formats.md: stores of another one are not opened."""
+"""Store format of docs/formats.md; stores of another format are not opened."""
 PROC: Final = Path("/proc")
 
 
 def add_process_facts(
     registry: Registry, *, is_ready: Callable[[], bool], wire_version: str = "", proc: Path = PROC
 ) -> None:
-    """Let the registry show the facts of this process.
+    """Register the facts of this process.
 
-    is_ready: whether ``/ready`` says 200. wire_version: of the frames between nodes; empty for a
-    service that sends none.
+    is_ready: whether ``/ready`` answers 200. wire_version: version of the frames between nodes;
+    empty for a service that sends none.
     """
     labels = [(__version__, platform.python_version(), wire_version, STORE_FORMAT)]
     registry.read_table((every.NODE_INFO,), lambda: Table(labels, [[1]]))
@@ -43,7 +43,7 @@ def add_process_facts(
         (every.PROCESS_CPU_SECONDS_TOTAL, _cpu_seconds),
     ):
         registry.read(family, function)
-    # With thousands of files mapped the kernel takes a millisecond for each.
+    # Each of these takes the kernel a millisecond if thousands of files are mapped.
     registry.read_pass(tuple(MEMORY), facts.memory, apart=True)
     registry.read_pass((every.PROCESS_MAPPINGS,), facts.mappings, apart=True)
     registry.read_pass((every.PROCESS_OPEN_FDS,), facts.open_descriptors, apart=True)
@@ -58,14 +58,14 @@ MEMORY: Final = {
 
 
 class ProcessFacts:
-    """What the kernel knows of this process. None where it does not say."""
+    """The kernel's data about this process. A fact that cannot be read is left out."""
 
     def __init__(self, proc: Path) -> None:
-        """proc: the process' own directory."""
+        """proc: the process's own directory."""
         self._proc = proc
 
     def memory(self) -> dict[Family, Reading]:
-        """MEMORY, in bytes."""
+        """Return the families of MEMORY in bytes."""
         try:
             status = (self._proc / "status").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -82,7 +82,7 @@ class ProcessFacts:
         }
 
     def mappings(self) -> dict[Family, Reading]:
-        """Memory mappings."""
+        """Return the number of memory mappings."""
         try:
             count = (self._proc / "maps").read_bytes().count(b"\n")
         except OSError:
@@ -90,7 +90,7 @@ class ProcessFacts:
         return {every.PROCESS_MAPPINGS: count}
 
     def open_descriptors(self) -> dict[Family, Reading]:
-        """Open file descriptors, but the one that looks."""
+        """Return the number of open file descriptors, without the one that reads the directory."""
         try:
             count = sum(1 for _ in os.scandir(self._proc / "fd")) - 1
         except OSError:
@@ -99,13 +99,13 @@ class ProcessFacts:
 
 
 def start_time(proc: Path = PROC) -> float | None:
-    """When this process started [wall clock s], as the kernel notes it; None if it does not say."""
+    """Return the start time of this process [wall clock s]; None if the kernel does not say."""
     try:
         stat = (proc / "self/stat").read_text(encoding="ascii", errors="replace")
         boot = (proc / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    # Behind the name, which is in parentheses and may hold any: field 22 of proc(5).
+    # Field 22 of proc(5), counted from behind the name: the name may contain parentheses itself.
     ticks = int(stat.rpartition(")")[2].split()[19])
     for line in boot.splitlines():
         if line.startswith("btime "):

@@ -1,12 +1,13 @@
-"""All that a process measures: instruments and readings, bound to the service's catalogue. Pure.
+"""All metrics of a process: instruments and read functions, checked against the catalogue. Pure.
 
-One registry per service object, so that several run in one test. A name that the catalogue does not
-give the service is refused: what is not described is not exported. Everything belongs to the event
-loop. Before: parts of the service count, or hand out what they know. After: ``exposition`` writes.
+Each service object has one registry, so that several can run in one test. A family that the
+catalogue does not list for the service is refused: everything exported is documented. Everything
+belongs to the event loop. Before: parts of the service count, or provide functions. After:
+``exposition`` formats.
 
-What is one instant: all functions are called, and all numbers without labels read, in one turn of
-the loop, before anything else. Label sets by topic, pair and group follow, some hundreds in a turn;
-a histogram's buckets, count and sum always belong together.
+Consistency: all functions are called, and all numbers without labels read, in one iteration of the
+loop, before anything else. Label sets by topic, pair and group follow, some hundreds per iteration.
+A histogram's buckets, count and sum are always consistent.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from shared.metrics.tables import Table, TableSource
 from shared.metrics.text import Number, label_text
 
 Reading = Number | Mapping[str, Number | None] | None
-"""A family's value, or its values by the value of its one label."""
+"""A family's value, or its values by the value of its only label."""
 K = TypeVar("K")
 V = TypeVar("V")
 
 _ALONE: Final = ("",)
-"""The one label set of a family without labels, as text."""
+"""The text of the only label set of a family without labels."""
 
 
 class Kept(dict[K, V]):
-    """Children of label sets, kept for speed; emptied when a label set goes."""
+    """Cache of children by label set; it is cleared when a label set is removed."""
 
 
 class Registry:
-    """What one service measures."""
+    """All metrics of one service."""
 
     def __init__(self, service: str, limits: Limits | None = None) -> None:
-        """service: as in the catalogue. limits: how many label sets are shown."""
+        """service: its name in the catalogue. limits: largest numbers of label sets shown."""
         self.families: Final = families_of(service)
         self._known = frozenset(self.families)
         self._alone: dict[Family, Counter | Gauge | Histogram] = {}
@@ -58,28 +59,28 @@ class Registry:
     # -- instruments ----------------------------------------------------------------------------
 
     def counter(self, family: Family) -> Counter:
-        """Make the counter of a family without labels; from 0."""
+        """Create the counter of a family without labels; it starts at 0."""
         self._check(family, Kind.COUNTER, labelled=False)
         made = self._alone[family] = Counter()
         return made
 
     def gauge(self, family: Family, start: Number | None = None) -> Gauge:
-        """Make the gauge of a family without labels; None: unknown until it is set."""
+        """Create the gauge of a family without labels; start None: unknown until it is set."""
         self._check(family, Kind.GAUGE, labelled=False)
         made = self._alone[family] = Gauge(start)
         return made
 
     def histogram(self, family: Family) -> Histogram:
-        """Make the histogram of a family without labels."""
+        """Create the histogram of a family without labels."""
         self._check(family, Kind.HISTOGRAM, labelled=False)
         made = self._alone[family] = Histogram(family.buckets)
         return made
 
     def counters(self, family: Family) -> Counters:
-        """Make the counters of a family with labels.
+        """Create the counters of a family with labels.
 
-        A label set is shown from its first ``labels`` on: ask for those at once that an alert waits
-        for, since nothing sees a series rise that begins at 1.
+        A label set is shown from its first ``labels`` call on. Create those that an alert needs
+        early: an increase is not visible in a series that begins at 1.
         """
         self._check(family, Kind.COUNTER, labelled=True)
         made = Counters(family, self.bounds.of(family), self.note_dropped)
@@ -87,17 +88,17 @@ class Registry:
         return made
 
     def histograms(self, family: Family) -> Histograms:
-        """Make the histograms of a family with labels."""
+        """Create the histograms of a family with labels."""
         self._check(family, Kind.HISTOGRAM, labelled=True)
         made = Histograms(family, self.bounds.of(family), self.note_dropped)
         self._labelled[family] = made
         return made
 
     def kept(self) -> Kept[K, V]:
-        """An empty dict for children with a label ``topic`` or ``group``, or for their methods.
+        """Create a cache for children with a label ``topic`` or ``group``, or for their methods.
 
-        When one of these is deleted its counters go. Whoever kept them elsewhere would count on
-        where nobody looks.
+        When the topic or group is deleted, its counters are removed. Code that kept them elsewhere
+        would go on counting in an object that is no longer exported.
         """
         made: Kept[K, V] = Kept()
         self._kept = [each for each in self._kept if each() is not None]
@@ -107,9 +108,9 @@ class Registry:
     # -- readings -------------------------------------------------------------------------------
 
     def read(self, family: Family, function: Callable[[], Number | None]) -> None:
-        """Call the function at each scrape, for a family without labels; None: not known.
+        """Call the function at each scrape, for a family without labels; None: unknown.
 
-        It must be quick. A second call puts another function in its place.
+        The function must be fast. A second call replaces the function.
         """
         if family not in self._read:
             self._check(family, None, labelled=False)
@@ -122,10 +123,10 @@ class Registry:
         *,
         apart: bool = False,
     ) -> None:
-        """The same for several families, with no labels or one, whose values are of one instant.
+        """Like ``read`` for several families, with at most one label, read at the same instant.
 
-        A family that the function leaves out has no sample. apart: reading takes a while, and may
-        be at another instant than that of everything else.
+        A family that the function leaves out has no sample. apart: the function is slow, and may
+        run at another instant than the other functions.
         """
         together = tuple(families)
         if apart:
@@ -140,11 +141,11 @@ class Registry:
     def read_each(
         self, family: Family, function: Callable[[], Mapping[str, Number | None]]
     ) -> None:
-        """The same for a family with one label: values by label value."""
+        """Like ``read`` for a family with one label: values by label value."""
         self.read_pass((family,), lambda: {family: function()})
 
     def read_table(self, families: Sequence[Family], function: Callable[[], Table]) -> None:
-        """The same for families that share their labels: one row for each label set."""
+        """Like ``read`` for families that share their labels: one row for each label set."""
         together = tuple(families)
         source = self._tables.get(together)
         if source is None:
@@ -157,20 +158,20 @@ class Registry:
         source.function = function
 
     def note_dropped(self, family: Family, count: int) -> None:
-        """So many label sets of the family have no series of their own."""
+        """Count label sets of the family that have no series of their own."""
         self._dropped.labels(family.name).inc(count)
 
     def missing(self) -> tuple[Family, ...]:
-        """Families of the service that nothing gives values to."""
+        """Return the service's families that have no source of values."""
         return tuple(family for family in self.families if not self._has_source(family))
 
     # -- a scrape -------------------------------------------------------------------------------
 
     def take(self, now_s: float) -> Iterator[list[Taken] | None]:
-        """Take all values: None where others may have their turn, at last all of them, by family
-        in the order of the catalogue.
+        """Take all values: yields None where other tasks may run, then the list of all values by
+        family, in the order of the catalogue.
 
-        now_s: monotonic clock. One at a time, and to its end. What a function raises goes up.
+        now_s: monotonic clock. Run one at a time and exhaust it. Exceptions of functions propagate.
         """
         found: dict[Family, Taken] = {}
         for family, function in self._read.items():
@@ -209,7 +210,7 @@ class Registry:
     # -- rules ----------------------------------------------------------------------------------
 
     def _check(self, family: Family, kind: Kind | None, *, labelled: bool | None) -> None:
-        """Refuse what the catalogue does not say. Raises ValueError: a mistake of ours."""
+        """Check a family against the catalogue. Raises ValueError, which means a bug of ours."""
         name = family.name
         if family not in self._known:
             raise ValueError(f"{name} is not in the catalogue of this service")

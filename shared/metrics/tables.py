@@ -1,7 +1,7 @@
-"""Tables: values of several families with the same labels, looked up together and read at a scrape.
+"""Tables: values of several families with the same labels, sampled together, read at a scrape.
 
-Rows beyond a bound are folded into one, ``_other``, by each family's rule: sums stay right, and so
-do maxima. Pure. Before: a part of a service looked things up. After: ``registry`` takes.
+Rows beyond a limit are combined into one, ``_other``, by each family's rule, so sums and maxima
+stay correct. Pure. Before: a part of a service sampled the values. After: ``registry`` takes them.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from shared.metrics.labelled import Place
 from shared.metrics.text import Number, label_text
 
 ROWS_AT_ONCE: Final = 64
-"""Rows looked at between two turns of the loop."""
+"""Rows processed between two iterations of the loop."""
 _FOLDED_AT_ONCE: Final = 512
-"""Values folded or copied between two turns."""
+"""Values folded or copied between two iterations of the loop."""
 
 Labels = tuple[str, ...]
 Column = Sequence[Number | None]
 
 
 class Table(NamedTuple):
-    """What one look found. Lent until the scrape is over: the lists must not change any more."""
+    """One sampled table. The scrape borrows it: the lists must not change any more."""
 
     labels: Sequence[Labels]
-    """Label values of each row, in the order of the families' labels; none twice."""
+    """Label values of each row, in the order of the families' labels; without duplicates."""
     columns: Sequence[Column]
-    """For each family one value per row; None where it is not known."""
+    """For each family one value per row; None if unknown."""
     weights: Sequence[float] | None = None
-    """How much each row would be missed: 0 makes it go idle after a day, and be folded first."""
+    """Importance of each row: a row with 0 becomes idle after a day, and is folded first."""
     activity: Sequence[float] | None = None
-    """Per row a number that changes whenever the row is used: a sum of offsets, for example."""
+    """Per row a number that changes whenever the row is used, for example a sum of offsets."""
 
 
 class TableSource:
-    """Families that are read as a table."""
+    """Families that are read as one table."""
 
     def __init__(self, families: tuple[Family, ...], place: Place | None) -> None:
-        """families: all with the same labels. place: their bound, and where the key is."""
+        """families: all with the same labels. place: their limit and the positions of its key."""
         self.families = families
         self.function: Callable[[], Table] | None = None
         self._bound: Bound | None = None if place is None else place[0]
         self._key_at: tuple[int, ...] = () if place is None else place[1]
         self._number = 0 if self._bound is None else self._bound.add_table(families)
         self._texts: dict[Labels, str] = {}
-        """Of the last rows. A row's labels seldom change from scrape to scrape."""
+        """Texts of the last rows; a row's labels rarely change between scrapes."""
 
     def take(self, table: Table) -> Iterator[list[Samples] | None]:
-        """Samples of every family: None between pieces, all of them at last."""
+        """Return samples of every family: yields None between pieces, then all of them."""
         assert len(table.columns) == len(self.families), "a column for each family"
         shown: list[int] = []
         folded: list[int] = []
@@ -106,8 +106,8 @@ class TableSource:
         return self._bound.add_row(key, self._number, weight, activity).state
 
     def _fold(self, table: Table, rows: Sequence[int]) -> Iterator[dict[str, list[Number | None]]]:
-        """Rows as one for each value of the labels that are not folded, by its text; as far as it
-        is at each step."""
+        """Combine rows into one for each value of the labels that are not folded, by label text.
+        Yields the same dict after each piece; it is complete after the last."""
         names = self.families[0].labels
         rest: dict[str, list[Number | None]] = {}
         texts: dict[Labels, str] = {}
@@ -131,7 +131,7 @@ class TableSource:
 
 
 def folded_into(known: Number | None, value: Number, fold: Fold) -> Number | None:
-    """Both together by a family's rule. known: None before the first."""
+    """Combine two values by a family's rule. known: None before the first."""
     match fold:
         case Fold.NONE:
             return None

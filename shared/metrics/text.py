@@ -1,7 +1,7 @@
-"""Pieces of Prometheus' text formats: escaping, numbers, heads of families. Pure.
+"""Parts of Prometheus' text formats: escaping, numbers, headers of families. Pure.
 
-Both formats, text 0.0.4 and OpenMetrics 1.0.0, are written from the same lines; only heads and the
-end differ. Before: ``registry`` took values. After: ``exposition`` puts the pieces together.
+Both formats, text 0.0.4 and OpenMetrics 1.0.0, use the same sample lines; only headers and the end
+differ. Before: ``registry`` took values. After: ``exposition`` assembles the text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from shared.metrics.family import Family, Kind
 Number = int | float
 
 _UNITS: Final = ("seconds", "bytes", "ratio")
-"""Units that OpenMetrics has a name for."""
+"""Units that have a name in OpenMetrics."""
 
 
 class Format(enum.Enum):
-    """What a scraper can be given; the value is its content type."""
+    """Formats for scrapers; the value is the content type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
-    """``{name="value",…}``, or nothing without labels."""
+    """Return ``{name="value",…}``, or an empty text without labels."""
     if not names:
         return ""
     pairs = ",".join(
@@ -37,29 +37,29 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
 
 
 def escaped(value: str) -> str:
-    """A label's value as it stands between quotes.
+    """Return a label's value as it is written between quotes.
 
-    What UTF-8 cannot say becomes ``?``, and a zero byte, which ends Prometheus' input, a blank: a
-    name that nobody should have must not take all other series away.
+    A character that UTF-8 cannot encode becomes ``?``. A zero byte, which ends Prometheus' input,
+    becomes a blank. So an invalid name does not make the whole scrape fail.
     """
     value = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
     return value.replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 def number(value: Number) -> str:
-    """A value as both formats read it; integers of any size exactly. Not for NaN."""
+    """Format a value for both formats; integers of any size are exact. Not for NaN."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return f"{+value}"  # plus: True is 1
+    return f"{+value}"  # plus: True becomes 1
 
 
 def bound_text(bound: float) -> str:
-    """An upper bound of a histogram's bucket, always with a point: 64 and 64.0 are one series."""
+    """Format the upper bound of a bucket, always with a point: 64 and 64.0 are one series."""
     return repr(float(bound))
 
 
 def head(family: Family, form: Format) -> str:
-    """The lines before a family's samples: what it means and what kind it is."""
+    """Return the lines before a family's samples: help text and type."""
     name, meaning = family.name, family.meaning.replace("\\", "\\\\").replace("\n", "\\n")
     if form is Format.TEXT:
         return f"# HELP {name} {meaning}\n# TYPE {name} {family.kind.value}\n"
@@ -71,5 +71,5 @@ def head(family: Family, form: Format) -> str:
 
 
 def end(form: Format) -> str:
-    """What stands behind the last family."""
+    """Return the text after the last family."""
     return "# EOF\n" if form is Format.OPENMETRICS else ""

@@ -1,1 +1,1 @@
-"""What every service process needs around its work: configuration, logs, probes, wake-ups."""
+"""Process support of every service: configuration, logs, health probes and wake-ups."""

@@ -1,4 +1,4 @@
-"""A bound on what is in use at once. For one thread."""
+"""A limit on the amount of a resource in use at once. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidemark.errors import Overloaded
 
 
 class Budget:
-    """A limited amount of something: bytes of bodies in memory, held pulls."""
+    """A limited resource, for example bytes of message bodies in memory or waiting pulls."""
 
     __slots__ = ("advice", "limit", "name", "used")
 
@@ -17,10 +17,10 @@ class Budget:
         self.used = 0
 
     def take(self, amount: int, held: int = 0) -> None:
-        """Take amount or raise Overloaded with nothing taken.
+        """Reserve amount; raise Overloaded, with nothing reserved, if the limit would be exceeded.
 
-        held: the part in use that the caller itself has taken. If all of it is the caller's, more
-        is always given: the size of a single request has a limit of its own.
+        held: the part in use that the caller itself has reserved. If the caller holds everything
+        in use, more is always granted: the size of a single request has its own limit.
         """
         if self.used > held and self.used + amount > self.limit:
             raise Overloaded(
@@ -33,6 +33,6 @@ class Budget:
         self.used += amount
 
     def give_back(self, amount: int) -> None:
-        """Return what was taken."""
+        """Release an amount that was reserved with ``take``."""
         assert amount <= self.used
         self.used -= amount

@@ -1,9 +1,10 @@
-"""What a read through a mapping meets when the file is not there: SIGBUS, with a sentence.
+"""SIGBUS handler: reports which mapped file could not be read before the process ends.
 
-The kernel sends it to a process that touches a mapped page whose file was cut meanwhile, or whose
-block the disk does not give back. Without a handler the process ends without a word. The handler
-runs Python on the thread that met it: that thread was reading a mapping, hence inside no lock of
-the allocator or of a stream, and never goes on. Linux only; elsewhere nothing is changed.
+The kernel sends SIGBUS to a process that touches a mapped page whose file was truncated meanwhile,
+or whose block the disk cannot read. Without a handler the process ends without a message. The
+handler runs Python code on the thread that received the signal. That is safe: the thread was
+reading a mapping, so it holds no lock of the allocator or of a stream, and it never continues.
+Linux only; on other systems nothing changes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from tidemark.errors import DamagedFile, ReadFailed, StoreError
 
 SA_SIGINFO: Final = 4
 SA_RESETHAND: Final = 0x80000000
-"""A second SIGBUS, inside the handler, ends the process as if there were none."""
+"""The handler is removed on entry, so a second SIGBUS inside it ends the process by default."""
 ADDRESS_AT: Final = 16
-"""Where siginfo_t holds the address that was touched, on 64-bit machines."""
+"""Offset of the faulting address in siginfo_t on 64-bit machines."""
 DELETED: Final = " (deleted)"
 
 
 class _Action(ctypes.Structure):
-    """glibc's and musl's ``struct sigaction``."""
+    """``struct sigaction`` of glibc and musl."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -38,21 +39,21 @@ class _Action(ctypes.Structure):
 
 
 class Place(NamedTuple):
-    """What is mapped at an address."""
+    """A file and the offset in it that are mapped at an address."""
 
     path: Path
     offset: int
-    """In the file."""
+    """Offset in the file."""
 
 
 _kept: list[object] = []
-"""The handler of this process: the kernel knows its address, and Python must not free it."""
+"""Keeps the handler alive: the kernel holds only its address, so Python must not free it."""
 
 
 def name_bus_errors(end: Callable[[StoreError], int]) -> None:
-    """From now on a SIGBUS ends this process with the status that ``end`` returns.
+    """Install a handler: a SIGBUS ends this process with the status that ``end`` returns.
 
-    end: reports why the process ends. Call it once, before any file is mapped.
+    end: reports the error and returns the exit status. Call this once, before any file is mapped.
     """
     if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return
@@ -74,7 +75,7 @@ def name_bus_errors(end: Callable[[StoreError], int]) -> None:
 
 
 def place_of(maps: str, address: int) -> Place | None:
-    """The file mapped at an address, by ``/proc/self/maps``; None if there is none."""
+    """Return the file mapped at an address according to ``/proc/self/maps``, or None."""
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
         low, high = (int(bound, 16) for bound in fields[0].split("-"))
@@ -84,7 +85,7 @@ def place_of(maps: str, address: int) -> Place | None:
 
 
 def bus_error(place: Place | None) -> StoreError:
-    """What a SIGBUS at that place of a file means."""
+    """Return the error that a SIGBUS at that place means."""
     if place is None:
         return ReadFailed(
             "memory of this process could not be read (SIGBUS). What was acknowledged at disk is "

@@ -1,6 +1,6 @@
 """The system's clocks, and the identity of this boot of the kernel.
 
-The only place of the services that reads a clock; the seam is ``tidemark.clock.Clock``.
+This is the only module of the services that reads a clock; callers use ``tidemark.clock.Clock``.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ class SystemClock:
     """The clocks of this machine."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may step."""
+        """Milliseconds since 1970-01-01 UTC; may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds that never step back within this process."""
+        """Seconds that never go back within this process."""
         return time.monotonic()
 
     def boot_ms(self) -> int:
-        """Milliseconds since boot, suspend included, equal in all processes."""
+        """Milliseconds since boot, including suspend; the same in all processes."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 class BootId(NamedTuple):
-    """A random number of this boot of the kernel, in two slots' worth of bits."""
+    """A random 128-bit number of this boot of the kernel, split to fit two position slots."""
 
     high: int
     low: int
 
 
 def boot_id(path: Path = BOOT_ID_PATH) -> BootId:
-    """Read which boot this is. Unchanged: what the page cache held is still there.
+    """Read the id of this boot. While it is unchanged, the page cache has kept its contents.
 
-    Raises OSError or ValueError where the kernel does not tell; guessing one would let a store
+    Raises OSError or ValueError if the kernel does not provide it. A guessed id would let a store
     trust a page cache that a power cut has emptied.
     """
     number = uuid.UUID(path.read_text(encoding="ascii").strip()).int
@@ -48,5 +48,5 @@ def boot_id(path: Path = BOOT_ID_PATH) -> BootId:
 
 
 def utc_offset_s(wall_ms: int) -> int:
-    """Local time minus UTC in seconds, at a wall clock time: index files bear local time."""
+    """Local time minus UTC in seconds at a wall clock time; index files store local time."""
     return time.localtime(wall_ms / 1000).tm_gmtoff

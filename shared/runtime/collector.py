@@ -1,9 +1,9 @@
-"""The garbage collector of a process that answers requests: seldom, and not now.
+"""Garbage collector settings of a process that answers requests: it runs rarely, and not now.
 
-Nearly everything here goes by its reference count; what does not, cycles of exceptions and tasks,
-is rare and small. There is one collector in a process, whoever asks it to wait.
-Before: a process begins to serve, or to be scraped. After: nobody's answer waits for a collection
-that finds nothing.
+Nearly all objects are freed by their reference count. The rest, reference cycles of exceptions and
+tasks, are rare and small. A process has one collector, so its settings are shared by all callers.
+Before: a process begins to serve, or to be scraped. After: no request waits for a collection that
+finds nothing.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from contextlib import contextmanager
 from typing import Final
 
 THRESHOLDS: Final = (20_000, 500, 50)
-"""Objects until the first generation is collected, and how many collections of one generation until
-the next. A collection of so many takes up to 8 ms; a request of 4,096 messages makes nearly as many
-while the one before is still there, and should not pay for one."""
+"""Number of objects that starts a collection of the first generation, and number of collections of
+one generation that starts one of the next. A collection at 20,000 objects takes up to 8 ms. A
+request of 4,096 messages creates nearly as many while those of the request before are still alive,
+and should not pay for a collection."""
 MEANWHILE_MAX: Final = 100_000
-"""Objects that may gather while the collector waits: memory is bounded by them if somebody never
-ends. A scrape of 10,000 topics and groups leaves 1,200, the first one 60,000."""
+"""Objects that may accumulate while collection is paused; bounds memory if a pause never ends. A
+scrape of 10,000 topics and groups leaves 1,200 objects, the first scrape 60,000."""
 
 
 class _Waits:
-    """Who lets the collector wait."""
+    """Counts the running pauses of the collector."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count = 0
         self.usual = gc.get_threshold()
-        """Thresholds when nobody does."""
+        """Thresholds that apply while there is no pause."""
 
 
 _waits: Final = _Waits()
@@ -39,12 +40,12 @@ _waits: Final = _Waits()
 def settle() -> None:
     """Keep the collector out of the way of requests.
 
-    What was made until now lives as long as the process: it is frozen, so that no collection walks
-    it. And the first generation is collected after more objects than the usual 700, for a request
-    of 256 messages in JSON makes more than that, all of them alive when they are counted: each such
-    request would pay for a collection that finds nothing.
+    Objects created so far live as long as the process: they are frozen, so that no collection
+    traverses them. The first generation is collected after more objects than the default 700. A
+    request of 256 messages in JSON creates more than 700 objects, all alive when they are counted,
+    so with the default each such request would pay for a collection that finds nothing.
     """
-    gc.unfreeze()  # of a role before, that is over
+    gc.unfreeze()  # objects frozen for a previous role, which has ended
     gc.collect()
     gc.freeze()
     with _waits.lock:
@@ -56,11 +57,11 @@ def settle() -> None:
 
 @contextmanager
 def waits() -> Iterator[None]:
-    """Work that makes many objects while others wait for the loop: the collector waits until the
-    last such work has ended, or MEANWHILE_MAX objects have gathered.
+    """Pause collection during work that creates many objects while requests wait for the loop.
 
-    Most are gone by then. One collection in the middle walks all that there are, 2 to 9 ms, again
-    and again.
+    The pause ends when the last such work has ended, or earlier once MEANWHILE_MAX objects have
+    accumulated. Most of the objects are freed by then. Without the pause, each of several
+    collections during the work would traverse all of them, which takes 2 to 9 ms.
     """
     with _waits.lock:
         if _waits.count == 0:

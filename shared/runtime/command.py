@@ -1,7 +1,7 @@
-"""What the commands of the services have in common: settings read, logs set up, the service run.
+"""Common part of the services' commands: reads settings, sets up logs, runs the service.
 
-A command is its options and one call of ``run_service``. Step before: the command line. Step after:
-``lifecycle`` runs the service and says why it ended.
+A command consists of its options and one call of ``run_service``. Step before: the command line.
+Step after: ``lifecycle`` runs the service and reports why it ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tidemark.errors import BadConfig
 
 
 class Settings(Protocol):
-    """What every service's settings have: a dataclass."""
+    """Settings that every service has; a dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def log_level(self) -> str:
-        """Lines below it are not written."""
+        """Lowest level of log lines that are written."""
         ...
 
 
@@ -53,12 +53,13 @@ def run_service(
     check_config: bool = False,
     look: Callable[[S], object] | None = None,
 ) -> NoReturn:
-    """Run a service with the settings of kind, and end the process with its exit status.
+    """Run a service with settings of type kind, and end the process with its exit status.
 
-    config: a TOML file. given: what the command line says, None where it says nothing. run: the
-    service, on a loop. work: done instead, without one. Mistakes in the settings are printed for
-    whoever typed them, all of them, and end it with 2: there is no log yet. check_config: nothing
-    is run; look: then reads what the settings name (a secret), and raises BadConfig too.
+    config: a TOML file. given: values of the command line, None for those not given. run: the
+    service's coroutine. work: runs instead of ``run``, without an event loop. If settings are
+    wrong, all mistakes are printed to standard error, because no log exists yet, and the exit
+    status is 2. check_config: only check the settings. look: called by that check to read what the
+    settings refer to (a secret); it may raise BadConfig.
     """
     try:
         settings = load(kind, config, env_prefix, given)
@@ -69,7 +70,7 @@ def run_service(
         print(f"tidemark: {error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     if check_config:
-        # Paths of secrets, never what is in them: no setting holds one itself.
+        # Contains paths of secrets, never the secrets: no setting holds one itself.
         print(
             json.dumps({"service": service, "settings": dataclasses.asdict(settings)}, default=str)
         )

@@ -1,12 +1,13 @@
 """Settings: one frozen dataclass per service, from TOML, environment and command line.
 
-Later wins: the dataclass's defaults, the TOML file, the environment, the command line. All
-mistakes are found before any of them is reported, each by its field's name with unit and rule, so
-that an operator repairs a file once. A key that no field has is a mistake too: a misspelt
-``flush_interval_ms`` must not silently mean its default.
+Precedence, lowest first: the dataclass's defaults, the TOML file, the environment, the command
+line. All mistakes are collected and reported together, each with the field's name, unit and rule,
+so that an operator corrects a file once. An unknown key is a mistake too: a misspelt
+``flush_interval_ms`` must not silently leave its default in force.
 
-A field is declared with ``setting`` (unit, bounds, what it says) or plainly. Types understood:
-bool, int, float, str, Path, Literal, tuple of str, any of them or None, a dataclass for a table.
+A field is declared with ``setting`` (unit, bounds, explanation) or as a plain dataclass field.
+Supported types: bool, int, float, str, Path, Literal, tuple of str, any of these or None, and a
+dataclass for a table.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from tidemark.errors import BadConfig
 T = TypeVar("T")
 _RULE: Final = "tidemark.rule"
 
-# Kubernetes writes the address of every service of the namespace into each container's
-# environment; a service called `tidemark-broker` makes TIDEMARK_BROKER_PORT=tcp://10.0.0.1:8080.
+# Kubernetes puts the address of every service of the namespace into each container's environment:
+# a service called `tidemark-broker` creates TIDEMARK_BROKER_PORT=tcp://10.0.0.1:8080.
 _SERVICE_LINK: Final = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """What a field's value must keep, and how to say it."""
+    """The bounds of a field's value, and the text that describes them."""
 
     unit: str = ""
     minimum: float | None = None
@@ -42,7 +43,7 @@ class Rule:
     says: str = ""
 
     def broken_by(self, value: object) -> bool:
-        """Tell whether a number lies outside the bounds."""
+        """Return whether value is a number outside the bounds."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         if isinstance(value, float) and not math.isfinite(value):
@@ -52,7 +53,7 @@ class Rule:
         )
 
     def text(self) -> str:
-        """Say the bounds with their unit: ``from 1 to 60000 ms``."""
+        """Return the bounds with their unit, for example ``from 1 to 60000 ms``."""
         unit = f" {self.unit}" if self.unit else ""
         match self.minimum, self.maximum:
             case None, None:
@@ -74,13 +75,13 @@ def setting(
     maximum: float | None = None,
     says: str = "",
 ) -> T:
-    """Declare a field with its unit, bounds and one line on what either extreme does."""
+    """Declare a field with its unit, its bounds and one line on the effect of either extreme."""
     rule = Rule(unit=unit, minimum=minimum, maximum=maximum, says=says)
     return dataclasses.field(default=default, metadata={_RULE: rule})
 
 
 class BrokenRules(ValueError):
-    """Values of a dataclass that do not go together."""
+    """Raised if values of a dataclass contradict each other."""
 
     def __init__(self, rules: tuple[str, ...]) -> None:
         super().__init__("; ".join(rules))
@@ -88,10 +89,10 @@ class BrokenRules(ValueError):
 
 
 class Ruled:
-    """A dataclass of settings with rules between its fields. Raises BrokenRules when it is made."""
+    """A settings dataclass with rules between its fields. Creating it may raise BrokenRules."""
 
     def broken_rules(self) -> Iterator[str]:
-        """Each rule that the values break, in a sentence that names the fields."""
+        """Yield a sentence, naming the fields, for each rule that the values break."""
         yield from ()
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class Ruled:
 
 
 def unless_read(name: str, read: Callable[[], object]) -> Iterator[str]:
-    """The rule that a text can be read. name: of its field. read: raises ValueError if not."""
+    """Yield a broken rule, prefixed with the field's name, if ``read`` raises ValueError."""
     try:
         read()
     except ValueError as error:
@@ -118,9 +119,10 @@ def load(
 ) -> T:
     """Build cls from all sources; raise BadConfig naming every mistake.
 
-    path: a TOML file, or None. env_prefix: ``TIDEMARK_BROKER_``; a field ``host`` is then read from
-    ``TIDEMARK_BROKER_HOST``, one of a table ``store`` from ``TIDEMARK_BROKER_STORE_…``. overrides:
-    by field name, nested with a dot; None means not given. environment: default ``os.environ``.
+    path: a TOML file, or None. env_prefix: for example ``TIDEMARK_BROKER_``; a field ``host`` is
+    then read from ``TIDEMARK_BROKER_HOST``, and a field of a table ``store`` from
+    ``TIDEMARK_BROKER_STORE_…``. overrides: values by field name, with a dot between a table and its
+    field; None means not given. environment: ``os.environ`` by default.
     """
     mistakes: list[str] = []
     values = _from_toml(path, mistakes)
@@ -156,7 +158,7 @@ def _from_toml(path: Path | None, mistakes: list[str]) -> dict[str, object]:
 
 
 def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[object], object]]:
-    """Name → (field, resolved type) of a dataclass."""
+    """Return name → (field, resolved type) of a dataclass."""
     hints = typing.get_type_hints(cls)
     return {
         field.name: (field, hints[field.name]) for field in dataclasses.fields(cls) if field.init
@@ -200,17 +202,17 @@ def _put(values: dict[str, object], names: typing.Sequence[str], value: object) 
     for name in names[:-1]:
         below = values.setdefault(name, {})
         if not isinstance(below, dict):
-            return  # the value standing where a table belongs is reported by _build
+            return  # _build reports a value that stands where a table belongs
         values = below
     values[names[-1]] = value
 
 
 class _EnvironmentText(str):
-    """Text from the environment: its field's type says how to read it."""
+    """Text from the environment; it is parsed according to its field's type."""
 
 
 def _build(cls: type[T], values: Mapping[str, object], above: str, mistakes: list[str]) -> T | None:
-    """Make a cls of values; None, and entries in mistakes, if that is impossible."""
+    """Create a cls from values; if impossible, return None and add to mistakes."""
     known = _fields(cls)
     before = len(mistakes)
     wrong: set[str] = set()
@@ -245,7 +247,7 @@ def _build(cls: type[T], values: Mapping[str, object], above: str, mistakes: lis
             is_whole = False
     if not is_whole:
         return None
-    # A field with a mistake has its default here, so that the other rules are judged as well.
+    # A field with a mistake has its default here, so that rules between other fields are checked.
     try:
         built = cls(**arguments)
     except BrokenRules as error:
@@ -256,7 +258,7 @@ def _build(cls: type[T], values: Mapping[str, object], above: str, mistakes: lis
 
 
 def _read(value: object, kind: object, rule: Rule) -> object:
-    """Turn value into kind; ValueError says what was expected."""
+    """Convert value to kind; raises ValueError with what was expected."""
     expected = ValueError("must be " + _expected(kind, rule))
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
@@ -288,7 +290,7 @@ def _read(value: object, kind: object, rule: Rule) -> object:
 
 
 def _scalar(value: object, kind: object) -> object | None:
-    """Read a bool, int, float, str or Path; None if value is not one."""
+    """Convert value to bool, int, float, str or Path; None if that is impossible."""
     if isinstance(value, _EnvironmentText):
         text = value.strip()
         if kind is bool:
@@ -312,7 +314,7 @@ def _scalar(value: object, kind: object) -> object | None:
 
 
 def _expected(kind: object, rule: Rule) -> str:
-    """Say a type and its rule: ``a whole number from 1 to 60000 ms``."""
+    """Describe a type and its rule, for example ``a whole number from 1 to 60000 ms``."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         inner = [choice for choice in typing.get_args(kind) if choice is not types.NoneType]

@@ -1,10 +1,10 @@
-"""Bounds on HTTP connections: how many, how long a request's head and an answer may take.
+"""Limits on HTTP connections: their number, and the time for a request head and for an answer.
 
-A client that sends nothing, sends its request byte by byte, or does not take its answer costs one
-connection for a bounded time. At the limit a new connection replaces the oldest one that has never
-sent a whole request, or one that is refused already, or idle; if there is none it is answered 503.
-The API port of the broker and the admin ports of all services are served by this. The broker bounds
-request bodies in ``http_requests``.
+A client that sends nothing, sends its request byte by byte, or does not read its answer occupies
+one connection for a bounded time. At the limit a new connection replaces the oldest connection
+that never sent a whole request, or else one whose request was refused or one that is idle. If
+there is none, the new connection is answered 503. The API port of the broker and the admin ports of
+all services use this module. The broker limits request bodies in ``http_requests``.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ SWEEP_S: Final = 1.0
 HEADERS_MAX: Final = 64
 HEADER_SIZE_MAX: Final = 8190
 FINISH_S: Final = 5.0
-"""How long a stop waits for requests in hand, a body that never arrives among them."""
+"""Time that a stop waits for running requests, including those whose body never arrives."""
 IDLE_MIN_S: Final = 1.0
-"""A connection whose last answer is younger is not idle: its client may just be sending the next
-request, and would not learn what became of it."""
+"""A connection whose last answer is younger is not considered idle: its client may just be sending
+the next request, and would not learn whether it was executed."""
 TRIED_MAX: Final = 64
 LINGER_S: Final = 5.0
-"""How long the rest of a refused body is read and thrown away, so that its sender sees the answer
-instead of a reset connection."""
+"""Time for which the rest of a refused body is read and discarded, so that the client reads the
+answer instead of getting a reset connection."""
 BACKLOG: Final = 1024
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 ACCEPT_AGAIN_S: Final = 1.0
-"""After a failure to accept, of which the likely one is that the descriptors have run out."""
+"""Delay after a failed accept, usually because no file descriptor is left."""
 READ_SIZE: Final = 1 << 16
-"""Bytes of a body that are read ahead; one read may bring more."""
+"""Bytes of a body that are buffered ahead; one read may exceed this."""
 
 
 def error_fields(error: TidemarkError) -> dict[str, Any]:
-    """The body of an error's answer: the five fields of every error, then its own facts."""
+    """Return the body of an error answer: the five fields of every error, then its own facts."""
     fixed: dict[str, Any] = {
         "code": error.code,
         "title": error.title,
@@ -61,7 +61,7 @@ def error_fields(error: TidemarkError) -> dict[str, Any]:
 
 
 def _plain(fact: object) -> object:
-    """A fact as JSON and msgpack can say it."""
+    """Convert a fact to a value that JSON and msgpack can represent."""
     if fact is None or isinstance(fact, bool | float | str | list | dict):
         return fact
     if isinstance(fact, int):
@@ -72,21 +72,21 @@ def _plain(fact: object) -> object:
 
 
 class Bounds(NamedTuple):
-    """Bounds of one port."""
+    """Limits of one port."""
 
     connections_max: int
     read_timeout_s: float
-    """For the first whole request head of a connection."""
+    """Time for the first whole request head of a connection."""
     idle_timeout_s: float
-    """Between two requests of a connection."""
+    """Time between two requests of a connection."""
     write_timeout_s: float
-    """For a client to take any byte of an answer."""
+    """Time in which a client must read at least one byte of an answer."""
     finish_s: float = FINISH_S
-    """How long ``close`` waits for requests in hand."""
+    """Time that ``close`` waits for running requests."""
 
 
 class BoundedHandler(web.RequestHandler):
-    """One connection; answers what is not HTTP in the words of our errors."""
+    """One connection; answers malformed HTTP with an error body of Tidemark's format."""
 
     __slots__ = ("_is_dropped", "_refused", "_server")
 
@@ -97,19 +97,19 @@ class BoundedHandler(web.RequestHandler):
         self._refused: BaseRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open; it may have been dropped since it was accepted."""
+        """Handle the opened connection; it may have been dropped since it was accepted."""
         super().connection_made(transport)
         if self._is_dropped:
             self.drop()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._server.lost(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come. What comes of refused bodies is read in turn, one part in each REST_S:
-        their senders set the pace of the loop otherwise."""
+        """Handle received bytes. Refused bodies are read one part per REST_S over all connections,
+        because otherwise their senders would determine the load of the loop."""
         super().data_received(data)
         self._end_broken_body()
         if self._refused is not None and data:
@@ -118,10 +118,10 @@ class BoundedHandler(web.RequestHandler):
             self._loop.call_later(rest_s, self._resume_reading_for_buffer)
 
     def _end_broken_body(self) -> None:
-        """Fail a request in hand whose body turned out not to be HTTP, and read no other.
+        """Fail a running request whose body is malformed HTTP, and read no further request.
 
-        aiohttp queues what it cannot parse as another request, behind the one whose body it
-        belongs to; that one would wait for the rest of its body until its time-out.
+        aiohttp queues data that it cannot parse as another request, behind the one whose body
+        contains it; that request would wait for the rest of its body until its time-out.
         """
         messages = self._messages
         if not messages or isinstance(messages[-1][0], RawRequestMessage):
@@ -146,18 +146,18 @@ class BoundedHandler(web.RequestHandler):
 
     @property
     def has_spoken(self) -> bool:
-        """Whether it has ever sent a whole request head."""
+        """Whether the connection ever sent a whole request head."""
         return self._request_count > 0
 
     def note_refused(self, request: BaseRequest) -> None:
-        """The request is answered before its body has come: what comes of it is thrown away."""
+        """Note that the request is answered before its body has arrived; the body is discarded."""
         self._refused = request
 
     def is_dispensable(self, now: float) -> bool:
-        """Whether nothing is lost with it: its request was refused and has its answer, or its last
-        answer is IDLE_MIN_S old."""
+        """Whether the connection can be closed without loss: its request was refused and the answer
+        is sent, or its last answer is at least IDLE_MIN_S old."""
         if (refused := self._refused) is not None:
-            is_answered = refused.writer.output_size > 0  # it is noted before the answer is written
+            is_answered = refused.writer.output_size > 0  # noted before the answer is written
             return self.transport is None or (
                 is_answered and self.transport.get_write_buffer_size() == 0
             )
@@ -173,11 +173,11 @@ class BoundedHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that no handler saw, and close the connection."""
+        """Answer a request that reached no handler, and close the connection."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; another cannot be sent")
         if isinstance(exc, ConnectionError):
-            raise exc  # the client went away in the middle of its request: nobody to tell
+            raise exc  # the client disconnected in the middle of its request
         error: TidemarkError
         if status < 500:
             reason = " ".join((message or "").split())[:200]
@@ -200,14 +200,14 @@ def _json(error: TidemarkError) -> bytes:
 
 
 class _Refuser(asyncio.Protocol):
-    """One connection too many: says so and closes."""
+    """Protocol of a connection above the limit: answers 503 and closes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Write the whole answer; nothing is read."""
-        writer = cast(asyncio.WriteTransport, transport)  # uvloop's is none by class
+        """Write the whole answer without reading anything."""
+        writer = cast(asyncio.WriteTransport, transport)  # uvloop's class does not derive from it
         error = Overloaded(
             f"{self._limit} connections are open, and that is the limit. Nothing was stored.",
             "Use fewer connections, or try again.",
@@ -223,7 +223,7 @@ class _Refuser(asyncio.Protocol):
 
 
 class _Watch:
-    """What the sweep remembers of one connection."""
+    """The sweep's record of one connection."""
 
     __slots__ = ("opened_at", "since", "unsent")
 
@@ -234,7 +234,7 @@ class _Watch:
 
 
 class BoundedServer:
-    """Accepts connections for one aiohttp application within the bounds."""
+    """Accepts connections for one aiohttp application within the limits."""
 
     def __init__(
         self,
@@ -243,8 +243,8 @@ class BoundedServer:
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         way: GiveWay | None = None,
     ) -> None:
-        """handler: wraps the application's, to answer some requests before it. way: the rests
-        between two connections that are accepted."""
+        """handler: wraps the application's handler, to answer some requests before it. way: the
+        pauses between two accepted connections."""
         self._wrap = handler
         self._way = way or GiveWay()
         self._bounds = bounds
@@ -252,34 +252,34 @@ class BoundedServer:
             app, access_log=None, handle_signals=False, shutdown_timeout=bounds.finish_s
         )
         self._silent: OrderedDict[BoundedHandler, None] = OrderedDict()
-        """Open connections, oldest first; those that have spoken are moved to the other ones when
-        the limit is reached."""
+        """Open connections, oldest first. Those that have sent a request are moved to ``_spoken``
+        when the limit is reached."""
         self._spoken: OrderedDict[BoundedHandler, None] = OrderedDict()
         self.pace_of_refused = Pace()
-        """Of what comes of bodies that are thrown away."""
+        """Paces the reading of discarded bodies."""
         self.paced = PacedLog(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listeners: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
-        """The sweep, and one that accepts connections for each listener."""
+        """The sweep task, and one accepting task per listener."""
         self.port = 0
-        """Port listened on, once started."""
+        """Port listened on; 0 until started."""
 
     @property
     def connections(self) -> int:
-        """Connections open now."""
+        """Number of open connections."""
         return len(self._silent) + len(self._spoken)
 
     def note_refused(self, reason: str) -> None:
         """Count a connection that was refused or closed: limit, no-request, answer-not-taken."""
 
     def make_handler(self, manager: web.Server, **settings: Any) -> BoundedHandler:
-        """The protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return BoundedHandler(manager, self, **settings)
 
     def lost(self, handler: BoundedHandler) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         self._silent.pop(handler, None)
         self._spoken.pop(handler, None)
 
@@ -312,7 +312,7 @@ class BoundedServer:
         ]
 
     async def close(self) -> None:
-        """Stop listening, let requests in hand finish, close all connections."""
+        """Stop listening, let running requests finish, close all connections."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -323,8 +323,8 @@ class BoundedServer:
         await self._runner.cleanup()
 
     async def _accept_all(self, listener: socket.socket) -> None:
-        """Accept one connection after another, with rests in between: the loop's own server accepts
-        all that wait at once, and each takes 0.3 ms."""
+        """Accept one connection at a time, with pauses: the loop's own server accepts all that are
+        queued at once, and each takes 0.3 ms."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -343,8 +343,7 @@ class BoundedServer:
             await self._way.rest()
 
     async def _take(self, connection: socket.socket) -> None:
-        """Serve a connection that has just been accepted. Never fails: others would not be
-        accepted any more."""
+        """Serve an accepted connection. Never raises: otherwise accepting would stop."""
         protocol: asyncio.BaseProtocol | None = None
         try:
             protocol = self._protocol()
@@ -352,7 +351,7 @@ class BoundedServer:
             await loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:  # its client has closed it already
             self._give_up(connection, protocol)
-        except Exception as error:  # noqa: BLE001 - a defect is said; the next one is served
+        except Exception as error:  # noqa: BLE001 - logged as a defect; accepting goes on
             self._give_up(connection, protocol)
             self.paced.defect(error, "a connection could not be served")
 
@@ -362,7 +361,7 @@ class BoundedServer:
             self.lost(protocol)
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        """The protocol of one more connection."""
+        """Create the protocol of one more connection; closes an idle one at the limit."""
         assert self._manager is not None
         if self.connections >= self._bounds.connections_max:
             self.note_refused("limit")
@@ -386,10 +385,11 @@ class BoundedServer:
         return handler
 
     def _take_idle(self) -> BoundedHandler | None:
-        """The connection to close for a new one, no longer counted; None if all are in use.
+        """Remove and return the connection to close for a new one; None if all are in use.
 
-        First the oldest that never sent a whole request, then a dispensable one. It looks at
-        TRIED_MAX of those that have spoken, others the next time.
+        The first choice is the oldest that never sent a whole request, the second a dispensable
+        one. At most TRIED_MAX of those that have sent requests are checked; the next call checks
+        others.
         """
         while self._silent:
             handler, _ = self._silent.popitem(last=False)
@@ -419,7 +419,7 @@ class BoundedServer:
                         handler.transport.abort()
 
     def _stalled(self, handler: web.RequestHandler, watch: _Watch, now: float) -> str | None:
-        """Why this connection is to be closed, if it is."""
+        """Return the reason to close this connection, or None."""
         transport = handler.transport
         if transport is None:
             return None

@@ -1,9 +1,9 @@
-"""Doorbells: one-byte datagrams on ``run_dir/<service>.sock`` that say "look again".
+"""Doorbells: one-byte datagrams on ``run_dir/<service>.sock`` that wake another process.
 
-A ring carries no data and may be lost: whoever waits also polls. Doorbell for speed, poll for
-certainty. A *note* may come with one, for lines of the log only; it may be lost as well. Ringing
-never blocks and never fails: a full socket means that a ring is already waiting, a missing one that
-nobody listens.
+A ring carries no data and may be lost, so every waiting process also polls: the doorbell is for
+speed, polling for certainty. A ring may carry a *note* for log lines only, which may be lost as
+well. Ringing never blocks and never fails: a full socket means that a ring is already waiting, a
+missing socket that no process listens.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ def socket_path(run_dir: Path, service: str) -> Path:
 
 
 class Doorbell:
-    """This service's own bell, and the means to ring the others'.
+    """This service's own doorbell, and the means to ring those of others.
 
-    Made before the loop runs; ``wait`` belongs to one task. ``ring`` may be called from any thread.
+    It is created before the loop runs. ``wait`` belongs to one task; ``ring`` may be called from
+    any thread.
     """
 
     def __init__(self, run_dir: Path, service: str) -> None:
-        """Listen on the service's socket, in place of one that a killed process left behind."""
+        """Listen on the service's socket; a socket left by a killed process is replaced."""
         self._run_dir = run_dir
         self._path = socket_path(run_dir, service)
         self._paths: dict[str, str] = {}
         run_dir.mkdir(parents=True, exist_ok=True)
-        # A stale file makes bind fail. Removing a live one is excluded by the service's lock byte.
+        # A stale file makes bind fail. It is not a live one: the service's lock byte excludes that.
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
@@ -65,12 +66,12 @@ class Doorbell:
         self._waiter: asyncio.Future[bool] | None = None
         self._rung = False
         self.on_note: Callable[[bytes], None] | None = None
-        """Takes the notes that come with rings; None: they are dropped."""
+        """Called with the notes that come with rings; None: notes are dropped."""
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until rung, at most timeout_s seconds; tell whether it rang.
+        """Wait for a ring, at most timeout_s seconds; return whether one came.
 
-        A ring that came since the last wait counts: none is lost between looking and waiting.
+        A ring since the last wait counts, so none is lost between checking for work and waiting.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -89,8 +90,8 @@ class Doorbell:
             self._waiter = None
 
     async def rest(self, seconds: float) -> None:
-        """Hear nothing for so long: rings do not even wake the loop. They count for the next wait,
-        and so does a ``wake`` of this process."""
+        """Sleep without being woken by rings. Rings and ``wake`` calls meanwhile count for the next
+        wait."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             loop.remove_reader(self._socket)
@@ -98,7 +99,7 @@ class Doorbell:
         await asyncio.sleep(seconds)
 
     def wake(self) -> None:
-        """End a wait of this process, as a ring would. From the loop's thread only."""
+        """End a wait of this process, as a ring would. Call from the loop's thread only."""
         self._rung = True
         if self._waiter is not None and not self._waiter.done():
             self._rung = False
@@ -113,9 +114,9 @@ class Doorbell:
         self.wake()
 
     def ring(self, service: str, note: bytes = b"") -> bool:
-        """Wake a service if it listens; tell whether the datagram was taken.
+        """Wake a service if it listens; return whether the datagram was sent.
 
-        note: more than one byte, for the other's log; nothing may depend on it.
+        note: longer than one byte, for the other service's log; nothing may depend on it.
         """
         if len(note) > NOTE_SIZE_MAX:
             note = b""
@@ -130,9 +131,10 @@ class Doorbell:
         return True
 
     def close(self) -> None:
-        """Stop listening and remove the socket file; once: the next one may be a successor's.
+        """Stop listening and remove the socket file. Later calls do nothing: the socket file may
+        then belong to a successor.
 
-        To be called while the service has its lock byte.
+        Call this while the service holds its lock byte.
         """
         if self._socket.fileno() < 0:
             return

@@ -1,12 +1,12 @@
-"""Long work on the loop, in slices, gives way to requests in hand.
+"""Long work on the loop runs in slices, with pauses while requests are being answered.
 
     way = GiveWay(lambda: requests_in_hand > 0)
     while work:
         ...  # a slice
         await way.rest()
 
-Before: a slice of a scrape is over. After: a send or pull waited for one slice, not for one in each
-of the turns that its answer takes.
+Before: a slice of a scrape is over. After: a send or pull was delayed by one slice in all, not by
+one slice in each of the loop iterations that its answer takes.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ from collections.abc import Callable
 from typing import Final
 
 REST_S: Final = 0.001
-"""One rest while a request is in hand. Another turn of the loop alone is not enough: 1. A flush
-ends in its thread, which needs the interpreter back. 2. The loop releases it during an empty poll,
-and takes it again before the thread is awake; the thread's wait begins anew. 3. This repeated for
-as long as there were slices: sends that waited for the disk were held up by 120 to 200 ms.
+"""One pause while a request is running. Another iteration of the loop alone is not enough: 1. A
+flush ends in its thread, which needs the interpreter lock. 2. The loop releases the lock during an
+empty poll and takes it again before the thread is awake; the thread starts to wait again. 3. This
+repeated for as long as there were slices: sends that waited for the disk were delayed by 120 to
+200 ms.
 """
 SLICE_S: Final = 0.00025
-"""Work between two rests, on the loop or in a thread. A send takes several turns of the loop, and
-each is longer by a slice while there is such work."""
+"""Work between two pauses, on the loop or in a thread. A send takes several iterations of the loop,
+and each is longer by a slice while there is such work."""
 PATIENCE_S: Final = 0.5
-"""All rests of one piece of work beyond one per slice: then it goes on beside requests that never
-end."""
+"""Limit on the extra pauses of one piece of work, beyond one per slice. After it the work goes on
+even if there is always a request running."""
 
 
 def never() -> bool:
-    """No request is ever in hand: of a process that answers no others."""
+    """Report that no request is running; for processes that answer no other requests."""
     return False
 
 
 class Pace:
-    """Several pieces of work on one loop have one slice in each REST_S together: many take no more
-    of the loop than one."""
+    """Shared rate of several pieces of work on one loop: one slice per REST_S together, so that
+    many take no more of the loop than one."""
 
     def __init__(self) -> None:
         self._free_at = 0.0
 
     def rest_s(self, now: float, slices: int = 1) -> float:
-        """Seconds to rest before work of so many slices. now: the loop's time [s]."""
+        """Return the seconds to pause before that many slices. now: the loop's time [s]."""
         rest_s = max(0.0, self._free_at - now) + slices * REST_S
         self._free_at = now + rest_s
         return rest_s
 
 
 class GiveWay:
-    """The rests of one piece of work, on the event loop or in one thread beside it."""
+    """The pauses of one piece of work, on the event loop or in one thread beside it."""
 
     def __init__(
         self,
@@ -58,16 +59,16 @@ class GiveWay:
         patience_s: float = PATIENCE_S,
         pace: Pace | None = None,
     ) -> None:
-        """is_awaited: whether a request is in hand whose answer does not wait for this work. pace:
-        shared with other work; None: it has its own."""
+        """is_awaited: whether a request is running whose answer does not wait for this work. pace:
+        shared with other work; None: the work has its own."""
         self._is_awaited = is_awaited
         self._patience_s = patience_s
         self._pace = pace or Pace()
         self._works_since = 0.0
 
     async def rest(self) -> None:
-        """Rest for two turns of the loop, in which a request that has come is read and begun, and
-        then while a request is in hand, for as long as there is patience."""
+        """Pause for two iterations of the loop, in which a new request is read and started, and
+        then while a request is running, until PATIENCE_S is used up."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if not self._is_awaited():
@@ -78,9 +79,9 @@ class GiveWay:
             await asyncio.sleep(REST_S)
 
     def rest_in_thread(self) -> None:
-        """Rest in a thread, after each SLICE_S while a request is in hand: a thread that works
-        keeps the interpreter from the loop and, on a busy machine, its core. Call this several
-        times in each SLICE_S."""
+        """Pause this thread after each SLICE_S while a request is running: a working thread takes
+        the interpreter lock from the loop and, on a busy machine, its core. Call this several times
+        per SLICE_S."""
         now = time.monotonic()
         if now - self._works_since < SLICE_S:
             return

@@ -1,9 +1,9 @@
-"""The admin port: may this process go on living, may it be sent work, what does it measure.
+"""The admin port: liveness, readiness and startup probes, and metrics.
 
-``GET /live`` says only that the event loop turns: a process that is unready on purpose (a damaged
-log, a full disk) must not be restarted for it. ``GET /ready`` says whether work is welcome, with
-every reason why not and how far recovery is, ``GET /startup`` whether the start goes on
-(``startup``). ``GET /metrics`` is Prometheus text.
+``GET /live`` reports only that the event loop runs: a process that is unready on purpose (a damaged
+log, a full disk) must not be restarted for it. ``GET /ready`` reports whether the process accepts
+work, with every reason why not and the progress of recovery. ``GET /startup`` reports whether the
+start makes progress (``startup``). ``GET /metrics`` is Prometheus text.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BOUNDS: Final = Bounds(
     write_timeout_s=10.0,
     finish_s=1.0,
 )
-"""Of the admin port. A probe or a scraper needs one connection; a new one replaces an idle one, so
-that idle ones keep no probe out."""
+"""Limits of the admin port. A probe or a scraper needs one connection. A new connection replaces an
+idle one, so that idle connections cannot lock a probe out."""
 _RATE_MIN_S: Final = 0.5
 
 
@@ -46,7 +46,7 @@ class Reason(NamedTuple):
 
 @dataclass(slots=True)
 class Recovery:
-    """Progress of bringing derived or unfinished data up to date."""
+    """Progress of rebuilding derived data or of catching up."""
 
     clock: Clock
     done_bytes: int = 0
@@ -55,13 +55,13 @@ class Recovery:
     _started_bytes: int = 0
 
     def progress(self, done_bytes: int, total_bytes: int) -> None:
-        """Note how far it is. The first call with a total starts the clock for the estimate."""
+        """Record the progress. The first call with a total starts the time for the estimate."""
         if self._started_at is None and total_bytes > 0:
             self._started_at, self._started_bytes = self.clock.monotonic(), done_bytes
         self.done_bytes, self.total_bytes = done_bytes, total_bytes
 
     def eta_seconds(self) -> float | None:
-        """Estimate what is left from the rate so far; None while that is not known."""
+        """Estimate the remaining time from the rate so far; None while the rate is unknown."""
         left = self.total_bytes - self.done_bytes
         if left <= 0:
             return 0.0
@@ -84,32 +84,32 @@ class Recovery:
 
 @dataclass(slots=True)
 class Health:
-    """What the probes say. The service writes it, the admin server reads it, on one loop."""
+    """State shown by the probes. The service writes it, the admin server reads it, on one loop."""
 
     clock: Clock
     state: str = "starting"
     recovery: Recovery = field(init=False)
     _reasons: dict[str, Reason] = field(default_factory=dict)
     _lasting: set[str] = field(default_factory=set)
-    """Codes of those that no change of role takes back."""
+    """Codes of reasons that stay when the node changes its role."""
 
     def __post_init__(self) -> None:
         self.recovery = Recovery(self.clock)
 
     @property
     def reasons(self) -> list[Reason]:
-        """Reasons why it is not ready, in the order they came up."""
+        """Reasons why the service is not ready, in order of appearance."""
         return list(self._reasons.values())
 
     @property
     def ready(self) -> bool:
-        """True if the service serves and nothing stands against it."""
+        """Whether the service serves and there is no reason against it."""
         return self.state == "serving" and not self._reasons
 
     def add_reason(self, code: str, detail: str, *, lasting: bool = False) -> bool:
-        """Become unready for a reason, or update its detail; tell whether the code is new.
+        """Become unready for a reason, or update its detail; return whether the code is new.
 
-        lasting: it stands in every role of the node, as damage does.
+        lasting: the reason holds in every role of the node, as damage does.
         """
         new = code not in self._reasons
         self._reasons[code] = Reason(code, detail)
@@ -118,12 +118,12 @@ class Health:
         return new
 
     def clear_reason(self, code: str) -> bool:
-        """Take a reason back; tell whether it was there."""
+        """Remove a reason; return whether it was set."""
         self._lasting.discard(code)
         return self._reasons.pop(code, None) is not None
 
     def end_role(self) -> None:
-        """Take back what does not last: whoever said it is gone, and cannot take it back."""
+        """Remove reasons that are not lasting: the parts that set them have ended."""
         for code in self._reasons.keys() - self._lasting:
             self.clear_reason(code)
 
@@ -152,8 +152,8 @@ class AdminServer:
         before_scrape: Callable[[], Awaitable[None]] | None = None,
         is_awaited: Callable[[], bool] = never,
     ) -> None:
-        """before_scrape: awaited before metrics are read, to take those that cost something.
-        is_awaited: whether a request is in hand that a scrape gives way to.
+        """before_scrape: awaited before metrics are read, to collect expensive ones.
+        is_awaited: whether a request is running for which a scrape pauses.
         """
         self._health = health
         self._startup = StartupProbe(health)
@@ -177,7 +177,7 @@ class AdminServer:
 
     @property
     def port(self) -> int:
-        """The port listened on; the kernel's choice if 0 was asked for."""
+        """The port listened on; chosen by the kernel if 0 was requested."""
         return self._port if self._server is None else self._server.port
 
     async def start(self) -> None:

@@ -1,7 +1,7 @@
-"""A process's life: start, run parts until told to stop or until one fails, say why it ended.
+"""Life of a process: starts, runs its parts until a signal or a failure, reports why it ended.
 
-SIGTERM and SIGINT finish the batch in hand; SIGKILL at any instruction is safe. If a part dies,
-the process does, with a non-zero status: a broker without its flusher must not look alive.
+On SIGTERM and SIGINT the running batch is finished; SIGKILL at any instruction is safe. If a part
+dies, the process ends with a non-zero status: a broker without its flusher must not seem alive.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 STOP_GRACE_S: Final = 30.0
 SWITCH_S: Final = 0.0005
-"""A thread that works keeps the interpreter for so long from the loop, which wants it back in each
-of the turns that an answer takes. With Python's 5 ms one send of a hundred took 120 to 200 ms while
-the broker wrote files of 10,000 groups; with this, 5 to 10."""
+"""Time for which a busy thread may keep the interpreter lock from the loop, which needs it again in
+each iteration that an answer takes. With Python's default of 5 ms, one send in a hundred took 120
+to 200 ms while the broker wrote files of 10,000 groups; with this value, 5 to 10 ms."""
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
@@ -45,11 +45,11 @@ async def run_parts(
     *,
     grace_s: float = STOP_GRACE_S,
 ) -> None:
-    """Run all parts at once until stop is set, then wait for them to return.
+    """Run all parts concurrently until stop is set, then wait for them to return.
 
-    Each part watches stop itself. A part that raises, or returns before stop is set, stops the
-    others, and the error is raised (a group if several). After grace_s seconds parts that have not
-    returned are cancelled.
+    Each part checks stop itself. A part that raises, or returns before stop is set, stops the
+    others, and the error is raised (a group if there are several). Parts that have not returned
+    grace_s seconds after the stop are cancelled.
     """
     tasks = {asyncio.ensure_future(_part(name, run, stop)): name for name, run in parts.items()}
     stopped = asyncio.ensure_future(stop.wait())
@@ -94,8 +94,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
     """Run a service's main coroutine; log why it ended; return the exit status.
 
-    0 after an orderly stop, 2 for a mistake of the operator (configuration), 1 for what the disk
-    or the store did. Our own bugs pass through: the interpreter ends with 1 and their traceback.
+    The status is 0 after an orderly stop, 2 for a mistake of the operator (configuration), 1 for a
+    failure of disk or store. Our own bugs are not caught: the interpreter prints the traceback and
+    exits with 1.
     """
     if native.WHY_PURE:
         log.warning(
@@ -123,7 +124,7 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
 
 
 def run_work(work: Callable[[], None]) -> int:
-    """Run a command that needs no loop; exit status as ``run_process`` gives it."""
+    """Run a command that needs no event loop; return an exit status as ``run_process`` does."""
     try:
         work()
     except KeyboardInterrupt:
@@ -134,7 +135,7 @@ def run_work(work: Callable[[], None]) -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Allow as many open files as the system lets us: every mapped file costs one."""
+    """Raise the limit of open files to the hard limit: every mapped file needs one descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -142,14 +143,14 @@ def raise_descriptor_limit() -> None:
 
 
 def descriptor_limit() -> int:
-    """How many files and sockets this process may have open."""
+    """Return how many files and sockets this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _report(error: BaseException) -> int:
     code = error.code if isinstance(error, TidemarkError) else "os-error"
     log.error("the service ended: %s", error, extra={"event": "ended", "code": code})
-    # A line a person reads in a terminal; the JSON line above is for machines.
+    # The printed line is for a person at a terminal; the JSON line above is for machines.
     with contextlib.suppress(OSError):
         print(f"tidemark: {error}", file=sys.stderr)
     return EXIT_USAGE if isinstance(error, BadConfig) else EXIT_FAILED

@@ -1,4 +1,4 @@
-"""Listening on a port, and what is said when that does not go."""
+"""Listening on a port, and the error if that fails."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidemark.errors import CannotListen
 
 @contextmanager
 def listening_on(host: str, port: int) -> Iterator[None]:
-    """Turn what the system says to an attempt to listen into CannotListen."""
+    """Turn an OSError of an attempt to listen into CannotListen."""
     try:
         yield
     except OSError as error:
-        # asyncio puts a sentence of its own around the system's.
+        # asyncio's own message surrounds the system's text; only the latter is shown.
         reason = error.strerror or str(error)
         raise CannotListen(
             f"cannot listen on port {port} of {host}: {reason}. Nothing was started.",

@@ -2,7 +2,7 @@
 
 Every line has ``time`` (UTC, ms), ``level``, ``service``, ``event`` (stable, for machines),
 ``message`` (a short sentence, for people) and the facts given as ``extra``. One line per change of
-state, none per record or request. Every event is in docs/logs.md, compared with the code by a test.
+state, none per record or request. Every event is listed in docs/logs.md; a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final, TextIO
 from tidemark.errors import TidemarkError
 
 LIBRARY: Final = "library"
-"""Event of a line that a library writes; ``logger`` says which."""
-# They tell of every try and of every request; what came of it is said by ours.
+"""Event of a line that a library wrote; ``logger`` names the library."""
+# These libraries log every attempt and every request; Tidemark's own lines report the outcome.
 _TALKATIVE: Final = ("aiohttp.access", "aiohttp.server", "urllib3", "kubernetes_asyncio")
-# What logging puts on every LogRecord; whatever else is there came in through `extra`.
+# Attributes that logging sets on every LogRecord; all others came in through `extra`.
 _OWN: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", (), None)).keys() | {"message", "asctime", "taskName"}
 )
@@ -34,7 +34,7 @@ class JsonFormatter(logging.Formatter):
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without a line end; never raises on odd facts."""
+        """Return the line without a line end. Never raises, whatever types the facts have."""
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, object] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
 def configure(service: str, level: str = "info", stream: TextIO | None = None) -> None:
     """Send all logs of this process to stream (default: standard error) as JSON lines.
 
-    Replaces handlers installed before, so that calling it twice does not print lines twice.
+    Replaces handlers installed before, so that a second call does not print lines twice.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter(service))
@@ -79,7 +79,7 @@ def configure(service: str, level: str = "info", stream: TextIO | None = None) -
 def _log_uncaught(
     kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
 ) -> None:
-    """Log what nobody caught, traceback included, before the interpreter ends with status 1."""
+    """Log an uncaught exception with its traceback before the interpreter exits with status 1."""
     logging.getLogger(__name__).critical(
         "the process ended by an error nobody handles: %s",
         error,

@@ -1,8 +1,8 @@
-"""One log line per key and minute, however often what is worth one happens.
+"""Rate-limited logging: at most one line per key and minute.
 
-For what others can cause as fast as they like, or what a loop meets at every turn: without a bound
-it would fill the disk with our log. What changes state is said by whoever notices the change, and
-needs no pace. On one thread.
+It is for events that others can cause as fast as they like, or that a loop meets in every
+iteration: without a limit the log would fill the disk. Changes of state need no limit; the code
+that detects the change logs it. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
 KEYS_MAX: Final = 256
-"""Keys remembered; lines about others are held to one per interval together."""
+"""Keys remembered; all further keys share one line per interval."""
 OTHERS: Final = "others"
 
 
 class PacedLog:
-    """Counts what happens between two lines about a key."""
+    """Limits lines per key, and counts the events between two lines."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._keys: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self.count = 0
-        """Of all that was told here, whether a line was written or not."""
+        """Number of all events, whether a line was written or not."""
 
     @property
     def now(self) -> float:
-        """Seconds of the clock that paces the lines."""
+        """Seconds of the clock that limits the lines."""
         return self._monotonic()
 
     def say(
@@ -44,10 +44,11 @@ class PacedLog:
         error: BaseException | None = None,
         **facts: object,
     ) -> bool:
-        """Write a line about key, unless one was written less than a minute ago; whether it was.
+        """Log a line about key unless one was written less than a minute ago; return whether it was
+        written.
 
-        key: what is paced, for example a peer. error: written with its traceback. The line says how
-        often it happened since the last one, as ``held_back``.
+        key: what is limited, for example a peer. error: logged with its traceback. The line reports
+        in ``held_back`` how many events since the last line were not logged.
         """
         self.count += 1
         now = self._monotonic()
@@ -63,7 +64,7 @@ class PacedLog:
         return True
 
     def defect(self, error: BaseException, sentence: str, **facts: object) -> bool:
-        """Write that something of ours failed, with its traceback, once a minute for each place."""
+        """Log an internal error with its traceback, at most once a minute per raising line."""
         frame, line = error.__traceback__, 0
         while frame is not None:
             line, frame = frame.tb_lineno, frame.tb_next
@@ -78,7 +79,7 @@ class PacedLog:
         )
 
     def _has_room(self, now: float) -> bool:
-        """Forget keys of which nothing was said for a minute; whether another one fits."""
+        """Remove keys without a line in the last minute; return whether another key fits."""
         while self._keys:
             oldest, (said_at, _) = next(iter(self._keys.items()))
             if now - said_at < INTERVAL_S:

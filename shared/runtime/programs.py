@@ -2,7 +2,7 @@
 
 In the repository the services are the package ``services``; in an installed wheel they are
 ``tidemark.services``, so that they cannot collide with a package of the user's project
-(docs/decisions/0034). The names below are right in both.
+(docs/decisions/0034). The names below are correct in both cases.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ DRILLS: Final = _ABOVE + "drills"
 
 
 def python_module(module: str) -> list[str]:
-    """Command line that runs a module with this interpreter.
+    """Return the command line that runs a module with this interpreter.
 
-    ``-P`` keeps the current folder off the module path: a ``json.py`` there would be executed by
-    every program that imports the standard library's.
+    ``-P`` keeps the current directory off the module path: otherwise a ``json.py`` there would be
+    executed by every program that imports the standard library's ``json``.
     """
     return [sys.executable, "-P", "-m", module]
 
 
 def service(name: str) -> list[str]:
-    """Command line that starts a service: broker, reput or ha."""
+    """Return the command line that starts a service: broker, reput or ha."""
     return python_module(f"{SERVICES}.{name}")

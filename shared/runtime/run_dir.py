@@ -1,6 +1,6 @@
-"""Where the processes of a node meet: the directory of sockets and, if need be, of locks.
+"""The directory of a node's sockets and, if the store is read-only, of its locks.
 
-Pure but for what it asks of the file system. Before: configuration. After: ``doorbell``, and
+Pure except for its calls to the file system. Before: configuration. After: ``doorbell``, and
 ``shared.files.store_dir`` on a store that cannot be written.
 """
 
@@ -15,13 +15,13 @@ from tidemark.errors import ReadOnlyDisk
 
 
 def usable_run_dir(wanted: Path) -> Path:
-    """The directory wanted; if its file system or its rights refuse writes, one that stands in.
+    """Return the wanted directory, or a substitute if it cannot be written.
 
-    The default, ``run/`` in the store, is of no use on a disk that became read-only: the node could
-    neither bind a socket nor lock anything, and would end although all it has can still be read.
-    The directory that stands in has the same name for all processes of the node, and another one
-    for a store of the same path on another file system. Ask once in the life of a process. Raises
-    ReadOnlyDisk if there is none either.
+    The default, ``run/`` in the store, is useless on a disk that became read-only: the node could
+    neither bind a socket nor lock anything, and would end although all its data can still be read.
+    The substitute has the same name for all processes of the node, and a different one for a store
+    of the same path on another file system. Call this once in the life of a process. Raises
+    ReadOnlyDisk if the substitute cannot be used either.
     """
     present = next(each for each in (wanted, *wanted.absolute().parents) if each.exists())
     if os.access(present, os.W_OK | os.X_OK):
@@ -35,7 +35,7 @@ def usable_run_dir(wanted: Path) -> Path:
         found = stand_in.lstat()
     except OSError as error:
         raise _refused(wanted, f"and so does the directory for temporary files: {error}") from error
-    # Anybody may make names in /tmp: another user's directory or link must not be trusted.
+    # Every user may create names in /tmp: another user's directory or link must not be trusted.
     if stand_in.is_symlink() or not stand_in.is_dir() or found.st_uid != os.geteuid():
         raise _refused(wanted, f"and {stand_in} in its place belongs to somebody else")
     return stand_in

@@ -1,9 +1,10 @@
-"""``GET /startup``: may this start go on, or has it got stuck before it did anything of use.
+"""``GET /startup``: reports whether the start makes progress, or is stuck before it is of use.
 
-An orchestrator ends a process whose start takes too long. How long recovery takes depends on the
-log, so this judges whether it moves and not how long it has taken: 200 once it is over, while it
-advances, and while the process waits for another one of its node; 503 before it has begun, and when
-nothing has moved for ``STILL_MAX_S``. Judged when asked: each call compares with the one before.
+An orchestrator kills a process whose start takes too long. The duration of recovery depends on the
+log, so this probe checks whether recovery advances, not how long it has taken. It answers 200 while
+recovery advances, while the process waits for another one of its node, and once recovery is over.
+It answers 503 before recovery has begun, and when nothing has advanced for ``STILL_MAX_S``. The
+state is evaluated on request: each call compares with the call before.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ if TYPE_CHECKING:
     from shared.runtime.health import Health
 
 STILL_MAX_S: Final = 60.0
-"""A recovery that has read nothing for so long hangs: a disk that does not answer, a bug."""
+"""A recovery that has read nothing for this long hangs: the disk does not answer, or a bug."""
 BEFORE: Final = "starting"
 UNDER_WAY: Final = frozenset({"recovering", "catching-up", "promoting"})
-"""States whose progress counts; all later ones mean that recovery is over, well or not."""
+"""States in which progress is checked; all later ones mean that recovery has ended or failed."""
 
 
 class Startup(NamedTuple):
-    """What one call is answered."""
+    """The answer to one call."""
 
     ok: bool
     body: dict[str, object]
 
 
 class StartupProbe:
-    """Remembers where recovery was, to see whether it has moved."""
+    """Remembers the last state of recovery, to detect progress."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -36,7 +37,7 @@ class StartupProbe:
         self._moved_at = 0.0
 
     def look(self) -> Startup:
-        """Judge the start as it is now."""
+        """Evaluate the start as it is now."""
         health = self._health
         recovery, now = health.recovery, health.clock.monotonic()
         seen = (health.state, recovery.done_bytes, recovery.total_bytes, tuple(health.reasons))
@@ -44,8 +45,8 @@ class StartupProbe:
             self._seen, self._moved_at = seen, now
         still_s = now - self._moved_at
         if health.state == BEFORE:
-            # A reason is what it waits for: the store, the other's recovery, a role. That may take
-            # as long as a copy of the whole log takes, and a new start would only wait again.
+            # A reason names what the process waits for: the store, the other process's recovery,
+            # or a role. That may take as long as a copy of the log; a restart would not help.
             ok, phase = bool(health.reasons), "waiting" if health.reasons else "not-begun"
         elif health.state in UNDER_WAY:
             ok = still_s < STILL_MAX_S

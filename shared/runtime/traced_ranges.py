@@ -1,9 +1,10 @@
-"""Stretches of the log that somebody traces, as one service tells another: for log lines only.
+"""Ranges of the log that are traced, passed from one service to another, for log lines only.
 
-The broker says, with a ring of its doorbell, where a traced request's messages lie; reput and ha
-write a line when they have carried out their step for them. Best effort and bounded: a note may be
-lost, the oldest stretch goes when there are too many, and one that nothing comes of is forgotten.
-Costs nothing while there is none. Pure but for what ``reached`` is given to call.
+The broker sends the range of a traced request's messages with a ring of its doorbell. reput and ha
+write a log line when they have processed the range. This is best effort and bounded: a note may be
+lost, the oldest range is dropped when there are too many, and a range that is not reached in time
+is dropped. It costs nothing while no request is traced. Pure, except for the callback of
+``reached``.
 
 Step before: the broker has appended. Step after: docs/logs.md, following a message.
 """
@@ -21,7 +22,7 @@ TRACE_SIZE_MAX: Final = 64
 
 
 class TracedRange(NamedTuple):
-    """Where the messages of one traced request lie."""
+    """The range of the log that holds the messages of one traced request."""
 
     trace: str
     start_offset: int
@@ -29,12 +30,12 @@ class TracedRange(NamedTuple):
 
 
 def encode(traced: TracedRange) -> bytes:
-    """As a note."""
+    """Encode a range as a note."""
     return json.dumps(traced).encode()
 
 
 def decode(note: bytes) -> TracedRange | None:
-    """None if it is none: a note of another release, say."""
+    """Decode a note; None if it is not a range, for example a note of another release."""
     try:
         trace, start, end = json.loads(note)
         if isinstance(trace, str) and len(trace) <= TRACE_SIZE_MAX:
@@ -45,24 +46,24 @@ def decode(note: bytes) -> TracedRange | None:
 
 
 class TracedRanges:
-    """Those whose step is still to come."""
+    """Traced ranges that this service has not processed yet."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._waiting: deque[tuple[float, TracedRange]] = deque(maxlen=RANGES_MAX)
 
     def __bool__(self) -> bool:
-        """Whether anything is waited for."""
+        """Whether any range is waiting."""
         return bool(self._waiting)
 
     def note(self, note: bytes) -> None:
-        """Another service says that a stretch is traced."""
+        """Take a note of another service that a range is traced."""
         traced = decode(note)
         if traced is not None:
             self._waiting.append((self._monotonic(), traced))
 
     def reached(self, offset: int, say: Callable[[TracedRange], None]) -> None:
-        """The step is done up to offset: have said so for every stretch that lies below."""
+        """Call ``say`` for every range that ends at or below offset, and remove it."""
         if not self._waiting:
             return
         now = self._monotonic()

@@ -1,4 +1,4 @@
-"""Work that may take long, done on the loop in slices: others have their turn in between.
+"""Long work on the loop in slices; other tasks run in between.
 
     turns = Turns(clock, way)
     for each in very_many:
@@ -6,8 +6,8 @@
             await turns.pass_on()
         ...
 
-Between two looks at ``over`` there must be less work than a slice. Before: a scrape asks for a look
-at everything, and is written. After: whoever sends or pulls waits for one slice at most.
+Between two reads of ``over`` there must be less work than a slice. Before: a scrape starts sampling
+everything, or writes its text. After: a send or a pull waits for one slice at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.runtime.give_way import SLICE_S, GiveWay
 from tidemark.clock import Clock
 
 STEPS_MAX: Final = 1024
-"""And after so many steps, should the clock stand still."""
+"""A slice also ends after so many steps, in case the clock stands still."""
 
 
 class Turns:
@@ -28,7 +28,7 @@ class Turns:
     def __init__(
         self, clock: Clock, way: GiveWay, on_begin: Callable[[], None] = lambda: None
     ) -> None:
-        """on_begin: called when a slice begins: what was known may have changed."""
+        """on_begin: called when a slice begins, because state may have changed meanwhile."""
         self._way = way
         self._monotonic = clock.monotonic
         self._on_begin = on_begin
@@ -39,23 +39,23 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Whether the slice is used up; to be asked once per step."""
+        """Whether the slice is used up; to be read once per step."""
         self._steps += 1
         return self._steps >= STEPS_MAX or self._monotonic() >= self._began + SLICE_S
 
     @property
     def busy_s(self) -> float:
-        """Time that all slices have taken so far, this one included."""
+        """Time that all slices have taken so far, including this one."""
         return self._before_s + self._monotonic() - self._began
 
     async def through(self, steps: Iterator[None]) -> None:
-        """Take all steps, each shorter than a slice, with others' turns in between."""
+        """Run all steps, each shorter than a slice; other tasks run in between."""
         for _ in steps:
             if self.over:
                 await self.pass_on()
 
     async def pass_on(self) -> None:
-        """Let others have their turn."""
+        """Let other tasks run, then begin a slice."""
         self._before_s = self.busy_s
         await self._way.rest()
         self._begin()

@@ -1,1 +1,1 @@
-"""The state in the log: records, snapshot, replay, and the JSON files that cache them."""
+"""The broker state in the log: records, snapshots, replay, and the JSON files that cache it."""

@@ -1,12 +1,12 @@
-"""The JSON files in config/: caches of our state for RocketMQ and people, and its state for us.
+"""The JSON files in config/: caches of our state for RocketMQ and people, and RocketMQ's state.
 
-What counts is in the log (``shared.state.state``). We write the files for a RocketMQ broker that
-opens the store later, and read them to take over what RocketMQ wrote. A file with our ``tidemark``
-key is ours and tells nothing new; one without it was written by RocketMQ.
+The log holds the authoritative state (``shared.state.state``). We write the files for a RocketMQ
+broker that opens the store later, and read them to take over what RocketMQ wrote. A file with a
+``tidemark`` key is ours and contains nothing new; a file without it was written by RocketMQ.
 
-Files are replaced as RocketMQ does (docs/formats.md, section 15.1): the old one becomes ``.bak``,
-then the new one appears whole under the name. At every instant one of the two is complete, and
-reading takes the ``.bak`` where the file is missing, empty or damaged.
+Files are replaced as RocketMQ does it (docs/formats.md, section 15.1): the old file becomes
+``.bak``, then the new file appears complete under the name. At every instant one of the two is
+complete. Readers take the ``.bak`` if the file is missing, empty or damaged.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ CONSUMER_OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 TIMER_CHECK: Final = "timercheck"
 CLOCKS_DIFFER_MS: Final = 60_000
-"""How far the clock of a RocketMQ broker may be ahead of ours. A damaged ``timercheck`` with a time
-far ahead would count everything that waits as delivered."""
+"""Tolerated lead of a RocketMQ broker's clock over ours. A damaged ``timercheck`` with a time far
+ahead would mark everything that waits as delivered."""
 QUEUE_OFFSET_MAX: Final = (1 << 63) - 1
 FILE_SIZE_MAX: Final = 256 << 20
-"""A larger file is damaged: it would be read into memory whole."""
+"""A larger file counts as damaged, because a file is read into memory whole."""
 
 
 class CoveredTable(Protocol):
-    """What the tables have in common."""
+    """The members that all tables have."""
 
     @property
     def version(self) -> DataVersion:
@@ -62,7 +62,7 @@ class CoveredTable(Protocol):
 
     @property
     def covered(self) -> Covered | None:
-        """Up to where in the log it tells the state, if it is ours."""
+        """End of the log that the file covers; None if the file is not ours."""
         ...
 
 
@@ -70,7 +70,7 @@ Table = TypeVar("Table", bound=CoveredTable)
 
 
 class _Facts(NamedTuple):
-    """What changes when a file is replaced or written to."""
+    """File attributes that change when a file is replaced or written to."""
 
     inode: int
     size: int
@@ -78,7 +78,7 @@ class _Facts(NamedTuple):
 
 
 class ForeignTables(NamedTuple):
-    """What RocketMQ left in its files; None for a file that is ours, or not there."""
+    """The contents of RocketMQ's files; None for a file that is ours or missing."""
 
     topics: list[TopicConfig] | None = None
     groups: list[GroupConfig] | None = None
@@ -86,7 +86,7 @@ class ForeignTables(NamedTuple):
     levels: Mapping[int, int] | None = None
     """Delay level -> next queue offset to deliver."""
     timer: TimerMark | None = None
-    """What its timer has delivered."""
+    """Messages that RocketMQ's timer has delivered."""
 
 
 class JsonCache:
@@ -96,39 +96,40 @@ class JsonCache:
         self._disk = disk
         self._config_dir = config_dir
         self._written: dict[str, tuple[DataVersion, _Facts]] = {}
-        """File -> its version, and what it was, as last written here: it need not be parsed again.
+        """File -> version and attributes as last written here, so that it is not parsed again.
         """
 
     # -- read --------------------------------------------------------------------------------------
 
     def read_topics(self) -> TopicsTable | None:
-        """topics.json; None if there is none. Raises DamagedFile if file and ``.bak`` are bad."""
+        """Read topics.json; None if missing. Raises DamagedFile if file and ``.bak`` are bad."""
         return self._read(TOPICS, metadata_json.parse_topics)
 
     def read_groups(self) -> GroupsTable | None:
-        """subscriptionGroup.json, like ``read_topics``."""
+        """Read subscriptionGroup.json, like ``read_topics``."""
         return self._read(GROUPS, metadata_json.parse_groups)
 
     def read_consumer_offsets(self) -> ConsumerOffsetsTable | None:
-        """consumerOffset.json, like ``read_topics``."""
+        """Read consumerOffset.json, like ``read_topics``."""
         return self._read(CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets)
 
     def read_delay_offsets(self) -> DelayOffsetsTable | None:
-        """delayOffset.json, like ``read_topics``."""
+        """Read delayOffset.json, like ``read_topics``."""
         return self._read(DELAY_OFFSETS, metadata_json.parse_delay_offsets)
 
     def read_foreign_topics(self, *, state_known: bool) -> list[TopicConfig] | None:
-        """The topics as RocketMQ left them; None if the file is ours, or there is none.
+        """Return the topics as RocketMQ left them; None if the file is ours or missing.
 
-        state_known: the log has told topics already. Then only the file itself can be RocketMQ's,
-        never the ``.bak``: it may be what RocketMQ left before our first write, and taking it over
-        again would undo every change since. Raises DamagedFile if nothing but a damaged file knows.
+        state_known: the log has already provided topics. Then only the file itself can be
+        RocketMQ's, not the ``.bak``: that may be what RocketMQ left before our first write, and
+        taking it over again would undo every change since. Raises DamagedFile if only a damaged
+        file could provide the topics.
         """
         table = self._foreign(TOPICS, metadata_json.parse_topics, state_known=state_known)
         return None if table is None else [config_of(each) for each in table.topics.values()]
 
     def read_foreign_groups(self, *, state_known: bool) -> list[GroupConfig] | None:
-        """The groups as RocketMQ left them, like ``read_foreign_topics``."""
+        """Return the groups as RocketMQ left them, like ``read_foreign_topics``."""
         table = self._foreign(GROUPS, metadata_json.parse_groups, state_known=state_known)
         if table is None:
             return None
@@ -139,14 +140,14 @@ class JsonCache:
     def read_foreign_offsets(
         self, *, state_known: bool
     ) -> Mapping[str, Mapping[Queue, int]] | None:
-        """The consumer offsets as RocketMQ left them, like ``read_foreign_topics``."""
+        """Return the consumer offsets as RocketMQ left them, like ``read_foreign_topics``."""
         table = self._foreign(
             CONSUMER_OFFSETS, metadata_json.parse_consumer_offsets, state_known=state_known
         )
         return None if table is None else offsets_of(table.offsets)
 
     def read_foreign_levels(self, *, state_known: bool) -> Mapping[int, int] | None:
-        """The delay levels' progress as RocketMQ left it, like ``read_foreign_topics``."""
+        """Return the delay levels' progress as RocketMQ left it, like ``read_foreign_topics``."""
         table = self._foreign(
             DELAY_OFFSETS, metadata_json.parse_delay_offsets, state_known=state_known
         )
@@ -157,10 +158,10 @@ class JsonCache:
         }
 
     def read_timer(self, *, signed: bool, now_ms: int) -> TimerMark | None:
-        """What RocketMQ's timer has delivered; None if that is unknown, or nothing new.
+        """Return the progress of RocketMQ's timer; None if it is unknown or not new.
 
-        signed: read only a file that we wrote first. One that RocketMQ made may be old, unless
-        another file is RocketMQ's as well. now_ms: the wall clock's. Raises DamagedFile.
+        signed: read the file only if we created it. A file that RocketMQ created may be old, unless
+        another file is RocketMQ's as well. now_ms: wall clock time. Raises DamagedFile.
         """
         raw = read_whole(self._disk, self._config_dir / TIMER_CHECK)
         if raw is None or (signed and not timer_check.is_signed(raw)):
@@ -183,7 +184,7 @@ class JsonCache:
 
     @property
     def is_foreign(self) -> bool:
-        """RocketMQ wrote at least one of the files last."""
+        """Whether RocketMQ was the last writer of at least one of the files."""
         tables = (
             self._foreign(TOPICS, metadata_json.parse_topics, state_known=True),
             self._foreign(GROUPS, metadata_json.parse_groups, state_known=True),
@@ -197,11 +198,11 @@ class JsonCache:
     def write_topics(
         self, topics: Iterable[TopicConfig], *, covered: Covered, now_ms: int
     ) -> DataVersion:
-        """Replace topics.json; deleted topics are named under our key. Durable on return.
+        """Replace topics.json; deleted topics are listed under our key. Durable on return.
 
-        covered: up to where in the log the topics are known. Returns the file's new version.
-        Raises DiskFull, ReadOnlyDisk, OSError; the old content is then still there, perhaps under
-        ``.bak`` alone.
+        covered: end of the log up to which the topics are known. Returns the file's new version.
+        Raises DiskFull, ReadOnlyDisk, OSError; the old content then still exists, perhaps only as
+        ``.bak``.
         """
         listed = sorted(topics, key=lambda topic: topic.name)
         entries = {topic.name: entry_of(topic) for topic in listed if not topic.deleted}
@@ -238,7 +239,7 @@ class JsonCache:
         covered: Covered,
         now_ms: int,
     ) -> DataVersion:
-        """Replace consumerOffset.json, like ``write_topics``. offsets: group by group."""
+        """Replace consumerOffset.json, like ``write_topics``. offsets: one item per group."""
         table = offsets_table(offsets)
         return self._write(
             CONSUMER_OFFSETS,
@@ -263,7 +264,7 @@ class JsonCache:
         )
 
     def is_replaced(self, name: str) -> bool:
-        """Whether somebody else has written a file since it was written here."""
+        """Whether another program has written a file since it was written here."""
         facts, known = self._facts(name), self._written.get(name)
         return facts is not None and known is not None and facts != known[1]
 
@@ -272,7 +273,7 @@ class JsonCache:
         return None if stat is None else _Facts(stat.inode, stat.size, stat.modified_ms)
 
     def exists(self, name: str) -> bool:
-        """Whether a file has any content, or its ``.bak`` has."""
+        """Whether a file or its ``.bak`` is not empty."""
         stats = map(self._disk.stat, (self._config_dir / name, self._backup(name)))
         return any(stat is not None and stat.size > 0 for stat in stats)
 
@@ -311,7 +312,7 @@ class JsonCache:
         path = self._config_dir / name
         known = self._written.get(name)
         if known is not None and self._facts(name) == known[1]:
-            # As it was left here; the largest take seconds to parse, every five seconds.
+            # Unchanged since our write. The largest files take seconds to parse, every 5 seconds.
             previous, is_good = known[0], True
         else:
             table = self._usable(path, parse)
@@ -333,7 +334,7 @@ class JsonCache:
     def _replace(self, name: str, data: bytes, *, keep: bool) -> None:
         path = self._config_dir / name
         self._disk.make_directory(self._config_dir)
-        # A damaged file must not push a good .bak out: until the new one stands, that one is all.
+        # A damaged file must not replace a good .bak, the only copy until the new file is complete.
         if keep:
             self._disk.rename(path, self._backup(name))
             self._disk.sync_directory(self._config_dir)
@@ -367,7 +368,7 @@ class JsonCache:
             return None
 
     def _parsed(self, path: Path, parse: Callable[[str], Table]) -> Table | None:
-        """None for a missing or empty file: RocketMQ treats both as "no such file"."""
+        """Parse a file; None if it is missing or empty, which RocketMQ treats alike."""
         stat = self._disk.stat(path)
         if stat is None or stat.size == 0:
             return None

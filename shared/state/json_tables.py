@@ -1,8 +1,8 @@
-"""Our state as RocketMQ lists it in its JSON files, and its lists as our state. Pure.
+"""Conversion between our state and the entries of RocketMQ's JSON files. Pure.
 
-What RocketMQ has no field for is kept in a group's ``attributes`` under names of ours: it reads and
-writes them like any others. Before and after: ``shared.state.json_cache``; the files' text is
-``formats.metadata_json``.
+Settings for which RocketMQ has no field are kept in a group's ``attributes`` under names of ours:
+RocketMQ reads and writes them like any others. Before and after: ``shared.state.json_cache``;
+``formats.metadata_json`` converts the files' text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OURS: Final = frozenset({BROADCAST, START, LAG_OBJECTIVE_MS})
 
 
 def config_of(entry: TopicEntry) -> TopicConfig:
-    """A topic of RocketMQ's as one of ours."""
+    """Convert a topic of RocketMQ to one of ours."""
     return TopicConfig(
         entry.name,
         queues=entry.write_queues,
@@ -39,7 +39,7 @@ def config_of(entry: TopicEntry) -> TopicConfig:
 
 
 def entry_of(topic: TopicConfig) -> TopicEntry:
-    """A topic of ours as RocketMQ lists it."""
+    """Convert a topic of ours to RocketMQ's entry."""
     return TopicEntry(
         topic.name,
         read_queues=topic.read_queues,
@@ -53,7 +53,7 @@ def entry_of(topic: TopicConfig) -> TopicEntry:
 
 
 def group_of(entry: GroupEntry, forbidden: Mapping[str, int]) -> GroupConfig:
-    """A group of RocketMQ's, and the topics it may not consume, as one of ours."""
+    """Convert a group of RocketMQ, and the topics it may not consume, to one of ours."""
     attributes = entry.attributes
     return GroupConfig(
         entry.name,
@@ -78,7 +78,7 @@ def group_of(entry: GroupEntry, forbidden: Mapping[str, int]) -> GroupConfig:
 
 
 def group_entry_of(group: GroupConfig) -> GroupEntry:
-    """A group of ours as RocketMQ lists it."""
+    """Convert a group of ours to RocketMQ's entry."""
     attributes = dict(group.attributes)
     if group.broadcast:
         attributes[BROADCAST] = "true"
@@ -105,7 +105,7 @@ def group_entry_of(group: GroupConfig) -> GroupEntry:
 
 
 def offsets_of(table: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, dict[Queue, int]]:
-    """RocketMQ's consumer offsets as ours; what is negative there means "none"."""
+    """Convert RocketMQ's consumer offsets to ours; negative ones mean "none" and are left out."""
     found: dict[str, dict[Queue, int]] = {}
     for (topic, group), queues in table.items():
         known = {
@@ -121,7 +121,7 @@ def offsets_of(table: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, 
 def offsets_table(
     offsets: Iterable[tuple[str, Mapping[Queue, int]]],
 ) -> dict[tuple[str, str], dict[int, int]]:
-    """Our consumer offsets, group by group, as RocketMQ's."""
+    """Convert our consumer offsets, one item per group, to RocketMQ's table."""
     table: dict[tuple[str, str], dict[int, int]] = {}
     for group, pairs in offsets:
         for (topic, queue), offset in pairs.items():

@@ -1,6 +1,6 @@
 """The kinds of state records, as values. Pure.
 
-What each is in bytes is ``shared.state.records``; what they add up to is ``shared.state.tables``.
+``shared.state.records`` encodes them; ``shared.state.tables`` accumulates them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from shared.state.values import (
 
 
 class TopicRecord(NamedTuple):
-    """A topic is now as it says, whatever it was before."""
+    """The complete new configuration of a topic; replaces any earlier one."""
 
     flushed: int
     topic: TopicConfig
 
 
 class GroupRecord(NamedTuple):
-    """A group is now as it says; a deleted one loses its offsets with it."""
+    """The complete new configuration of a group; a deleted group loses its offsets."""
 
     flushed: int
     group: GroupConfig
 
 
 class OffsetsRecord(NamedTuple):
-    """Consumer offsets that moved, forth or back: group -> (topic, queue) -> next to consume."""
+    """Consumer offsets that moved, in either direction: group -> (topic, queue) -> next offset."""
 
     flushed: int
     moves: Mapping[str, Mapping[Queue, int]]
 
 
 class DelayRecord(NamedTuple):
-    """Delay progress: the levels that moved, the timer's mark if it did, and cancellations."""
+    """Delay progress: levels that moved, the timer's mark if it moved, and cancellations."""
 
     flushed: int
     levels: Mapping[int, int] = {}
@@ -50,7 +50,7 @@ class DelayRecord(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """A start of a node that takes writes: what its generations of groups begin with."""
+    """A start of a node that takes writes; its count begins the generations of groups."""
 
     flushed: int
     epoch: int
@@ -58,19 +58,19 @@ class EpochRecord(NamedTuple):
 
 
 class ForeignRecord(NamedTuple):
-    """RocketMQ wrote this part of the log."""
+    """A part of the log that RocketMQ wrote."""
 
     flushed: int
     range: ForeignRange
 
 
 class SnapshotPart(NamedTuple):
-    """A part of the whole state as it was when part 0 was appended; counts only with the others."""
+    """A part of the whole state as of the append of part 0; valid only with all other parts."""
 
     flushed: int
     id: int
     part: int
-    """From 0."""
+    """Counts from 0."""
     parts: int
     topics: Sequence[TopicConfig]
     next_offsets: Sequence[NextOffset]
@@ -79,16 +79,16 @@ class SnapshotPart(NamedTuple):
     """(group, some of its offsets)."""
     levels: Sequence[tuple[int, int]] = ()
     timer: TimerMark = TimerMark()
-    """The same in every part, like ``start_count``."""
+    """The same in every part, as is ``start_count``."""
     cancelled: Sequence[tuple[Delayed, int]] = ()
     foreign: Sequence[ForeignRange] = ()
     start_count: int = 0
     deleted_below: Sequence[tuple[str, int]] = ()
-    """(topic, physical offset); an earlier version does not tell it, and skips it."""
+    """(topic, physical offset); earlier versions do not write it, and ignore it."""
 
 
 class OtherRecord(NamedTuple):
-    """A kind or version that this code does not know."""
+    """A record of a kind or version that this code does not know."""
 
     flushed: int
     kind: str

@@ -1,13 +1,13 @@
-"""Codec of state records: what the node knows besides messages, as messages (design: state). Pure.
+"""Codec of state records: the broker's metadata, stored as messages (design: state). Pure.
 
-Topics, groups, consumer offsets, delay progress, starts and what RocketMQ wrote in between are
-records of one system topic with one queue. The body of a record is one msgpack map
-``{"v": 1, "kind": ..., "flushed": n, ...}``. ``flushed`` is the largest flushed offset its writer
-knew: a durable mark that recovery trusts.
+Topics, groups, consumer offsets, delay progress, starts, and ranges that RocketMQ wrote are records
+of one system topic with one queue. The body of a record is one msgpack map
+``{"v": 1, "kind": ..., "flushed": n, ...}``. ``flushed`` is the largest flushed offset that the
+writer knew: a durable mark that recovery trusts.
 
-A kind or version that this code does not know is a value (``OtherRecord``), not an error: a later
-version may have written it. Members it does not know are ignored. A body that is no such map at
-all, or lacks what its kind needs, is ``StateRecordUnreadable``.
+A record of an unknown kind or version is a value (``OtherRecord``), not an error: a later version
+may have written it. Unknown members are ignored. A body that is not such a map, or that lacks what
+its kind requires, is ``StateRecordUnreadable``.
 Step before: the broker changes something. Step after: ``shared.state.state`` applies the record.
 """
 
@@ -92,14 +92,14 @@ KIND_SNAPSHOT: Final = "snapshot"
 
 NOTHING_DELAYED: Final = DelayState()
 _HEADER_SIZE_MAX: Final = 320
-"""More than a snapshot part's map takes besides its items."""
+"""Upper bound of a snapshot part's size without its items."""
 
 
 # -- encode ----------------------------------------------------------------------------------------
 
 
 def encode(record: Change) -> bytes:
-    """The body of a record of one change."""
+    """Encode the body of a record of one change."""
     match record:
         case TopicRecord(flushed, topic):
             return _body(KIND_TOPIC, flushed, topic=value_maps.topic_map(topic))
@@ -123,7 +123,7 @@ def encode(record: Change) -> bytes:
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    """The body of a topic record."""
+    """Encode the body of a topic record."""
     return encode(record)
 
 
@@ -141,13 +141,13 @@ def encode_snapshot(
     snapshot_id: int,
     part_bytes_max: int,
 ) -> list[bytes]:
-    """The bodies of a whole snapshot, part 0 first, at least one.
+    """Encode a whole snapshot; return the bodies, part 0 first, at least one.
 
-    part_bytes_max: no body is longer, unless a single topic or group is. snapshot_id: another than
-    that of the snapshot before; the parts are appended in this order, other records may come in
-    between.
+    part_bytes_max: maximum size of a body, exceeded only if a single topic or group is larger.
+    snapshot_id: must differ from that of the snapshot before. The parts are appended in this order;
+    other records may be appended in between.
     """
-    packed = msgpack.Packer(use_bin_type=True).pack  # one for all: to make one takes longer
+    packed = msgpack.Packer(use_bin_type=True).pack  # one for all: creating one is slower
     sections: dict[str, Iterator[bytes]] = {
         "topics": map(packed, map(value_maps.topic_map, topics)),
         "next_offsets": map(packed, next_offsets),
@@ -182,7 +182,7 @@ def encode_snapshot(
 def _parts(
     sections: Mapping[str, Iterator[bytes]], room: int
 ) -> Iterator[Mapping[str, Sequence[bytes]]]:
-    """Share the packed items out, in order, room bytes per part (one item always fits)."""
+    """Distribute the packed items in order, room bytes per part (at least one item each)."""
     part: dict[str, list[bytes]] = {}
     size = 0
     for name, items in sections.items():
@@ -215,7 +215,7 @@ def _array(name: str, items: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def decode(body: bytes | bytearray | memoryview) -> StateRecord:
-    """The record in a body. Raises StateRecordUnreadable."""
+    """Decode a body. Raises StateRecordUnreadable."""
     fields = TypedFields(unpacked(body), "the record")
     version = fields.integer("v")
     kind = fields.text("kind")
@@ -225,7 +225,7 @@ def decode(body: bytes | bytearray | memoryview) -> StateRecord:
 
 
 def flushed_of(body: bytes | bytearray | memoryview) -> int | None:
-    """The durable mark that a record carries, whatever its kind; None if it is unreadable."""
+    """Return the durable mark of a record of any kind; None if the record is unreadable."""
     try:
         return TypedFields(unpacked(body), "the record").integer("flushed")
     except StateRecordUnreadable:
@@ -233,7 +233,7 @@ def flushed_of(body: bytes | bytearray | memoryview) -> int | None:
 
 
 def part_of(body: bytes | bytearray | memoryview) -> tuple[int, int] | None:
-    """Part and parts, if the body is of a snapshot; None for any other, readable or not."""
+    """Return (part, parts) of a snapshot's body; None for any other body, readable or not."""
     try:
         if TypedFields(unpacked(body), "the record").value("kind") != KIND_SNAPSHOT:
             return None

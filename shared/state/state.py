@@ -1,8 +1,8 @@
-"""The node's state: what all state records up to a point of the log add up to. Pure.
+"""The broker state: the sum of all state records up to a point of the log. Pure.
 
-Applied in the order of the log. A snapshot says everything at once, so that any suffix of the log
-that starts at one is enough; it counts only when all its parts have been seen, and stands for the
-moment of its first part: what was appended between its parts comes after it.
+Records are applied in log order. A snapshot contains the whole state, so any suffix of the log that
+starts at a snapshot is sufficient. A snapshot counts only when all its parts have been seen, and
+represents the moment of its first part: records appended between its parts are applied on top.
 Step before: ``shared.state.records`` decodes. Step after: the broker serves topics, groups and
 offsets from here.
 """
@@ -25,31 +25,31 @@ from shared.state.values import Delayed, DelayState, Queue, TopicConfig
 
 
 class BrokerState(Tables):
-    """The tables, and next queue offsets. Has one writer: whoever applies the records."""
+    """The tables and the next queue offsets. Its only writer is the code that applies records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.next_queue_offsets: dict[Queue, int] = {}
-        """As of the newest complete snapshot; the log and the queues may know larger ones."""
+        """Values of the newest complete snapshot; the log and the queues may be further."""
         self.flushed = 0
-        """The largest durable mark that any record carried."""
+        """The largest durable mark of any record."""
         self.records = 0
-        """Records applied, unknown ones included."""
+        """Number of records applied, including unknown ones."""
         self.snapshots = 0
-        """Complete snapshots applied."""
+        """Number of complete snapshots applied."""
         self.snapshot_at: int | None = None
-        """Physical offset of the first part of the newest complete one, where known."""
+        """Physical offset of the first part of the newest complete snapshot, if known."""
         self.unknown: Counter[str] = Counter()
-        """Kind -> records that this version does not understand; they change nothing."""
+        """Kind -> number of records that this version does not understand; they have no effect."""
         self._parts: list[SnapshotPart] = []
         self._parts_at: int | None = None
         self._since = Tables()
-        """Changes since the first of these parts."""
+        """Changes since the first of ``_parts``."""
 
     def apply(self, record: StateRecord, at: int | None = None) -> None:
-        """The next state record of the log. Applying one twice in a row changes nothing.
+        """Apply the next state record of the log. Applying one twice in a row changes nothing.
 
-        at: its physical offset, where somebody wants to know it later.
+        at: the record's physical offset; needed for ``snapshot_at`` and ``delay_told_at``.
         """
         self.records += 1
         self.flushed = max(self.flushed, record.flushed)
@@ -60,12 +60,12 @@ class BrokerState(Tables):
                 self.unknown[kind if version == 1 else f"{kind} (version {version})"] += 1
             case _:
                 self.change(record, at)
-                self.dropped.clear()  # only what comes behind a snapshot's first part asks for it
+                self.dropped.clear()  # used only for changes after a snapshot's first part
                 if self._parts:
                     self._since.change(record, at)
 
     def copy(self) -> BrokerState:
-        """The same state, to be changed on its own."""
+        """Return an independent copy."""
         twin = BrokerState()
         vars(twin).update(self.contents())
         twin._since = Tables()
@@ -73,16 +73,16 @@ class BrokerState(Tables):
         return twin
 
     def become(self, other: BrokerState) -> None:
-        """Say all that another state says; whoever holds this one sees it change."""
+        """Take over the contents of another state; all holders of this object see the change."""
         vars(self).update(vars(other.copy()))
 
     @property
     def is_known(self) -> bool:
-        """The log has told at least one topic or group, or a whole snapshot."""
+        """Whether the log provided at least one topic or group, or a whole snapshot."""
         return bool(self.topics or self.deleted or self.groups or self.snapshots)
 
     def find(self, name: str) -> TopicConfig | None:
-        """An existing or deleted topic; None if there never was one."""
+        """Return an existing or deleted topic; None if there never was one."""
         return self.topics.get(name) or self.deleted.get(name)
 
     def snapshot_records(
@@ -96,13 +96,13 @@ class BrokerState(Tables):
         delay: DelayState | None = None,
         foreign_from: int = 0,
     ) -> list[bytes]:
-        """Bodies of a snapshot of this moment, to be appended in order.
+        """Encode a snapshot of the present state; the bodies are to be appended in order.
 
-        snapshot_id: by default ``flushed``. next_offsets: of every queue that ever had a message;
-        by default those of the last snapshot, which is right only if nothing was sent since.
-        offsets, delay: what is served, where that is ahead of the records applied here.
-        foreign_from: start of the log; foreign ranges that end before it are of no use any more,
-        nor is the border of what was deleted before.
+        snapshot_id: ``flushed`` by default. next_offsets: of every queue that ever had a message;
+        by default those of the last snapshot, which is correct only if nothing was sent since.
+        offsets, delay: the values being served, if they are ahead of the records applied here.
+        foreign_from: start of the log. Foreign ranges and deletion marks before it are left out,
+        because they are no longer needed.
         """
         if next_offsets is None:
             next_offsets = (
@@ -130,7 +130,7 @@ class BrokerState(Tables):
 
     def _take_part(self, part: SnapshotPart, at: int | None) -> None:
         if part.part == 0:
-            # Also when one was begun: a crash cut it off, and this is the next attempt.
+            # This also replaces an incomplete snapshot, which a crash cut off.
             self._parts, self._parts_at, self._since = [part], at, Tables()
         elif self._parts and (part.id, part.parts, part.part) == (
             self._parts[0].id,
@@ -139,7 +139,7 @@ class BrokerState(Tables):
         ):
             self._parts.append(part)
         elif not self._parts or part != self._parts[-1]:
-            # The beginning lies before where we started reading, or was lost.
+            # The first part lies before the start of reading, or was lost.
             self._forget_parts()
         if self._parts and len(self._parts) == part.parts:
             self._restore()
@@ -167,7 +167,7 @@ class BrokerState(Tables):
                 told.put_deleted_below(name, offset)
             for topic_name, queue, offset in part.next_offsets:
                 key = (topic_name, queue)
-                # Never lower: offsets are not given out twice (promise P5).
+                # Never lower it: queue offsets are not assigned twice (promise P5).
                 self.next_queue_offsets[key] = max(offset, self.next_queue_offsets.get(key, 0))
         told.start_count = parts[0].start_count
         told.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)

@@ -1,7 +1,7 @@
-"""What changes add up to: topics, groups, offsets, delay progress. Pure.
+"""Accumulated changes: topics, groups, offsets, delay progress. Pure.
 
-The same tables serve twice: as the state, and as what has changed since the first part of a
-snapshot whose last part is still to come (``shared.state.state``).
+The same class serves two purposes: as the state, and as the changes since the first part of a
+snapshot whose last part has not been read yet (``shared.state.state``).
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from shared.state.values import (
 )
 
 FOREIGN_MAX: Final = 4096
-"""Ranges remembered, the newest: each costs an opening of the store by RocketMQ."""
+"""Maximum number of ranges; the newest are kept. RocketMQ adds one each time it opens the store."""
 
 
 class Tables:
-    """Changes, added up in the order of the log. Has one writer."""
+    """Changes accumulated in log order. Has one writer."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicConfig] = {}
         """Existing topics by name."""
         self.deleted: dict[str, TopicConfig] = {}
-        """Topics that were deleted: a new one of the same name goes on with their offsets."""
+        """Deleted topics by name: a new topic of the same name continues their offsets."""
         self.deleted_below: dict[str, int] = {}
-        """Topic -> physical offset below which a message that waits for it waits for one that was
-        deleted: the durable mark of the newest deletion. Missing: none, or told by an earlier
+        """Topic -> durable mark of its newest deletion, a physical offset. Delayed messages below
+        it were sent to the deleted topic. Missing: no deletion, or one written by an earlier
         version."""
         self.groups: dict[str, GroupConfig] = {}
         """Existing consumer groups by name."""
         self.offsets: dict[str, dict[Queue, int]] = {}
-        """Group -> (topic, queue) -> next queue offset to consume; of groups that have any."""
+        """Group -> (topic, queue) -> next queue offset to consume; only groups that have any."""
         self.start_count = 0
-        """Starts of nodes that took writes."""
+        """Number of starts of nodes that took writes."""
         self.foreign: list[ForeignRange] = []
-        """What RocketMQ wrote, in order."""
+        """Ranges of the log that RocketMQ wrote, in order."""
         self.delay_told_at: int | None = None
-        """Physical offset of the record that told the delay progress last, where known: copies
-        delivered since are behind it. None: none told, the whole log is behind it."""
+        """Physical offset of the newest record of delay progress, if known: copies delivered since
+        lie behind it. None: there is no such record, so they may lie anywhere in the log."""
         self.dropped: set[str] = set()
-        """Groups that lost the offsets they had before these changes."""
+        """Groups that were deleted by these changes and lost their earlier offsets."""
         self._levels: dict[int, int] = {}
         self._timer: TimerMark | None = None
         self._cancelled: dict[Delayed, int] = {}
 
     @property
     def delay(self) -> DelayState:
-        """Delay progress and cancellations; a copy."""
+        """A copy of delay progress and cancellations."""
         return DelayState(dict(self._levels), self._timer or TimerMark(), dict(self._cancelled))
 
     def change(self, record: Change, at: int | None = None) -> None:
-        """Take one change. at: physical offset of its record, if known."""
+        """Apply one change. at: physical offset of its record, if known."""
         match record:
             case TopicRecord(flushed, topic):
                 self.put_topic(topic)
@@ -86,7 +86,7 @@ class Tables:
                 self.put_foreign(foreign)
 
     def add(self, later: Tables) -> None:
-        """Take all that later tables say: they were changed after these."""
+        """Apply all changes of tables that were changed after these."""
         for topic in (*later.topics.values(), *later.deleted.values()):
             self.put_topic(topic)
         for name, offset in later.deleted_below.items():
@@ -105,24 +105,24 @@ class Tables:
             self.put_foreign(foreign)
 
     def contents(self) -> dict[str, object]:
-        """Every attribute, copied as deep as it is ever changed in place."""
+        """Return every attribute, copied as deeply as it is ever changed in place."""
         copied = {name: copy.copy(value) for name, value in vars(self).items()}
         copied["offsets"] = {name: dict(pairs) for name, pairs in self.offsets.items()}
         return copied
 
     def put_topic(self, topic: TopicConfig) -> None:
-        """A topic is now so; a deleted one too."""
+        """Set a topic, existing or deleted."""
         mine, other = (self.deleted, self.topics) if topic.deleted else (self.topics, self.deleted)
         mine[topic.name] = topic
         other.pop(topic.name, None)
 
     def put_deleted_below(self, name: str, offset: int) -> None:
-        """What waits for the topic and lies below waits for one that was deleted."""
+        """Note that delayed messages below offset were sent to a deleted topic of this name."""
         if offset > self.deleted_below.get(name, 0):
             self.deleted_below[name] = offset
 
     def put_foreign(self, foreign: ForeignRange) -> None:
-        """RocketMQ wrote this as well; told twice, it counts once."""
+        """Add a range that RocketMQ wrote; a known one is ignored."""
         if foreign not in self.foreign:
             self.foreign.append(foreign)
             del self.foreign[:-FOREIGN_MAX]
@@ -141,12 +141,12 @@ class Tables:
             self._timer = record.timer
         now = DelayState(self._levels, self._timer or TimerMark())
         if record.levels or record.timer is not None:
-            # Only progress: a cancellation alone tells nothing of what has been delivered.
+            # Progress only: a cancellation alone does not describe what has been delivered.
             self.delay_told_at = at if at is not None else self.delay_told_at
             passed = [each for each, due_ms in self._cancelled.items() if now.passed(each, due_ms)]
             for each in passed:
                 del self._cancelled[each]
         for each, due_ms in record.cancelled.items():
-            # One that came too late is forgotten at once, in whatever order the two are told.
+            # A cancellation that came too late is dropped, whichever of the two records is first.
             if not now.passed(each, due_ms):
                 self._cancelled[each] = due_ms

@@ -1,4 +1,4 @@
-"""Members of an unpacked msgpack map, asked for by name and type. Pure."""
+"""Typed access to the members of an unpacked msgpack map. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ I32_MAX: Final = 2**31 - 1
 
 
 class StateRecordUnreadable(ValueError):
-    """The body is not a state record, or lacks what its kind needs; the message names the field."""
+    """The body is not a state record or lacks a required field; the message names the field."""
 
 
 def unpacked(body: bytes | bytearray | memoryview) -> Value:
-    """The value in a body. Raises StateRecordUnreadable."""
+    """Unpack a body. Raises StateRecordUnreadable."""
     try:
-        # Keys of any kind: queues and levels are numbers. TypeError: a list as a key.
+        # Keys may be of any type: queues and levels are numbers. TypeError: a list as a key.
         value: Value = msgpack.unpackb(body, raw=False, strict_map_key=False)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise StateRecordUnreadable(f"not msgpack: {error}") from None
@@ -28,28 +28,28 @@ def unpacked(body: bytes | bytearray | memoryview) -> Value:
 
 
 def is_number(value: Value, high: int) -> bool:
-    """A whole number in 0…high; True is none, although Python thinks so."""
+    """Whether value is an integer in 0…high; a bool does not count, although it is an int."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= high
 
 
 class TypedFields:
-    """One map. Every question raises StateRecordUnreadable if the member is of another type."""
+    """One map. Every method raises StateRecordUnreadable if the member is of another type."""
 
     def __init__(self, value: Value, what: str) -> None:
-        """what: how the map is called in messages."""
+        """what: name of the map in error messages."""
         if not isinstance(value, dict):
             raise StateRecordUnreadable(f"{what} is not a map")
         self.members = value
         self._what = what
 
     def value(self, name: str) -> Value:
-        """The member as it is; None if there is none."""
+        """The member as it is; None if it is missing."""
         return self.members.get(name)
 
     def integer(
         self, name: str, default: int | None = None, *, low: int = 0, high: int = I64_MAX
     ) -> int:
-        """A whole number in low…high."""
+        """An integer in low…high."""
         value = self.members.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._wrong(name, f"a whole number in {low}…{high}")
@@ -70,14 +70,14 @@ class TypedFields:
         return value
 
     def items(self, name: str) -> list[Value]:
-        """A list; an absent one is empty."""
+        """A list; empty if it is missing."""
         value = self.members.get(name, [])
         if not isinstance(value, list):
             raise self._wrong(name, "a list")
         return value
 
     def strings(self) -> dict[str, str]:
-        """The whole map, of strings to strings."""
+        """The whole map as strings to strings."""
         found = {}
         for name, value in self.members.items():
             if not isinstance(name, str):
@@ -88,7 +88,7 @@ class TypedFields:
         return found
 
     def maps(self) -> dict[str, Value]:
-        """The whole map, of strings to whatever."""
+        """The whole map as strings to values of any type."""
         found = {}
         for name, value in self.members.items():
             if not isinstance(name, str):
@@ -97,7 +97,7 @@ class TypedFields:
         return found
 
     def numbers(self) -> dict[int, int]:
-        """The whole map, of numbers (queues, levels) to offsets."""
+        """The whole map as numbers (queues, levels) to offsets."""
         found = {}
         for number, value in self.members.items():
             if not is_number(number, I32_MAX) or not is_number(value, I64_MAX):

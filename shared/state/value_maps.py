@@ -1,7 +1,7 @@
 """Topics, groups, offsets and delay progress as msgpack values, and back. Pure.
 
-The way back raises StateRecordUnreadable and takes defaults for what is missing: a record of an
-earlier version lacks what was added since. Before and after: ``shared.state.records``.
+Decoding raises StateRecordUnreadable, and uses defaults for missing members: a record of an earlier
+version lacks members that were added later. Before and after: ``shared.state.records``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from shared.state.values import (
 _I64_MIN: Final = -(2**63)
 _USUAL: Final = GroupConfig("")[1:]
 _QUEUES_PER_ITEM: Final = 256
-"""Of one group and topic in one item of a snapshot: an item is never cut."""
+"""Queues of one group and topic in one item of a snapshot; an item is never split over parts."""
 
 
 def topic_map(topic: TopicConfig) -> dict[str, object]:
-    """A topic, every member said."""
+    """Encode a topic with all members."""
     return {
         "name": topic.name,
         "queues": topic.queues,
@@ -55,7 +55,7 @@ def topic_map(topic: TopicConfig) -> dict[str, object]:
 
 
 def topic_of(value: Value) -> TopicConfig:
-    """What ``topic_map`` made."""
+    """Decode the result of ``topic_map``."""
     fields = TypedFields(value, "a topic")
     name = fields.text("name")
     queues = fields.integer("queues", high=I32_MAX)
@@ -82,7 +82,7 @@ def _min_offset(value: Value) -> tuple[int, int]:
 
 
 def group_map(group: GroupConfig) -> dict[str, object]:
-    """A group; what it has by default is left out, for a snapshot may list 100,000 of them."""
+    """Encode a group without members that have their default; a snapshot may list 100,000."""
     if group[1:] == _USUAL:
         return {"name": group.name}
     usual = GroupConfig(group.name)._asdict()
@@ -94,7 +94,7 @@ def group_map(group: GroupConfig) -> dict[str, object]:
 
 
 def group_of(value: Value) -> GroupConfig:
-    """What ``group_map`` made."""
+    """Decode the result of ``group_map``."""
     fields = TypedFields(value, "a group")
     objective = fields.value("lag_objective_ms")
     attributes = TypedFields(fields.value("attributes") or {}, "attributes")
@@ -134,7 +134,7 @@ def _start(fields: TypedFields) -> Start:
 
 
 def next_offset_of(value: Value) -> NextOffset:
-    """[topic, queue, queue offset]."""
+    """Decode [topic, queue, queue offset]."""
     match value:
         case [str(topic), int(queue), int(offset)] if (
             0 <= queue <= I32_MAX and 0 <= offset <= I64_MAX
@@ -144,7 +144,7 @@ def next_offset_of(value: Value) -> NextOffset:
 
 
 def offset_items(offsets: Mapping[str, Mapping[Queue, int]]) -> Iterator[list[object]]:
-    """[group, topic, {queue: offset}] in order; a topic of very many queues in several."""
+    """Yield [group, topic, {queue: offset}] in order; a topic of many queues gives several."""
     for group in sorted(offsets):
         for topic, queues in topics_of(offsets[group]).items():
             if len(queues) <= _QUEUES_PER_ITEM:
@@ -156,7 +156,7 @@ def offset_items(offsets: Mapping[str, Mapping[Queue, int]]) -> Iterator[list[ob
 
 
 def topics_of(pairs: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
-    """Topic -> queue -> offset, ordered, of (topic, queue) -> offset."""
+    """Convert (topic, queue) -> offset to topic -> queue -> offset, sorted."""
     nested: dict[str, dict[int, int]] = {}
     for (topic, queue), offset in sorted(pairs.items()):
         nested.setdefault(topic, {})[queue] = offset
@@ -164,7 +164,7 @@ def topics_of(pairs: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
 
 
 def offset_item_of(value: Value) -> tuple[str, dict[Queue, int]]:
-    """An item of ``offset_items``: the group and its offsets."""
+    """Decode an item of ``offset_items``: the group and its offsets."""
     match value:
         case [str(group), str(topic), dict(queues)]:
             numbers = TypedFields(queues, "offsets").numbers()
@@ -173,7 +173,7 @@ def offset_item_of(value: Value) -> tuple[str, dict[Queue, int]]:
 
 
 def pairs_of(value: Value) -> dict[Queue, int]:
-    """(topic, queue) -> offset of topic -> queue -> offset."""
+    """Convert topic -> queue -> offset to (topic, queue) -> offset."""
     topics = TypedFields(value, "a group's offsets").maps()
     return {
         (topic, queue): offset
@@ -183,7 +183,7 @@ def pairs_of(value: Value) -> dict[Queue, int]:
 
 
 def timer_of(value: Value) -> TimerMark:
-    """[due time, queue offset, read to]."""
+    """Decode [due time, queue offset, read to]."""
     match value:
         case [int(due_ms), int(queue_offset), int(read_to)] if all(
             is_number(each, I64_MAX) for each in value
@@ -193,7 +193,7 @@ def timer_of(value: Value) -> TimerMark:
 
 
 def level_of(value: Value) -> tuple[int, int]:
-    """[level, next queue offset]."""
+    """Decode [level, next queue offset]."""
     match value:
         case [int(level), int(offset)] if is_number(level, I32_MAX) and is_number(offset, I64_MAX):
             return level, offset
@@ -201,7 +201,7 @@ def level_of(value: Value) -> tuple[int, int]:
 
 
 def cancelled_of(value: Value) -> tuple[Delayed, int]:
-    """[level, queue offset, due time]."""
+    """Decode [level, queue offset, due time]."""
     match value:
         case [int(level), int(offset), int(due_ms)] if all(
             is_number(each, I64_MAX) for each in value
@@ -211,7 +211,7 @@ def cancelled_of(value: Value) -> tuple[Delayed, int]:
 
 
 def deleted_below_of(value: Value) -> tuple[str, int]:
-    """[topic, physical offset]."""
+    """Decode [topic, physical offset]."""
     match value:
         case [str(topic), int(offset)] if is_number(offset, I64_MAX):
             return topic, offset
@@ -219,7 +219,7 @@ def deleted_below_of(value: Value) -> tuple[str, int]:
 
 
 def foreign_of(value: Value) -> ForeignRange:
-    """[start, end]."""
+    """Decode [start, end]."""
     match value:
         case [int(start), int(end)] if 0 <= start <= end <= I64_MAX:
             return ForeignRange(start, end)

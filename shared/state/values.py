@@ -1,7 +1,7 @@
-"""What the state is made of: topics, groups, offsets, delay progress as values. Pure.
+"""Elements of the state: topics, groups, offsets and delay progress as values. Pure.
 
-Each is immutable by convention: a change is another value. What a state record carries of them is
-``shared.state.records``; what they add up to is ``shared.state.state``.
+Each is immutable by convention: a change creates another value. ``shared.state.records`` encodes
+them in state records; ``shared.state.state`` accumulates them.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ PERM_WRITE: Final = 2
 Queue: TypeAlias = tuple[str, int]
 """(topic, queue)."""
 Start: TypeAlias = Literal["first", "last"] | int
-"""Where a group begins on a queue it has no offset of: at its first or its last message, or at the
-first one stored at or after a wall clock time [ms]."""
+"""Start position of a group on a queue for which it has no offset: the first or the last message,
+or the first message stored at or after a wall clock time [ms]."""
 Delayed: TypeAlias = tuple[int, int]
-"""(level, queue offset) of a delayed message; level 0: the timer's queue."""
+"""(level, queue offset) of a delayed message; level 0 is the timer's queue."""
 
 TIMER_LEVEL: Final = 0
 RETRY_POLICY_DEFAULT: Final = '{"type":"CUSTOMIZED"}'
 
 
 class TopicConfig(NamedTuple):
-    """A topic, existing or deleted. The fields behind ``perm`` are RocketMQ's, kept for it."""
+    """A topic, existing or deleted. The fields after ``perm`` are kept for RocketMQ."""
 
     name: str
     queues: int
-    """Queues that sends are spread over: 0…queues − 1."""
+    """Number of queues that producers send to: 0…queues − 1."""
     read_queues: int
-    """Queues that can be read; more than ``queues`` after the number was lowered."""
+    """Number of queues that can be read; exceeds ``queues`` after ``queues`` was lowered."""
     perm: int = PERM_READ | PERM_WRITE
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
     attributes: Mapping[str, str] = {}
     min_offsets: Mapping[int, int] = {}
-    """Queue -> first queue offset that is not from before a deletion; a missing queue has 0."""
+    """Queue -> first queue offset after the topic's last deletion; 0 for a missing queue."""
     deleted: bool = False
 
     @property
     def is_readable(self) -> bool:
-        """Consumers may pull from it."""
+        """Whether consumers may pull from it."""
         return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        """Producers may send to it."""
+        """Whether producers may send to it."""
         return bool(self.perm & PERM_WRITE)
 
     @property
     def queue_count(self) -> int:
-        """Queues that can be addressed at all."""
+        """Number of queues that can be addressed at all."""
         return max(self.queues, self.read_queues)
 
 
 class GroupConfig(NamedTuple):
-    """A consumer group. The fields behind ``consume_enabled`` are RocketMQ's, kept for it."""
+    """A consumer group. The fields after ``consume_enabled`` are kept for RocketMQ."""
 
     name: str
     order: bool = False
-    """A queue's next batch is handed out only after the one before is committed."""
+    """A queue's next batch is delivered only after the batch before is committed."""
     broadcast: bool = False
-    """Every member gets every message; the members keep their positions themselves."""
+    """Every member gets every message; members keep their positions themselves."""
     start: Start = "first"
     retry_max: int = 16
-    """Send-backs of one message until it is a dead letter."""
+    """Number of nacks of one message until it becomes a dead letter."""
     retry_queues: int = 1
     lag_objective_ms: int | None = None
-    """How old an unread message may be; None: nobody has said."""
+    """Maximum age of an unread message; None if it is not configured."""
     consume_enabled: bool = True
     consume_from_min_enabled: bool = True
     broadcast_enabled: bool = True
@@ -81,15 +81,15 @@ class GroupConfig(NamedTuple):
     consume_timeout_min: int = 15
     attributes: Mapping[str, str] = {}
     retry_policy: str = RETRY_POLICY_DEFAULT
-    """JSON text: its kinds grow with RocketMQ's versions."""
+    """JSON text, because the set of kinds grows with RocketMQ's versions."""
     forbidden: Mapping[str, int] = {}
     """Topic -> bit mask."""
     deleted: bool = False
-    """The group is gone, with its offsets; a new one of this name starts as new."""
+    """The group is deleted with its offsets; a new group of this name has none."""
 
 
 class NextOffset(NamedTuple):
-    """The queue offset that a queue's next message gets."""
+    """The queue offset that the next message of a queue gets."""
 
     topic: str
     queue: int
@@ -97,15 +97,15 @@ class NextOffset(NamedTuple):
 
 
 class TimerMark(NamedTuple):
-    """How far the timer has delivered: of its queue's messages before ``read_to``, those with
-    (due time, queue offset) up to the mark. The one of before the first delivery marks nothing."""
+    """Progress of the timer: of its queue's messages before ``read_to``, those with (due time,
+    queue offset) up to the mark are delivered. The default value means that none is delivered."""
 
     due_ms: int = 0
     queue_offset: int = 0
     read_to: int = 0
 
     def passed(self, due_ms: int, queue_offset: int) -> bool:
-        """Whether the message at that queue offset, due then, is delivered."""
+        """Whether the message with that due time and queue offset is delivered."""
         return queue_offset < self.read_to and (due_ms, queue_offset) <= (
             self.due_ms,
             self.queue_offset,
@@ -113,16 +113,16 @@ class TimerMark(NamedTuple):
 
 
 class DelayState(NamedTuple):
-    """How far delayed messages are delivered, and which never will be."""
+    """Progress of delayed delivery, and the cancelled messages."""
 
     levels: Mapping[int, int] = {}
     """Level -> queue offset of the next message to deliver."""
     timer: TimerMark = TimerMark()
     cancelled: Mapping[Delayed, int] = {}
-    """Cancelled and not passed yet -> due time [wall clock ms]."""
+    """Cancelled messages that progress has not passed yet -> due time [wall clock ms]."""
 
     def passed(self, delayed: Delayed, due_ms: int) -> bool:
-        """Whether progress has gone past that message, delivered or cancelled."""
+        """Whether progress has passed that message, delivered or cancelled."""
         level, queue_offset = delayed
         if level == TIMER_LEVEL:
             return self.timer.passed(due_ms, queue_offset)

@@ -1,6 +1,6 @@
 """Every metric family of every service, by section of docs/metrics.md. Pure.
 
-Help texts, that page, the rules and the dashboards are made from it or checked against it.
+Help texts, that page, the rules and the dashboards are generated from it or checked against it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BY_NAME: Final[Mapping[str, Family]] = {
 
 
 def families_of(service: str) -> tuple[Family, ...]:
-    """What a service's process exports, in the order of the page."""
+    """Return the families that a service exports, in the order of the page."""
     return tuple(
         family for section in SECTIONS if service in section.services for family in section.families
     )

@@ -1,9 +1,10 @@
-"""Lag analytics: what its jobs did, and what came out. Pure.
+"""Metrics of lag analytics: progress of its jobs and their results. Pure.
 
-It speaks of the whole cluster, so what is about a pair says itself of which ``cluster`` and
-``broker`` set; the scrape must leave these labels alone (``honor_labels``). A job's name is the
-label ``task``: ``job`` is Prometheus' own. ``analytics.export`` bounds every table before it is
-shown, so nothing of it is folded; what is not known, or is older than five minutes, has no sample.
+Analytics covers the whole cluster, so families about a pair of group and topic have their own
+labels ``cluster`` and ``broker``; the scrape must keep these labels (``honor_labels``). A job's
+name is in the label ``task``, because Prometheus uses ``job``. ``analytics.export`` limits every
+table before it is shown, so nothing is folded. Values that are unknown, or older than five minutes,
+have no sample.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PAIR: Final = ("cluster", "broker", "group", "topic")
 RUN_BUCKETS: Final = (
     0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0,
 )  # fmt: skip
-"""From a small micro-batch to a backfill of weeks; ``analytics.runs`` counts by the same."""
+"""From a small micro-batch to a backfill of weeks; ``analytics.runs`` uses the same buckets."""
 
 LAST_SUCCESS_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_analytics_last_success_timestamp_seconds",
