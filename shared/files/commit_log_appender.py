@@ -107,7 +107,7 @@ class CommitLogAppender(LogWriter):
         return left + self._files.ready_ahead * self._file_size
 
     def room(self, total_size: int) -> bool:
-        """Whether that many bytes, and a filler of 8 bytes behind them, fit into the current file."""
+        """Whether that many bytes and a filler of 8 bytes behind them fit into the current file."""
         if self._current is None:
             return False
         return self._appended.end + total_size + BLANK_SIZE <= self._current + self._file_size

@@ -1,13 +1,13 @@
-"""Writes at the end of the log what another node encoded, byte for byte.
+"""Appends bytes that another node encoded to the end of the log, unchanged.
 
-Takes whole records that the caller has checked, at the very places that they have in the other
-node's log: files and fillers fall where they fall there. Invariants, beside those of
+It takes whole records that the caller has checked, at exactly the offsets that they have in the
+other node's log, so file borders and fillers are the same. Invariants, in addition to those of
 ``log_writer``:
 
-- WRITTEN is always where a recovery would find the log to end: behind a whole record, or at a
+- WRITTEN is always where a recovery would find the end of the log: behind a whole record, or at a
   file's start once the filler of the file before is written.
-- A file is made when the first byte of it is written; that fails with the disk full, and what was
-  written before stays.
+- A file is created when its first byte is written. On a full disk that fails, and the bytes written
+  before stay.
 
 Step before: the slave's side of replication receives and checks. Step after: ``flush``, an ack.
 """
@@ -20,14 +20,14 @@ from tidemark.offsets import PhysicalOffset
 
 
 class CopiedLogWriter(LogWriter):
-    """Puts copied records at the end of the log. One at a time per store, as its base says."""
+    """Appends copied records to the log. One per store at a time, as for the base class."""
 
     def put(self, records: memoryview, store_timestamp_ms: int) -> PhysicalOffset:
-        """Put whole records of one file behind the end of the log; publish and return WRITTEN.
+        """Append whole records of one file to the log; publish and return WRITTEN.
 
         records: at least one byte, at most to the end of the file. store_timestamp_ms: of the last
-        one. Raises DiskFull, ReadOnlyDisk, FileNotReady with nothing written; WriteFailed or
-        FlushFailed once and for all.
+        record. Raises DiskFull, ReadOnlyDisk, FileNotReady with nothing written. Raises WriteFailed
+        or FlushFailed, then and on every later call.
         """
         at = self._written.end
         self._enter(at)
@@ -36,7 +36,7 @@ class CopiedLogWriter(LogWriter):
         return self.written
 
     def fill_up(self, filler: memoryview) -> PhysicalOffset:
-        """Put the head of a filler at the end of the log: the log ends at the next file's start.
+        """Write the head of a filler at the end of the log, which then ends at the next file.
 
         filler: its first bytes, at most 8, as far as they are in the file. Raises as ``put``.
         """
@@ -48,7 +48,7 @@ class CopiedLogWriter(LogWriter):
         return self.written
 
     def fill_rest(self, rest: memoryview, at: int) -> None:
-        """Put what stands behind a filler's head; ours are zeros and stay what they are.
+        """Write the bytes behind a filler's head. Ours are zeros, which need not be written.
 
         at: physical offset of rest[0], in the file that the filler ended.
         """
@@ -56,7 +56,7 @@ class CopiedLogWriter(LogWriter):
             self._write(rest, at)
 
     def _enter(self, at: int) -> None:
-        """Make the file that holds physical offset at the one written to."""
+        """Make the file that holds physical offset at the current one."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         start = at - at % self._file_size

@@ -1,9 +1,9 @@
-"""Queue files of deleted topics go at an orderly stop.
+"""Removes queue files of deleted topics at an orderly stop.
 
-A queue of a deleted topic keeps the numbering while the node runs; what numbers it had is in the
-topic's state record as well. RocketMQ serves every queue that it finds in consumequeue/, also one
-of a topic that topics.json does not list: the deleted topic would be there again. Only for who
-holds all locks of the store. Before: every process has synced and stopped. After: ``abort`` goes.
+The queues of a deleted topic keep their numbering while the node runs; the topic's state record
+also holds the numbers. RocketMQ serves every queue that it finds in consumequeue/, even if
+topics.json does not list its topic, so the deleted topic would exist again. The caller must hold
+all locks of the store. Before: every process has synced and stopped. After: ``abort`` is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.offsets import UNIT_SIZE
 
 
 class _Queue(NamedTuple):
-    """A queue that goes."""
+    """A queue to remove."""
 
     directory: Path
     starts: tuple[int, ...]
@@ -36,10 +36,10 @@ class _Queue(NamedTuple):
 
 
 def drop_deleted_queues(directory: StoreDir, positions: Positions) -> int:
-    """Remove the queues of deleted topics; how many. Blocks.
+    """Remove the queues of deleted topics; return their number. Blocks.
 
-    A queue that holds a unit behind its topic's deletion stays: topics.json may be old. A kill in
-    the middle leaves totals that differ from the files: the next start makes the queues again.
+    A queue with a unit behind its topic's deletion stays, because topics.json may be old. A kill in
+    the middle leaves totals that differ from the files: the next start then rebuilds the queues.
     """
     get = positions.get
     units, entries = get(Slot.RESUME_UNITS), get(Slot.RESUME_INDEX_ENTRIES)
@@ -73,7 +73,7 @@ def _deleted(directory: StoreDir) -> Iterator[_Queue]:
     except DamagedFile:
         return
     if table is None or table.covered is None:
-        return  # RocketMQ's
+        return  # the file is RocketMQ's
     gone = table.deleted.keys() - table.topics.keys()
     if not gone:
         return

@@ -1,11 +1,11 @@
-"""The seam between the store and a disk: every simulated disk stands here.
+"""Interface between the store and a disk; simulated disks implement it.
 
-Everything below ``shared/files`` reaches the file system through a ``Disk`` and nothing else.
-The real one is ``os_disk.OsDisk``; the simulated one loses what was not synced. Both keep:
+Everything in ``shared/files`` accesses the file system only through a ``Disk``. The real one is
+``os_disk.OsDisk``; the simulated one loses bytes that were not synced. Both guarantee:
 
-- A file's bytes are one: what ``pwrite`` stored is seen through every mapping at once, and back.
+- A file has one set of bytes: ``pwrite`` is visible through every mapping at once, and vice versa.
 - ``sync`` makes a file's bytes durable, not its name; ``sync_directory`` makes names durable.
-- A mapping shows the file's whole length at the time of mapping; files are never shortened.
+- A mapping covers the file's whole length at the time of mapping; files are never shortened.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """What the file system knows of one file."""
+    """Attributes of one file."""
 
     size: int
     """Length in bytes."""
     allocated: int
-    """Bytes of blocks really reserved; less than size in a sparse file."""
+    """Bytes of allocated blocks; less than size for a sparse file."""
     modified_ms: int
     """Last modification, ms since 1970."""
     inode: int
 
 
 class Space(NamedTuple):
-    """Blocks of a file system, in bytes; what only its administrator may take counts as neither."""
+    """Blocks of a file system in bytes; blocks reserved for its administrator are not included."""
 
     used: int
     available: int
-    """What an ordinary user may still take."""
+    """Bytes available to an ordinary user."""
 
     @property
     def used_percent(self) -> int | None:
-        """Used of what an ordinary user can ever use, in whole percent rounded up, as sends are
-        refused by it; None if the file system states no blocks."""
+        """Used share of the bytes available to ordinary users, in whole percent rounded up. Sends
+        are refused by this value. None if the file system does not report blocks."""
         total = self.used + self.available
         if self.used < 0 or self.available < 0 or total <= 0:
             return None
@@ -52,23 +52,23 @@ class DirectoryEntry(NamedTuple):
 
 
 class MappedRegion(Protocol):
-    """A whole file seen as memory. ``view`` is valid until ``close``."""
+    """A whole file mapped into memory. ``view`` is valid until ``close``."""
 
     @property
     def view(self) -> memoryview:
-        """The file's bytes, format "B"; writable only if mapped so."""
+        """The file's bytes, format "B"; writable only if mapped as writable."""
         ...
 
     def close(self) -> None:
-        """Unmap. If a borrowed view is still alive, the memory goes with the last of them."""
+        """Unmap. If borrowed views exist, the memory is unmapped with the last of them."""
         ...
 
 
 class PageLock(Protocol):
-    """A whole file held in memory until ``release`` or the process's end."""
+    """Keeps a whole file in memory until ``release`` or the end of the process."""
 
     def release(self) -> None:
-        """Let the kernel drop the pages again; a second call does nothing."""
+        """Allow the kernel to drop the pages again; a second call does nothing."""
         ...
 
 
@@ -86,8 +86,8 @@ class File(Protocol):
     def is_named(self) -> bool:
         """Whether ``path`` still leads to this file: same device, same inode.
 
-        False once its name was removed, or given to another file: what is written goes where
-        nobody will find it.
+        False after the name was removed or given to another file: written bytes are then lost when
+        the process ends.
         """
         ...
 
@@ -102,16 +102,16 @@ class File(Protocol):
     def reserve(self, offset: int, size: int) -> None:
         """Reserve blocks for [offset, offset + size) so that later stores cannot fail.
 
-        Extends the file if the range lies behind its end. Raises DiskFull with nothing half done
-        that matters: bytes are unchanged.
+        Extends the file if the range lies behind its end. Raises DiskFull; the file's bytes are
+        then unchanged.
         """
         ...
 
     def data_end(self) -> int:
-        """Offset behind the last byte that may be other than zero, at least; at most the size.
+        """Return an offset at or behind the last non-zero byte's end; at most the size.
 
-        What lies behind are holes, or blocks never written. Do not read those through a mapping:
-        on tmpfs even that takes a block, and on a full one the process dies of SIGBUS.
+        Behind it are only holes or unwritten blocks. Do not read those through a mapping: on tmpfs
+        even a read allocates a block, and on a full tmpfs the process dies of SIGBUS.
         """
         ...
 
@@ -122,13 +122,13 @@ class File(Protocol):
     def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
         """Map the whole file, shared.
 
-        scattered: reads jump about, so nothing beside a page that is read is worth reading. Without
-        it the kernel reads ahead, up to megabytes of zeros of a sparse file for 20 bytes.
+        scattered: access is random, so the kernel should not read ahead. Otherwise it reads up to
+        megabytes of zeros of a sparse file for 20 bytes.
         """
         ...
 
     def lock_pages(self) -> PageLock:
-        """Read in the whole file and hold it in memory (mlock); outlives ``close``.
+        """Read the whole file and keep it in memory (mlock); the lock outlives ``close``.
 
         Raises MemoryLockRefused if the system does not allow it.
         """
@@ -138,13 +138,13 @@ class File(Protocol):
 
 
 class RecordLock(Protocol):
-    """An open-file-description lock on one byte; freed by ``release`` or the process's end."""
+    """An open-file-description lock on one byte; freed by ``release`` or the end of the process."""
 
     def show(self, sign: Path) -> None:
-        """Make a symbolic link named sign to this process's open lock file, until ``release``.
+        """Create a symbolic link named sign to this process's open lock file, until ``release``.
 
-        The link leads to a file of a few bytes while the process lives, and to nothing after its
-        end, whatever ends it. Does nothing where the system or the disk does not allow it.
+        While the process lives, the link leads to a file of a few bytes; afterwards it is dangling,
+        however the process ended. Does nothing where the system or the disk does not allow it.
         """
         ...
 
@@ -152,22 +152,23 @@ class RecordLock(Protocol):
 
 
 class WholeSync(Protocol):
-    """A file system, to be made durable as a whole. From before the first write to ``close``."""
+    """Syncs a whole file system. It must exist from before the first write until ``close``."""
 
     @property
     def files_min(self) -> int:
-        """Of so many files on, it costs less than syncing each."""
+        """Number of files from which on one ``run`` costs less than syncing each file."""
         ...
 
     def covers(self, directory: Path) -> bool:
-        """Whether the directory, and so the files in it, lie on this file system."""
+        """Whether the directory, and so the files in it, are on this file system."""
         ...
 
     def run(self) -> None:
-        """All bytes, lengths and names that it holds are durable on return. Blocks.
+        """Make all bytes, lengths and names of the file system durable. Blocks.
 
-        Raises OSError if any write to it has failed since this object was made or last ran,
-        whoever saw that already: then nothing is known of any file, as after a failed ``sync``.
+        Raises OSError if any write to it has failed since this object was created or last ran, even
+        if another process was notified of it. The state of every file is then unknown, as after a
+        failed ``sync``.
         """
         ...
 
@@ -175,12 +176,12 @@ class WholeSync(Protocol):
 
 
 class Disk(Protocol):
-    """A file system, as far as the store needs one. Raises OSError unless told."""
+    """The file system operations that the store needs. They raise OSError unless noted."""
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
-        """Make a new zero-filled file of size bytes, open for writing.
+        """Create a zero-filled file of size bytes, open for writing.
 
-        reserve: take all blocks now (else sparse). On failure nothing stays behind.
+        reserve: allocate all blocks now; otherwise the file is sparse. On failure no file is left.
         Raises FileExistsError, DiskFull, ReadOnlyDisk. The name is durable after sync_directory.
         """
         ...
@@ -190,22 +191,22 @@ class Disk(Protocol):
         ...
 
     def stat(self, path: Path) -> FileStat | None:
-        """Facts of a file or directory; None if there is none."""
+        """Return the attributes of a file or directory; None if it does not exist."""
         ...
 
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
-        """Names in the directory, sorted; empty if the directory is missing."""
+        """Return the names in the directory, sorted; empty if the directory is missing."""
         ...
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """Make it and missing parents; fine if it exists.
+        """Create the directory and missing parents; does nothing if it exists.
 
-        durable: each new name is synced into its parent at once. False leaves that to the caller.
+        durable: sync each new name into its parent. False leaves that to the caller.
         """
         ...
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename, replacing; durable after sync_directory of the parent."""
+        """Rename, replacing new; durable after sync_directory of the parent."""
         ...
 
     def unlink(self, path: Path) -> None: ...
@@ -215,30 +216,30 @@ class Disk(Protocol):
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """fsync the directory: creations, renames and removals of names in it are durable."""
+        """fsync the directory, so that creations, renames and removals in it are durable."""
         ...
 
     def whole_sync(self, path: Path) -> WholeSync | None:
-        """Of the file system that holds path; None where it does not tell of every failed write."""
+        """Return a sync of path's file system; None if it does not report all failed writes."""
         ...
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes that an ordinary user may still take on the file system of path."""
+        """Return the bytes available to an ordinary user on the file system of path."""
         ...
 
     def space(self, path: Path) -> Space:
-        """How full the file system of path is; path may be missing. Raises OSError."""
+        """Return the usage of the file system of path; path may be missing. Raises OSError."""
         ...
 
     def lock(self, path: Path, *, byte: int) -> RecordLock | None:
-        """Lock one byte exclusively (F_OFD_SETLK) without waiting; None if somebody holds it."""
+        """Lock one byte exclusively (F_OFD_SETLK) without waiting; None if it is locked."""
         ...
 
 
 def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
-    """Replace a small file as one step: temporary, sync, rename, directory sync.
+    """Replace a small file atomically: temporary file, sync, rename, directory sync.
 
-    After a crash at any point the file holds either the old bytes or all of the new ones; a
+    After a crash at any point the file holds either the old bytes or all of the new ones. A
     leftover ``.tmp`` is overwritten by the next call.
     """
     temporary = path.with_name(path.name + ".tmp")
@@ -255,7 +256,7 @@ def write_atomically(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def read_whole(disk: Disk, path: Path) -> bytes | None:
-    """All bytes of a small file; None if it is missing."""
+    """Return all bytes of a small file; None if it is missing."""
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A thread that makes files ahead when asked, so that nobody who writes waits for a disk.
+"""A thread that creates files ahead of use, so that no write waits for a disk.
 
-Only where it is wanted: a simulation, and a service that has its own executor, call the same
-function inline. The thread is started by the first request and ended by ``stop``.
+It is optional: a simulation, or a service with its own executor, calls the same function inline.
+The first request starts the thread, and ``stop`` ends it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tidemark.errors import StoreError
 
 
 class FileMaker:
-    """Runs ``make`` once for any number of requests that came before it started."""
+    """Runs ``make`` once for all requests that came before the run started."""
 
     def __init__(self, make: Callable[[], None], name: str) -> None:
-        """make: blocking and safe to repeat; its StoreError or OSError is kept for ``wait``."""
+        """make: blocking and safe to repeat; ``wait`` raises its StoreError or OSError."""
         self._make = make
         self._name = name
         self._changed = threading.Condition()
@@ -28,7 +28,7 @@ class FileMaker:
         self._error: StoreError | OSError | None = None
 
     def request(self) -> int:
-        """Ask for one more run; returns its number for ``wait``."""
+        """Request a run; returns its number for ``wait``."""
         with self._changed:
             self._requests += 1
             if self._thread is None and not self._stopping:
@@ -38,9 +38,9 @@ class FileMaker:
             return self._requests
 
     def wait(self, request: int, timeout_s: float) -> bool:
-        """Wait for the run that answers request; False if it is not over in time.
+        """Wait for the run that serves the request; False if it has not ended in time.
 
-        Raises what make raised. The run goes on after a timeout.
+        Raises what make raised. After a time-out the run continues.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -54,7 +54,7 @@ class FileMaker:
             return True
 
     def stop(self) -> None:
-        """End the thread after the run in hand."""
+        """End the thread after the present run."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

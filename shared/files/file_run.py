@@ -1,13 +1,13 @@
-"""A directory of fixed-size files: found by name, mapped on demand, made and removed one by one.
+"""A directory of fixed-size files: found by name, mapped on demand, created and removed singly.
 
-The part of a mapped file queue that every process needs (docs/formats.md, section 7); where writing
-stands in the files is ``mapped_file_queue``. Files are named by the 20-digit offset of their first
-byte; another process may make and remove them at any time, so names are looked up on the disk when
-they are not known. Invariants:
+This is the part of a mapped file queue that every process needs (docs/formats.md, section 7); the
+write position is in ``mapped_file_queue``. A file's name is the 20-digit offset of its first byte.
+Another process may create and remove files at any time, so unknown names are looked up on the disk.
+Invariants:
 
-- A file's name and length are durable before the next is made, a removal before the next removal:
-  after any crash the files are a gapless run, whatever order the disk keeps names in.
-- At most a bounded number of files are mapped; see ``region_cache``.
+- A file's name and length are durable before the next is created, a removal before the next
+  removal: after any crash the files have no gap, in whatever order the disk persists names.
+- The number of mapped files is bounded; see ``region_cache``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.formats.filenames import RUNNING_SIGN, offset_name, parse_offset_n
 
 
 class FileRun:
-    """The files of one directory. ``load`` or ``refresh`` before anything else."""
+    """The files of one directory. Call ``load`` or ``refresh`` before anything else."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class FileRun:
         reserve: bool,
         warm_up: WarmUp | None = None,
     ) -> None:
-        """reserve: take all blocks of a new file at once. warm_up: what a new file goes through."""
+        """reserve: allocate all blocks of a new file. warm_up: initialization of new files."""
         self.directory = directory
         self.file_size = file_size
         self.changing = threading.Lock()
-        """Held by whoever makes or removes files."""
+        """Held while files are created or removed."""
         self._disk = disk
         self._writable = writable
         self._reserve = reserve
@@ -53,10 +53,10 @@ class FileRun:
         self._unused: set[int] = set()
 
     def load(self) -> None:
-        """Take stock of the directory.
+        """Read the directory.
 
-        An empty last file is what a kill during its creation left: removed if we may write.
-        Raises StrayFile, WrongFileSize: by name, with the remedy; nothing was changed then.
+        An empty last file is left by a kill during its creation; it is removed if writable. Raises
+        StrayFile or WrongFileSize, with the file's name and the remedy; nothing was changed then.
         """
         found: list[tuple[int, int]] = []
         for entry in self._disk.list_directory(self.directory):
@@ -82,21 +82,21 @@ class FileRun:
         self._unused.clear()
 
     def refresh(self) -> None:
-        """Look at the names again: another process makes and removes files."""
+        """Read the names again, because another process creates and removes files."""
         entries = self._disk.list_directory(self.directory)
         starts = [parse_offset_name(entry.name) for entry in entries if not entry.is_directory]
         found = [start for start in starts if start is not None]
         for start in set(self._starts).difference(found):
-            self._cache.drop((self._key, start))  # removed: while it is mapped it keeps its blocks
+            self._cache.drop((self._key, start))  # a removed file keeps its blocks while mapped
         self._starts = found
 
     def path(self, start: int) -> Path:
-        """Path of the file that begins at start."""
+        """Return the path of the file that begins at start."""
         return self.directory / offset_name(start)
 
     @property
     def starts(self) -> list[int]:
-        """First offsets of all files, ascending; without those made ahead."""
+        """First offsets of all files, ascending, without files created ahead."""
         return [start for start in self._starts if start not in self._unused]
 
     @property
@@ -105,19 +105,20 @@ class FileRun:
         return self._starts[0] if self._starts else None
 
     def last(self) -> int | None:
-        """Start of the last file; None if there is none."""
+        """Return the start of the last file; None if there is none."""
         starts = self.starts
         return starts[-1] if starts else None
 
     def file_at(self, offset: int, *, first_if_missing: bool = False) -> int | None:
-        """Start of the file that holds offset; None, or the first file's if asked for, if none."""
+        """Return the start of the file that holds offset. If there is none, return None, or the
+        first file's start on request."""
         start = offset - offset % self.file_size
         if offset >= 0 and self._exists(start):
             return start
         return self.min_offset if first_if_missing else None
 
     def file_by_update_time(self, time_ms: int) -> int | None:
-        """Start of the first file last written at or after time_ms, else of the last file."""
+        """Return the start of the first file modified at or after time_ms, else the last file's."""
         starts = self.starts
         for start in starts:
             facts = self._disk.stat(self.path(start))
@@ -126,7 +127,7 @@ class FileRun:
         return starts[-1] if starts else None
 
     def _exists(self, start: int) -> bool:
-        """Whether there is a file; asks the disk if it was not there before."""
+        """Whether the file exists; an unknown one is looked up on the disk."""
         starts = self._starts
         at = bisect_right(starts, start)
         if at and starts[at - 1] == start:
@@ -139,17 +140,17 @@ class FileRun:
         return True
 
     def _insert(self, start: int) -> None:
-        """Know one file more. A new list, as in ``remove``:
+        """Add a known file. This replaces the list, as ``remove`` does, because otherwise:
 
-        1. the thread that appends walks the list; 2. another takes out its first file; 3. all move
-        up by one, the walk ends one file early, and the last file is not seen.
+        1. the appending thread iterates over the list; 2. another thread removes the first item;
+        3. the items move up by one, the iteration ends early, and the last file is missed.
         """
         starts = self._starts
         at = bisect_left(starts, start)
         self._starts = [*starts[:at], start, *starts[at:]]
 
     def self_check(self) -> list[str]:
-        """What is wrong with the directory now, one sentence each; nothing is changed."""
+        """Describe the faults of the directory, one sentence each; nothing is changed."""
         problems: list[str] = []
         previous: int | None = None
         for entry in self._disk.list_directory(self.directory):
@@ -172,9 +173,10 @@ class FileRun:
         return problems
 
     def region(self, start: int) -> memoryview:
-        """All bytes of the file that begins at start, mapped on demand; writable if the queue is.
+        """Return all bytes of the file that begins at start, mapped on demand.
 
-        Valid for as long as it is held. Raises FileNotFoundError, WrongFileSize.
+        The view is writable if the queue is, and valid while it is referenced. Raises
+        FileNotFoundError, WrongFileSize.
         """
         key = (self._key, start)
         view = self._cache.get(key)
@@ -184,9 +186,9 @@ class FileRun:
         return view
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """The bytes [offset, offset + size); None if they are not all in one existing file.
+        """Return the bytes [offset, offset + size); None if they are not all in one existing file.
 
-        Knows nothing of how far they are written: that is in the positions.
+        This does not check how far the file is written; the positions contain that.
         """
         position = offset % self.file_size
         if offset < 0 or size < 0 or position + size > self.file_size:
@@ -197,21 +199,21 @@ class FileRun:
             return None
 
     def open_file(self, start: int) -> File:
-        """The file that begins at start, with a descriptor of its own, as writable as the queue."""
+        """Open the file that begins at start with a new descriptor, as writable as the queue."""
         return self._disk.open(self.path(start), writable=self._writable)
 
     def remove(self, start: int) -> None:
-        """Remove one file, durably. Under ``changing``."""
+        """Remove one file durably. The caller holds ``changing``."""
         self._cache.drop((self._key, start))
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self.path(start))
-        # Each on its own: names are lost in any order, and two removals at once could leave a gap.
+        # One sync per removal: names are lost in any order, so two removals could leave a gap.
         self._disk.sync_directory(self.directory)
         self._starts = [each for each in self._starts if each != start]
         self._unused.discard(start)
 
     def create(self, start: int) -> None:
-        """Make one zero-filled file, durable by name and length; unused. Under ``changing``."""
+        """Create a zero-filled, unused file with durable name and length. Needs ``changing``."""
         self._disk.make_directory(self.directory)
         path = self.path(start)
         try:
@@ -221,20 +223,20 @@ class FileRun:
         try:
             if self._warm_up is not None:
                 self._warm_up.run(file, start)
-            file.sync()  # its length: a name can come back from a power cut with length 0
+            file.sync()  # makes the length durable: after a power cut a name can have length 0
             self._disk.sync_directory(self.directory)
         except (OSError, StoreError):
-            self._disk.unlink(path)  # else it stands in the way of the next attempt
+            self._disk.unlink(path)  # otherwise it blocks the next attempt
             raise
         finally:
             file.close()
-        # In this order: the thread that appends would take a file that it sees and that is not
-        # marked unused for the one it writes to.
+        # In this order: the appending thread would write to a file that it sees and that is not
+        # marked unused.
         self._unused.add(start)
         self._insert(start)
 
     def unmap(self) -> None:
-        """Unmap this directory's files, to be mapped again on demand; borrowed views stay valid."""
+        """Unmap this directory's files until they are used again; borrowed views stay valid."""
         self._cache.drop_all(self._key)
 
     def close(self) -> None:
@@ -243,7 +245,7 @@ class FileRun:
 
 
 def stray_file(path: Path, file_size: int) -> StrayFile:
-    """The error for a name that is none of this directory's."""
+    """Return the error for a file name that does not belong in this directory."""
     return StrayFile(
         f"{path} does not belong here: this directory holds nothing but files named by 20 digits, "
         f"a multiple of {file_size}. Nothing was changed.",

@@ -1,8 +1,8 @@
-"""Where RocketMQ wrote, as state records in the log tell it (design: state).
+"""Ranges of the log that RocketMQ wrote, according to state records in the log (design: state).
 
-Needed where the checkpoint, which knows it too, was lost: records of RocketMQ's may carry another
-record's CRC property along, and would be called corrupt.
-Before: ``recovery`` has met such a record. After: it walks the log once more.
+This is needed if the checkpoint, which contains them too, was lost: records of RocketMQ may contain
+another record's CRC property, and would be reported as corrupt.
+Before: ``recovery`` has met such a record. After: it reads the log once more.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset
 
 CHECKS: Final = Checks(record_crc=False)
-"""The body's CRC proves a state record; what else lies on the way only has to lead there."""
+"""The body's CRC verifies a state record; other records only have to lead to the next."""
 
 
 def ranges_told(files: LogFiles, start: int) -> list[Range]:
-    """The ranges that state records at or behind start tell, each once, ascending.
+    """Return the ranges in state records at or behind start, without duplicates, ascending.
 
-    start: a record's start, or what should be one. Reads to the end of the chain of records.
+    start: start of a record, or what should be one. Reads to the end of the chain of records.
     """
     told: set[ForeignRange] = set()
     for body in _state_bodies(files, start):
         try:
             found = records.decode(body)
         except StateRecordUnreadable:
-            continue  # of a later version, or RocketMQ let a client send to this topic
+            continue  # written by a later version, or by a client of RocketMQ to this topic
         match found:
             case ForeignRecord(_, foreign):
                 told.add(foreign)
@@ -50,7 +50,7 @@ def ranges_told(files: LogFiles, start: int) -> list[Range]:
 
 
 def _state_bodies(files: LogFiles, start: int) -> Iterator[bytes]:
-    """The bodies of the state topic's records from start on."""
+    """Yield the bodies of the state topic's records from start on."""
     known = set(files.starts)
     at = start
     while files.start_of(at) in known:

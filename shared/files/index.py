@@ -1,18 +1,18 @@
-"""Index reader: key and time range → physical offsets (docs/formats.md, section 5.6).
+"""Index reader: finds physical offsets by key and time range (docs/formats.md, section 5.6).
 
-Looks keys up in the index files, newest file first, and judges each hit by the record it points to.
-Writes nothing (the writer is reput's). Invariants:
+It looks keys up in the index files, newest file first, and checks each hit against its record. It
+writes nothing (reput is the writer). Invariants:
 
 - A hit counts only if its record ends at or below ``dispatched``.
-- Hashes collide: unless asked for the raw hits, a record counts only if it has that key.
+- Hashes collide: unless raw hits are requested, a record counts only if it has the key.
 - Files are mapped lazily, at most ``MAPPED_MAX`` at a time: each has hundreds of megabytes.
-- A look-up is made of short steps and looks at no more than its ``Budget`` allows: keys of equal
-  hash, and long chains, are made on purpose as easily as they are not.
-- The directory is looked at again as soon as it may have changed, and not before: a file is made
-  when the last one is full, and is replaced only after those behind it were removed.
+- A lookup consists of short steps and processes no more than its ``Budget`` allows, because keys of
+  equal hash and long chains can be created on purpose.
+- The directory is listed again only if it may have changed: a file is created when the last one is
+  full, and is replaced only after the files behind it were removed.
 
-Step before: reput put the keys and published ``dispatched``. Step after: the broker reads and
-answers the records (read path, step 2).
+Step before: reput added the keys and published ``dispatched``. Step after: the broker reads the
+records and answers (read path, step 2).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 HITS_MAX: Final = 64
-"""More are never returned by one query (5.6)."""
+"""Largest number of hits of one query (5.6)."""
 MAPPED_MAX: Final = 16
 HITS_AT_ONCE: Final = 64
 ENTRIES_AT_ONCE: Final = 1024
-"""Entries that one step looks at: some 50 µs if none of them is in a cache."""
+"""Entries that one step processes: about 50 µs if none of them is in a CPU cache."""
 USUAL_CHAIN: Final = 32
-"""Entries of a chain in one file that no budget counts: slots have four on average."""
+"""Entries of a chain in one file that are not charged to a budget; slots have four on average."""
 ENTRIES_LOOKED_AT_MAX: Final = 1 << 16
 RECORDS_JUDGED_MAX: Final = 1024
 BYTES_JUDGED_MAX: Final = 16 << 20
-"""What one call looks at before it says where to go on."""
+"""Limits of one call, after which it returns the place to continue."""
 TIME_MAX: Final = 2**63 - 1
 
 
 class LogRecords(Protocol):
-    """What a query needs of the commit log."""
+    """The commit log's methods that a query needs."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -55,22 +55,22 @@ class LogRecords(Protocol):
         ...
 
     def find(self, offset: PhysicalOffset, end: PhysicalOffset) -> Record | None:
-        """The validated record at offset; None if none begins there below end."""
+        """Return the validated record at offset; None if none begins there below end."""
         ...
 
 
 class Hits(NamedTuple):
-    """Raw answer of one query, as RocketMQ gives it."""
+    """Raw result of one query, as RocketMQ returns it."""
 
     physical_offsets: list[PhysicalOffset]
-    """Ascending; those of other keys with the same hash, and of one record twice, included."""
+    """Ascending; includes other keys with the same hash, and duplicates of one record."""
     last_update_timestamp_ms: int
-    """End time of the newest index file; 0 if nothing was hit."""
+    """End time of the newest index file; 0 without hits."""
     last_update_offset: int
 
 
 class Asked(NamedTuple):
-    """One question."""
+    """Parameters of one query."""
 
     topic: str
     key: str
@@ -78,26 +78,26 @@ class Asked(NamedTuple):
     begin_ms: int = 0
     end_ms: int = TIME_MAX
     unique_id_only: bool = False
-    """The key is a unique id; keys of other messages that are the same do not count."""
+    """The key is a unique id; equal keys of other messages do not match."""
     floor: int = 0
-    """Physical offset: records that begin below it are not looked for."""
+    """Physical offset: records that begin below it are not searched."""
 
 
 class IndexPlace(NamedTuple):
-    """Where a look-up goes on: everything newer has been looked at."""
+    """The place where a lookup continues; everything newer has been processed."""
 
     file: str
     number: int
-    """Of the next entry of the chain."""
+    """Number of the next entry of the chain."""
     below: int
-    """Physical offset of the last record that was judged; older ones follow."""
+    """Physical offset of the last record that was checked; older ones follow."""
 
     def __str__(self) -> str:
         return f"{self.file}-{self.number}-{self.below}"
 
     @classmethod
     def parse(cls, text: str) -> IndexPlace:
-        """The place of this text. Raises ValueError."""
+        """Parse a place. Raises ValueError."""
         file, *numbers = text.split("-")
         if not text.isascii() or parse_index_name(file) is None or len(numbers) != 2:
             raise ValueError(f"{text[:80]!r} is no place of a look-up")
@@ -108,7 +108,7 @@ class IndexPlace(NamedTuple):
 
 
 class Budget:
-    """What one call may look at, for one or more look-ups."""
+    """Work that one call may do, for one or more lookups."""
 
     __slots__ = ("bytes", "entries", "records")
 
@@ -123,13 +123,13 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing more may be looked at."""
+        """Whether the budget is used up."""
         return self.entries <= 0 or self.records <= 0 or self.bytes <= 0
 
 
 class Search:
-    """One look-up, newest file and newest entry first, in steps: at most one record is judged, or
-    ENTRIES_AT_ONCE entries are looked at, in each. Others may use the reader between two steps."""
+    """One lookup, newest file and newest entry first, in steps. Each step checks at most one record
+    or reads at most ENTRIES_AT_ONCE entries. Others may use the reader between two steps."""
 
     def __init__(
         self,
@@ -139,32 +139,32 @@ class Search:
         budget: Budget | None,
         at: IndexPlace | None = None,
     ) -> None:
-        """budget: None: without a bound. at: where an earlier look-up stopped."""
+        """budget: None means unlimited. at: where an earlier lookup stopped."""
         self._reader, self._asked, self._wanted, self._budget = reader, asked, wanted, budget
         self._key_hash = hashing.index_hash(asked.topic, asked.key)
         self._names: Sequence[str] | None = None
-        """The files when it began, oldest first."""
+        """The files at the start of the lookup, oldest first."""
         self._name: str | None = None
-        """The file that is looked at; None before the first and after the last one."""
+        """The file being searched; None before the first and after the last one."""
         self._number, self._next, self._below = 0, 0, asked.dispatched
         if at is not None:
             self._name, self._number, self._below = at.file, at.number, min(at.below, self._below)
         self._hits: list[int] = []
-        """Of the entries from _number to _next, those that are not judged yet, oldest first."""
+        """Hits of the entries from _number to _next that are not checked yet, oldest first."""
         self.has_ended = False
-        """Whether everything was looked at."""
+        """Whether everything was searched."""
         self._found: dict[int, Record] = {}
         self.found_size = 0
-        """Bytes of the records found."""
+        """Total bytes of the records found."""
 
     @property
     def found(self) -> list[Record]:
-        """The records found, in the order of the log."""
+        """The records found, in log order."""
         return [self._found[offset] for offset in sorted(self._found)]
 
     @property
     def place(self) -> IndexPlace | None:
-        """Where to go on; None if everything was looked at."""
+        """The place to continue; None if everything was searched."""
         if self.has_ended:
             return None
         assert self._name is not None, "nothing was looked at yet"
@@ -172,7 +172,7 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or may not go on."""
+        """Whether the lookup has ended, or has reached a limit."""
         return (
             self.has_ended
             or len(self._found) >= self._wanted
@@ -180,7 +180,7 @@ class Search:
         )
 
     def steps(self) -> Iterator[None]:
-        """Take all steps. Raises DamagedFile."""
+        """Run all steps. Raises DamagedFile."""
         while not self.is_over:
             self._step()
             yield
@@ -205,8 +205,8 @@ class Search:
         )
         if self._budget is not None:
             self._budget.entries -= max(0, seen - USUAL_CHAIN)
-        # A record with several keys of this hash has an entry for each, one behind the other: it is
-        # judged once, whether it has the key or not.
+        # A record with several keys of this hash has adjacent entries, one for each. It is checked
+        # once, whether it has the key or not.
         self._hits = sorted({offset for offset in hits if offset < self._below})
         if self._hits and self._hits[0] < self._asked.floor:
             self._hits = [offset for offset in self._hits if offset >= self._asked.floor]
@@ -215,7 +215,7 @@ class Search:
             self._go_on()
 
     def _go_on(self) -> None:
-        """To the entries behind those that were looked at, or to the next older file."""
+        """Move to the entries behind those that were read, or to the next older file."""
         self._number = self._next
         if not self._number:
             self._leave_file()
@@ -231,7 +231,7 @@ class Search:
             self.found_size += record[1]
 
     def _file(self) -> IndexFile | None:
-        """The file to look at now; None if there is no other."""
+        """Return the file to search now; None if there is no other."""
         if self._names is None:
             self._names = self._reader.names_now()
             if self._name is None and self._names:
@@ -248,7 +248,7 @@ class Search:
         return None
 
     def _leave_file(self) -> None:
-        """Go to the next older file, unless nothing of what is asked for can be in it."""
+        """Move to the next older file, unless it cannot contain matching records."""
         assert self._name is not None
         assert self._names is not None
         file = self._reader.file(self._name)
@@ -263,7 +263,7 @@ class Search:
 
 
 class IndexReader:
-    """All index files of a store, read-only. Not for use by two threads at once."""
+    """All index files of a store, read-only. Not thread-safe."""
 
     def __init__(self, store: StoreDir, log: LogRecords) -> None:
         self._disk = store.disk
@@ -274,9 +274,9 @@ class IndexReader:
         self._listed: list[str] = []
         """Names of the files when the directory was last listed, oldest first."""
         self._listed_min = -1
-        """Start of the log at that time: files of expired records go with them."""
+        """Start of the log at that time: files of expired records are removed with the records."""
         self._checked: set[str] = set()
-        """Those that were found to be what is mapped, or mapped, since then."""
+        """Files that were mapped, or found identical to their mapping, since that time."""
 
     def query(
         self,
@@ -290,10 +290,10 @@ class IndexReader:
         collisions: bool = False,
         unique_id_only: bool = False,
     ) -> list[PhysicalOffset]:
-        """Physical offsets of the records that ``records`` finds, ascending.
+        """Return the physical offsets of the records that ``records`` finds, ascending.
 
-        collisions: return what the hashes say, as RocketMQ does; unique_id_only does not count
-        then. Raises DamagedFile.
+        collisions: return the hits of the hashes, as RocketMQ does; unique_id_only then has no
+        effect. Raises DamagedFile.
         """
         if collisions:
             return self.hits(
@@ -326,12 +326,12 @@ class IndexReader:
         dispatched: int,
         unique_id_only: bool = False,
     ) -> list[Record]:
-        """Records of topic that have key or are called key, checked, in the order of the log.
+        """Return records of topic whose keys or unique id match key, checked, in log order.
 
-        The newest hits_max of them (at most 64) with begin_ms ≤ time ≤ end_ms; an index knows whole
-        seconds from its file's beginning, so an exact begin_ms may miss: widen it by 1 s.
-        unique_id_only: key is a unique id; answers that carry the id of what they answer among
-        their keys must not crowd it out. Raises DamagedFile.
+        The result is the newest hits_max of them (at most 64) with begin_ms ≤ time ≤ end_ms. An
+        index stores whole seconds from its file's beginning, so an exact begin_ms may miss records:
+        lower it by 1 s. unique_id_only: key is a unique id; replies that have the id of their
+        request among their keys are then not returned. Raises DamagedFile.
         """
         search = self.search(
             Asked(topic, key, dispatched, begin_ms, end_ms, unique_id_only), hits_max=hits_max
@@ -348,20 +348,20 @@ class IndexReader:
         budget: Budget | None = None,
         at: IndexPlace | None = None,
     ) -> Search:
-        """A look-up of the newest hits_max records (at most 64), to be made in steps.
+        """Create a lookup of the newest hits_max records (at most 64), to be run in steps.
 
-        budget: what it may look at; None: everything. at: the place where an earlier one stopped.
+        budget: None means unlimited. at: the place where an earlier lookup stopped.
         """
         return Search(self, asked, min(hits_max, HITS_MAX), budget, at)
 
     def judge(self, offset: PhysicalOffset, asked: Asked) -> tuple[Record | None, int] | None:
-        """The record that an entry points to (None: it does not have the key) and its size [bytes];
-        None: it has expired, or is not dispatched yet. Raises DamagedFile."""
+        """Return the record of an entry (None if it does not have the key) and its size [bytes];
+        None if it has expired or is not dispatched yet. Raises DamagedFile."""
         if offset < self._log.min_offset or offset >= asked.dispatched:
             return None
         record = self._log.find(offset, PhysicalOffset(asked.dispatched))
         if record is None:
-            if offset < self._log.min_offset:  # expired between the two looks
+            if offset < self._log.min_offset:  # expired since the first check
                 return None
             raise DamagedFile(
                 f"an index entry points to physical offset {offset}, where no sound record begins. "
@@ -385,7 +385,7 @@ class IndexReader:
         hits_max: int = HITS_MAX,
         dispatched: int,
     ) -> Hits:
-        """What RocketMQ's query returns: by hash alone, unreadable records left out."""
+        """Return the result of RocketMQ's query: by hash only, without unreadable records."""
         key_hash = hashing.index_hash(topic, key)
         wanted = min(hits_max, HITS_MAX)
         raw: list[int] = []
@@ -407,19 +407,19 @@ class IndexReader:
         return Hits(readable, newest.end_timestamp_ms, newest.end_offset)
 
     def headers(self) -> list[Header]:
-        """Headers of all files, oldest first."""
+        """Return the headers of all files, oldest first."""
         files = map(self.file, self.names_now())
         return [file.header for file in files if file is not None]
 
     def last_update(self) -> Header:
-        """Header of the newest file; its end says how far the index is. Zeros without files."""
+        """Return the newest file's header, which has the end of the index; zeros without files."""
         for name in reversed(self.names_now()):
             if (file := self.file(name)) is not None:
                 return file.header
         return Header()
 
     def names(self) -> list[str]:
-        """Names of all index files, oldest first; strangers are passed over."""
+        """Return the names of all index files, oldest first; other files are ignored."""
         return [
             entry.name
             for entry in self._disk.list_directory(self._directory)
@@ -434,7 +434,7 @@ class IndexReader:
             region.close()
 
     def _matching(self, begin_ms: int, end_ms: int) -> Iterator[IndexFile]:
-        """Files whose time range overlaps [begin_ms, end_ms], newest first."""
+        """Yield files whose time range overlaps [begin_ms, end_ms], newest first."""
         for name in reversed(self.names_now()):
             file = self.file(name)
             if file is None:
@@ -446,7 +446,7 @@ class IndexReader:
                 return
 
     def names_now(self) -> list[str]:
-        """``names``, without listing the directory where it cannot have changed."""
+        """Return ``names``; the directory is listed only if it may have changed."""
         if not self._is_as_listed():
             self._listed_min = self._log.min_offset
             self._listed = self.names()
@@ -454,8 +454,8 @@ class IndexReader:
         return self._listed
 
     def _is_as_listed(self) -> bool:
-        """Whether the newest file is still the one that is mapped, and has room left: then there is
-        no newer one, and nothing before it was replaced (those before it go last)."""
+        """Whether the newest file is still the one that is mapped, and is not full. Then there is
+        no newer file, and no older one was replaced, because the newest would be removed first."""
         if not self._listed or self._log.min_offset != self._listed_min:
             return False
         newest = self._listed[-1]
@@ -463,11 +463,11 @@ class IndexReader:
         if opened is None or newest not in self._checked or opened[2].is_full:
             return False
         facts = self._disk.stat(self._directory / newest)
-        # No other file can have this number while this one is mapped.
+        # No other file can have this inode number while this one is mapped.
         return facts is not None and facts.inode == opened[0]
 
     def file(self, name: str) -> IndexFile | None:
-        """The mapped file; None if it has just expired. Raises DamagedFile if it is short."""
+        """Return the mapped file; None if it just expired. Raises DamagedFile if it is short."""
         if name in self._checked and (known := self._open.get(name)) is not None:
             self._open.move_to_end(name)
             return known[2]

@@ -1,9 +1,9 @@
-"""How many slots and entries an index file has, told from its bytes.
+"""Determines the number of slots and entries of an index file from its bytes.
 
-A file's length gives only a sum of the two, and nothing in the file says either
-(docs/formats.md, section 5.1). But the newest entry is the last thing in the file that is not zero,
-and its slot points to it: that leaves one answer. For stores that RocketMQ made, whose sizes nobody
-wrote down; see ``store_config``.
+The file's length gives only a sum of the two, and the file contains neither (docs/formats.md,
+section 5.1). But the newest entry is the last non-zero data of the file, and its slot points to it,
+which leaves one solution. This is for stores that RocketMQ created, whose sizes are not recorded;
+see ``store_config``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidemark.formats.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, Geom
 
 INT: Final = struct.Struct(">i")
 COUNT_AT: Final = 36
-"""Where the header says how many entries there are, plus one."""
+"""Position of the number of entries plus one in the header."""
 CHUNK_SIZE: Final = 1 << 20
 
 
 def geometry_of(disk: Disk, path: Path) -> Geometry | None:
-    """Slots and entries of the index file at path; None if its bytes do not tell."""
+    """Return slots and entries of the index file at path; None if they cannot be determined."""
     file = disk.open(path, writable=False)
     try:
         last = _last_nonzero(file)
@@ -30,7 +30,7 @@ def geometry_of(disk: Disk, path: Path) -> Geometry | None:
         if last < HEADER_SIZE or len(head) < HEADER_SIZE or (file.size - HEADER_SIZE) % SLOT_SIZE:
             return None
         count: int = INT.unpack_from(head, COUNT_AT)[0]
-        # count: the first entry not counted; a kill inside a put leaves one that is not counted.
+        # count is the first entry not counted; a kill inside a put leaves one that is not counted.
         for newest in (count - 1, count):
             geometry = _fits(file, newest, last) if newest > 0 else None
             if geometry is not None:
@@ -41,10 +41,10 @@ def geometry_of(disk: Disk, path: Path) -> Geometry | None:
 
 
 def _fits(file: File, newest: int, last: int) -> Geometry | None:
-    """The geometry in which byte last belongs to entry newest and that entry's slot agrees."""
+    """Return the geometry in which byte last belongs to entry newest and its slot points to it."""
     entry_size, slot_size = ENTRY_SIZE, SLOT_SIZE
-    # The entry begins at HEADER_SIZE + 4·slots + 20·newest and holds byte last: five candidates,
-    # of which one leaves whole entries in the rest of the file.
+    # The entry begins at HEADER_SIZE + 4·slots + 20·newest and contains byte last. That gives five
+    # candidates, of which one leaves whole entries in the rest of the file.
     slots_max = (last - HEADER_SIZE - entry_size * newest) // slot_size
     for slots in range(slots_max, slots_max - entry_size // slot_size, -1):
         entries, rest = divmod(file.size - HEADER_SIZE - slot_size * slots, entry_size)
@@ -59,7 +59,7 @@ def _fits(file: File, newest: int, last: int) -> Geometry | None:
 
 
 def _last_nonzero(file: File) -> int:
-    """Position of the last byte that is not zero; −1 if all are."""
+    """Return the position of the last non-zero byte; −1 if all are zero."""
     for at in range(file.size - file.size % CHUNK_SIZE, -1, -CHUNK_SIZE):
         found = file.pread(CHUNK_SIZE, at).rstrip(b"\0")
         if found:

@@ -1,9 +1,9 @@
-"""cut/: what was cut off the log (torn tails, forked branches), kept for people, bounded.
+"""cut/: bytes cut off the log (torn tails, forked branches), kept for people, bounded.
 
-A file is named ``<start>-<end>-epoch<N>-<reason>``, 20 digits each, and holds the bytes of that
-range of physical offsets. It appears under its name whole and durable, before anything of the
-range is zeroed; the oldest go when the bounds are reached. Nothing in here is ever read back by a
-service. Step before: recovery decides the end; after: it zeroes what lies behind.
+A file is named ``<start>-<end>-epoch<N>-<reason>``, offsets of 20 digits each, and holds the bytes
+of that range of physical offsets. It appears under its name complete and durable, before any byte
+of the range is zeroed. The oldest files are removed at the limits. No service reads these files.
+Step before: recovery determines the end. Step after: it zeroes the bytes behind the end.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ NAME_PARTS: Final = 4
 def keep_cut(
     disk: Disk, cut_dir: Path, start: int, data: Iterable[bytes], *, epoch: int, reason: str
 ) -> Path:
-    """Keep bytes that are about to be cut from the log, from physical offset start on.
+    """Keep bytes, from physical offset start on, that are about to be cut from the log.
 
-    Keeps at most the first 1 GiB of them, and removes the oldest of what is kept already so
-    that all stays within 64 files and 1 GiB. Durable on return. Raises DiskFull,
-    ReadOnlyDisk; then nothing new is kept.
+    Keeps at most the first 1 GiB, and removes the oldest kept files so that all stay within 64
+    files and 1 GiB. Durable on return. Raises DiskFull, ReadOnlyDisk; then nothing new is kept.
     """
     disk.make_directory(cut_dir)
     temporary = cut_dir / "keeping.tmp"
@@ -62,7 +61,7 @@ def keep_cut(
 
 
 def _make_room(disk: Disk, cut_dir: Path, size: int, *, keep: str) -> None:
-    """Remove the oldest kept cuts until one more file of size bytes fits the bounds."""
+    """Remove the oldest kept files until one more file of size bytes fits the limits."""
     kept: list[tuple[FileStat, str]] = []
     for entry in disk.list_directory(cut_dir):
         facts = disk.stat(cut_dir / entry.name)

@@ -1,8 +1,8 @@
-"""Log files in use, held in memory by the kernel (mlock): their pages are neither dropped nor
-read back from disk while records go into them (docs/durability.md).
+"""Keeps the log files in use in memory (mlock), so that their pages are neither dropped nor read
+back from disk while records are appended (docs/durability.md).
 
-Locked from when a file is made until it is full and flushed. A system that refuses (RLIMIT_MEMLOCK)
-is told of once, as ``memory-lock-refused``; the files work without.
+A file is locked from its creation until it is full and flushed. If the system refuses
+(RLIMIT_MEMLOCK), this is logged once as ``memory-lock-refused``; the files work without.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class LockedFiles:
-    """The locked files of one directory. ``lock`` reads them in: for a thread that may wait."""
+    """The locked files of one directory. ``lock`` reads a file; call it where it may wait."""
 
     def __init__(self, open_file: Callable[[int], File], file_size: int) -> None:
-        """open_file: the file that begins at an offset; raises FileNotFoundError."""
+        """open_file: opens the file that begins at an offset; raises FileNotFoundError."""
         self._open_file = open_file
         self._file_size = file_size
         self._changing = threading.Lock()
         self._locks: dict[int, PageLock] = {}
         self._done_below = 0
         self.refused: MemoryLockRefused | None = None
-        """Why the last file could not be locked; None if it was."""
+        """Why the last file could not be locked; None if it was locked."""
 
     @property
     def starts(self) -> list[int]:
@@ -36,7 +36,7 @@ class LockedFiles:
         return sorted(self._locks)
 
     def lock(self, start: int) -> None:
-        """Lock the file that begins at start, unless it is already or is done with."""
+        """Lock the file that begins at start, unless it is locked already or no longer in use."""
         if start in self._locks or start < self._done_below:
             return
         try:
@@ -64,14 +64,14 @@ class LockedFiles:
             if start >= self._done_below:
                 self._locks[start] = lock
                 return
-        lock.release()  # filled and flushed while it was read in
+        lock.release()  # the file was filled and flushed while it was read
 
     def done_below(self, offset: int) -> None:
-        """Files that end at or below offset, a file's start, may go: by ``unlock_done``."""
+        """Let ``unlock_done`` unlock files that end at or below offset, a file's start."""
         self._done_below = offset
 
     def unlock_done(self) -> None:
-        """Unlock what is done with. Takes 10 ms per GiB: not for a thread that others wait for."""
+        """Unlock files no longer in use. Takes 10 ms per GiB: not for a thread others wait for."""
         with self._changing:
             done = [start for start in self._locks if start < self._done_below]
             locks = [self._locks.pop(start) for start in done]
@@ -79,14 +79,14 @@ class LockedFiles:
             lock.release()
 
     def unlock(self, start: int) -> None:
-        """Unlock one file, if it is locked: it is removed."""
+        """Unlock a file that is being removed, if it is locked."""
         with self._changing:
             lock = self._locks.pop(start, None)
         if lock is not None:
             lock.release()
 
     def again(self) -> None:
-        """Unlock all: the files begin anew, maybe at lower offsets."""
+        """Unlock all files, because the log starts anew, possibly at lower offsets."""
         self.done_below(1 << 62)
         self.unlock_done()
         self.done_below(0)

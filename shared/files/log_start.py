@@ -1,12 +1,13 @@
-"""The file ``log-start``: where the commit log begins, by whoever removed its oldest files last.
+"""The file ``log-start``: start of the commit log, as of the last removal of its oldest files.
 
-The name of the first log file says the same while nothing is damaged. This says it when that file
-is missing: without it a log whose beginning was removed by accident looks like one whose beginning
-has expired. The checkpoint's MIN is the other witness; the larger of the two counts, since each may
-be lost, damaged or restored from an old copy (docs/formats.md, section 1.6).
+While nothing is damaged, the name of the first log file gives the same offset. This file is needed
+if that file is missing: otherwise a log whose beginning was removed by accident could not be
+distinguished from one whose beginning has expired. The checkpoint's MIN holds the same offset; the
+larger of the two counts, since each may be lost, damaged or restored from an old copy
+(docs/formats.md, section 1.6).
 
-Written, durably, before the files below are removed. A full disk may refuse that: the checkpoint,
-whose block is reserved, is synced in any case.
+It is written durably before the files below are removed. A full disk may refuse that; the
+checkpoint, whose block is reserved, is synced in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SIZE_MAX: Final = 4096
 
 
 def read_log_start(disk: Disk, path: Path) -> int | None:
-    """The physical offset that the file holds; None if it is missing or damaged."""
+    """Return the physical offset in the file; None if it is missing or damaged."""
     content = (read_whole(disk, path) or b"")[: SIZE_MAX + 1]
     line, _, rest = content.partition(b"\n")
     if rest != b"crc32 %08x\n" % zlib.crc32(line):
@@ -39,7 +40,7 @@ def read_log_start(disk: Disk, path: Path) -> int | None:
 
 
 def write_log_start(disk: Disk, path: Path, log_start: int) -> None:
-    """Say where the log begins, durably, unless the file says so already, or the disk is full."""
+    """Store the start of the log durably, unless it is stored already or the disk is full."""
     if read_log_start(disk, path) == log_start:
         return
     line = json.dumps({"format": FORMAT, "log_start": log_start}).encode()

@@ -1,8 +1,8 @@
-"""What recovery reads of the commit log: its files, its records, what lies behind the last one.
+"""Recovery's reader of the commit log: files, records, and the bytes behind the last record.
 
-Reads only, in constant memory, and judges nothing: where the record chain breaks, and what that
-means, is for ``valid_end`` to say and for ``recovery`` to carry out. Every record met is validated
-with both CRCs and its position (docs/formats.md, sections 2.14 and 8).
+It only reads, in constant memory, and decides nothing: ``valid_end`` decides what a break of the
+record chain means, and ``recovery`` acts on it. Every record is validated with both CRCs and its
+position (docs/formats.md, sections 2.14 and 8).
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from tidemark.formats.scan import Entry, Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 STATE_TOPIC: Final = "rmq_sys_tidemark_state"
-"""Its records carry the flushed offset that was known when they were appended."""
+"""Records of this topic contain the flushed offset that was known when they were appended."""
 CHUNK_SIZE: Final = 1 << 20
 NEVER: Final = 2**63 - 1
 RECORDS_AT_ONCE: Final = 16_384
 SUMMED_SIZE: Final = 16 << 20
-"""Bytes summed up between two looks at whether the process is to end."""
+"""Bytes processed between two checks whether the process is to end."""
 PROGRESS_BYTES: Final = 64 << 20
 MAGICS: Final = tuple(
     magic.to_bytes(4, "big", signed=True) for magic in (record.MAGIC_V1, record.MAGIC_V2)
 )
 PHYSICAL_OFFSET_AT: Final = 28
-"""Where a record holds its own physical offset (docs/formats.md, section 2)."""
+"""Position of a record's own physical offset in the record (docs/formats.md, section 2)."""
 _ZEROS: Final = bytes(CHUNK_SIZE)
 _NO_HEAD: Final = bytes(record.BLANK_SIZE)
-"""Size and magic of a place where nothing was written."""
+"""Size and magic of a place that was never written."""
 _UNQUEUED: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
 Range = tuple[int, int]
 """Physical offsets [low, high)."""
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+"""Called with (bytes done, total bytes)."""
 
 
 class LogFiles:
-    """The commit log's files as they are found. Raises StrayFile, WrongFileSize."""
+    """The files in the commit log's directory. Creating it may raise StrayFile, WrongFileSize."""
 
     def __init__(self, disk: Disk, directory: Path, file_size: int) -> None:
         self.disk = disk
         self.directory = directory
         self.file_size = file_size
         self.starts: list[int] = []
-        """Start of every whole file, ascending."""
+        """Start of every file of full size, ascending."""
         self.empty: list[int] = []
-        """Start of every file of length 0: a creation that was killed, or never synced."""
+        """Start of every file of length 0: its creation was killed, or it was never synced."""
         self._mapped: tuple[int, MappedRegion] | None = None
         for entry in disk.list_directory(directory):
             if not entry.is_directory and entry.name != RUNNING_SIGN:
@@ -92,19 +92,19 @@ class LogFiles:
 
     @property
     def end(self) -> int:
-        """Behind the last file."""
+        """End of the last file."""
         return self.starts[-1] + self.file_size if self.starts else 0
 
     def path(self, start: int) -> Path:
-        """Path of the file with that start."""
+        """Return the path of the file with that start."""
         return self.directory / offset_name(start)
 
     def start_of(self, offset: int) -> int:
-        """Start of the file that holds offset."""
+        """Return the start of the file that holds offset."""
         return offset - offset % self.file_size
 
     def view(self, start: int) -> memoryview:
-        """The file's bytes; borrowed until another file is asked for."""
+        """Return the file's bytes, borrowed until another file is requested."""
         if self._mapped is None or self._mapped[0] != start:
             self.close()
             file = self.open(start, writable=False)
@@ -119,26 +119,26 @@ class LogFiles:
         return self.disk.open(self.path(start), writable=writable)
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the mapped file."""
         if self._mapped is not None:
             self._mapped[1].close()
             self._mapped = None
 
     def first_record(self, start: int) -> FirstRecord | None:
-        """The record at the file's start, None if there is no valid one."""
+        """Return the record at the file's start; None if there is no valid one."""
         view = self.view(start)
-        checks = Checks(record_crc=False)  # RocketMQ copies that property along, as any other
+        checks = Checks(record_crc=False)  # RocketMQ copies that property like any other
         if record.validate(view, 0, at=start, checks=checks).kind is not Kind.VALID:
             return None
         found = record.decode(view)
         return FirstRecord(found.physical_offset, found.store_timestamp_ms)
 
     def misnamed(self) -> dict[int, int]:
-        """File start by name → the start at which the file's sound first record says to lie,
-        for every file where the two differ: files were renamed."""
+        """Return renamed files: file start by name → start according to the file's first record,
+        for every file with a valid first record where the two differ."""
         found: dict[int, int] = {}
         for start in self.starts:
-            # Read, not mapped: of thousands of files each mapping would read ahead.
+            # Read, not mapped: with thousands of files each mapping would read ahead.
             file = self.open(start, writable=False)
             try:
                 head = file.pread(PHYSICAL_OFFSET_AT + 8, 0)
@@ -154,24 +154,24 @@ class LogFiles:
 
 
 class Break(Enum):
-    """What stands where the record chain ends."""
+    """What follows the last record of the chain."""
 
     NO_FILE = "no-file"
     """The log's files end there."""
     MISSING_FILE = "missing-file"
-    """Later files are there."""
+    """A file is missing, and later files exist."""
     ZEROS = "zeros"
-    """Space that was never written, as far as its first bytes show."""
+    """The first bytes are zeros, like space that was never written."""
     UNWRITTEN_SECTOR = "unwritten-sector"
-    """A valid record of which a sector never reached the disk."""
+    """A valid record with a sector that never reached the disk."""
     RECORD_CRC = "record-crc"
-    """A record that only its record CRC property contradicts: RocketMQ may have carried that
-    along from another record."""
+    """A record of which only the record CRC property is wrong: RocketMQ may have copied the
+    property from another record."""
     NO_RECORD = "no-record"
 
 
 def what_stands(view: memoryview, start: int, at: int) -> Break:
-    """What stands at view[start], whose physical offset is at, instead of a whole, valid record."""
+    """Classify view[start], at physical offset at, where no whole valid record begins."""
     if view[start : start + len(_NO_HEAD)] == _NO_HEAD:
         return Break.ZEROS
     checks = Checks(record_crc=False)
@@ -180,14 +180,14 @@ def what_stands(view: memoryview, start: int, at: int) -> Break:
 
 
 class WalkResult(NamedTuple):
-    """Where the record chain ends, and what it told on the way."""
+    """The end of the record chain, and data collected on the way."""
 
     end: int
-    """Behind the last valid record; at a file's start if it ends with a filler."""
+    """End of the last valid record; a file's start if the chain ends with a filler."""
     found: Break
-    """What stands there."""
+    """What follows."""
     reason: str
-    """For people: why no record starts there; "" if the files end there."""
+    """Why no record starts there, for people; "" if the files end there."""
     next_queue_offsets: dict[tuple[str, int], QueueOffset]
     last_store_timestamp_ms: int
     records: int
@@ -201,11 +201,11 @@ def walk(
     unproven_from: int,
     progress: Progress,
 ) -> WalkResult:
-    """Validate every record from start on, across files, up to the first byte that is none.
+    """Validate every record from start on, across files, up to the first invalid one.
 
-    unjudged: records that begin in one of these are not judged by a record CRC property.
-    unproven_from: no mark says that records from there on were written whole; one that has a
-    sector of zeros where no record has one ends the walk.
+    unjudged: ranges in which a record's CRC property is not checked. unproven_from: no mark proves
+    that records from there on were written completely. A record there that contains a sector of
+    zeros, where valid records have none, ends the walk.
     """
     offsets: dict[tuple[str, int], QueueOffset] = {}
     newest = records = 0
@@ -266,7 +266,7 @@ def walk(
             break
         at += found.end
         if limited and found.stop is Stop.VIEW_END:
-            crossed = border  # the record that goes across it is judged like those before it
+            crossed = border  # the record across the border is checked like those before it
         elif found.stop is Stop.BLANK:
             at = file_start + files.file_size
         elif found.stop is Stop.BAD or (found.stop is Stop.VIEW_END and found.end < len(view)):
@@ -280,18 +280,18 @@ def walk(
 
 
 class _Summed(NamedTuple):
-    """Some valid records, by queue."""
+    """Some valid records, summarized by queue."""
 
     plan: Plan
     size: int
-    """Bytes of log that they take."""
+    """Bytes of log that the records occupy."""
 
 
 def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Summed | None:
-    """The first records of view, if one pass can say everything of them; None: look at each.
+    """Summarize the first records of view in one pass; None if they must be read one by one.
 
-    That is: they are proven to be whole, by where they lie or by their own record CRC, each of them
-    has a unit, and its topic can name a directory.
+    One pass is sufficient if the records are proven complete, by their position or by their own
+    record CRC, each of them has a unit, and its topic is valid as a directory name.
     """
     proven = unproven_from - at
     if proven <= 0 and not judged:
@@ -300,14 +300,14 @@ def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Sum
         planned = native.plan_range(
             view[: min(SUMMED_SIZE, proven) if proven > 0 else SUMMED_SIZE],
             at=PhysicalOffset(at),
-            # Where nothing proves a record, its record CRC does; one without ends this pass.
+            # Behind the marks only the record CRC proves a record; one without ends this pass.
             checks=Checks(record_crc=judged, require_record_crc=proven <= 0),
             records_max=RECORDS_AT_ONCE,
             delay_levels_ms=(),
             index=False,
         )
     except CorruptRecord:
-        return None  # a name that dispatch will refuse; the record as such may be valid
+        return None  # dispatch will refuse a topic's name; the record itself may be valid
     plan = planned.plan
     return _Summed(plan, planned.end) if 0 < plan.records == plan.units else None
 
@@ -315,7 +315,7 @@ def _summed(view: memoryview, at: int, judged: bool, unproven_from: int) -> _Sum
 def _whole(
     entries: list[Entry], view: memoryview, at: int, unproven_from: int
 ) -> tuple[list[Entry], int | None]:
-    """The entries before the first that was written in part, and which byte of that was not."""
+    """Return the entries before the first partially written one, and its first missing byte."""
     if not entries or entries[-1].physical_offset < unproven_from:
         return entries, None
     for number, entry in enumerate(entries):
@@ -330,14 +330,14 @@ def _whole(
 
 
 def last_nonzero(files: LogFiles, start: int) -> int | None:
-    """The last byte at or behind start that is not zero, in any file; None if all are."""
+    """Return the last non-zero byte at or behind start, in any file; None if all are zero."""
     for file_start in reversed(files.starts):
         if file_start + files.file_size <= start:
             return None
         low = max(0, start - file_start)
         file = files.open(file_start, writable=False)
         try:
-            # A file made ahead is a gigabyte of blocks that were never written.
+            # Only up to data_end: a file created ahead has a gigabyte of unwritten blocks.
             found = _last_nonzero_in(file, low, file.data_end())
         finally:
             file.close()
@@ -357,7 +357,7 @@ def _last_nonzero_in(file: File, low: int, high: int) -> int | None:
 
 
 def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
-    """The log's bytes [start, end); zeros where a file is missing."""
+    """Yield the log's bytes [start, end); zeros where a file is missing."""
     known = set(files.starts)
     at = start
     while at < end:
@@ -382,10 +382,10 @@ def chunks(files: LogFiles, start: int, end: int) -> Iterator[bytes]:
 
 
 def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
-    """The largest flushed offset that a valid state record behind start carries; 0 if none.
+    """Return the largest flushed offset in a valid state record behind start; 0 if there is none.
 
-    Looks at every byte position, since nothing says where records begin behind a break. Ends at
-    the first record that says more than ``enough``.
+    Every byte position is tried, because the starts of records behind a break are unknown. The
+    search ends at the first record with more than ``enough``.
     """
     largest = 0
     for file_start in files.starts:
@@ -402,7 +402,7 @@ def state_flushed_behind(files: LogFiles, start: int, *, enough: int) -> int:
 
 
 def _record_starts(view: memoryview, low: int) -> Iterator[int]:
-    """Every position at or behind low where a record's magic stands in the right place."""
+    """Yield every position at or behind low that has a record's magic at the right distance."""
     overlap = 3
     base = low
     while base < len(view):
@@ -418,9 +418,9 @@ def _record_starts(view: memoryview, low: int) -> Iterator[int]:
 
 
 def _state_flushed(view: memoryview, start: int, physical_offset: int) -> int:
-    """The flushed offset carried by the record at view[start]; 0 if it is no valid state record."""
+    """Return the flushed offset in the record at view[start]; 0 if it is no valid state record."""
     stored = view[start + 28 : start + 36]
-    # First, and cheap: bodies may be full of magics, and a CRC each would take for ever.
+    # This cheap check is first: bodies may be full of magics, and a CRC for each takes too long.
     if int.from_bytes(stored, "big") != physical_offset:
         return 0
     if record.validate(view, start, at=physical_offset, checks=Checks()).kind is not Kind.VALID:
@@ -433,6 +433,6 @@ def _state_flushed(view: memoryview, start: int, physical_offset: int) -> int:
     except (ValueError, msgpack.UnpackException):
         return 0
     flushed = body.get("flushed") if isinstance(body, dict) else None
-    # A record is made before anything behind it is flushed: one that says more is forged, say
-    # inside the body of a message, and would turn a torn tail into corruption.
+    # A record is encoded before anything behind it is flushed. A larger value is therefore forged,
+    # for example inside a message's body, and would make a torn tail count as corruption.
     return flushed if type(flushed) is int and 0 < flushed <= physical_offset else 0

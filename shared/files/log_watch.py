@@ -1,9 +1,9 @@
-"""The log's files while a node appends: are they still there, in their size, the same ones?
+"""Checks while a node appends that the log's files still exist, unchanged in size and identity.
 
-A file that somebody removes or moves stays readable through its mapping, and writable through its
-descriptor: everything goes well until the process ends, and all of it is gone then. ``log_writer``
-asks before each acknowledgement for the files that it has just synced; this asks for all of them, a
-few times a minute. Blocks: call it in a thread.
+A file that was removed or moved stays readable through its mapping, and writable through its
+descriptor. All seems well until the process ends, and then its data is lost. ``log_writer`` checks
+the files that it has just synced before each acknowledgement; this module checks all files, a few
+times a minute. It blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.formats.filenames import offset_name
 
 
 class LogWatch:
-    """Remembers which file each name led to in the present serving epoch. One thread uses it."""
+    """Remembers each file name's inode in the present serving epoch. Used by one thread."""
 
     def __init__(self, store: StoreDir, positions: Positions) -> None:
         self._store = store
@@ -26,10 +26,10 @@ class LogWatch:
         self._inodes: dict[int, int] = {}
 
     def fault(self, epoch: int) -> LogFileReplaced | None:
-        """What is wrong with a file between MIN and FLUSHED; None if nothing is.
+        """Return the fault of a file between MIN and FLUSHED; None if there is none.
 
-        epoch: under which this node appends. Files may differ between two epochs: a slave whose
-        log is cut to its master's has removed files and made them anew.
+        epoch: the epoch in which this node appends. Files may change between two epochs: a slave
+        that truncates its log to its master's removes files and creates them again.
         """
         if epoch != self._epoch:
             self._epoch, self._inodes = epoch, {}
@@ -43,7 +43,7 @@ class LogWatch:
             inode = -1 if facts is None or facts.size != size else facts.inode
             if inode < 0 or self._inodes.get(start, inode) != inode:
                 if start < get(Slot.MIN):
-                    continue  # retention has removed it meanwhile: MIN moves before the name goes
+                    continue  # retention has removed it: MIN moves before the name is removed
                 return log_file_replaced(path, flushed)
             inodes[start] = inode
         self._inodes = inodes

@@ -1,15 +1,15 @@
-"""The end of the commit log, as its one writer holds it: files, positions, flushing.
+"""The end of the commit log as its only writer handles it: files, positions, flushing.
 
-What appending encoded records (``commit_log_appender``) and appending bytes that another node
-encoded (``copied_log_writer``) have in common. Belongs to whoever holds the append lock
+This is the common part of appending encoded records (``commit_log_appender``) and appending bytes
+that another node encoded (``copied_log_writer``). It belongs to the holder of the append lock
 (docs/formats.md, sections 2.11 to 2.13). Invariants:
 
 - WRITTEN moves after the bytes are in the page cache, never before.
-- FLUSHED crosses a file border only after the old file's sync and with the new file's name
-  durable (the name is synced when the file is made, before anything can be written to it).
+- FLUSHED crosses a file border only after the old file's sync and with the new file's name durable
+  (the name is synced when the file is created, before anything can be written to it).
 - After a failed write or flush nothing more is accepted: the process has to end.
 
-Step before: recovery says where the log ends. Step after: reput, ha and the group commit see the
+Step before: recovery finds the end of the log. Step after: reput, ha and the group commit see the
 positions.
 """
 
@@ -36,12 +36,12 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 2
-"""The next and the next but one (section 7.3)."""
+"""The next file and the one after it (section 7.3)."""
 
 
 class Mark(NamedTuple):
-    """An end of the log and the store time of the last record before it; one value, so that another
-    thread reads it in one piece."""
+    """An end of the log and the store time of the last record before it. Both are one value, so
+    that another thread reads them atomically."""
 
     end: int
     store_timestamp_ms: int
@@ -50,7 +50,8 @@ class Mark(NamedTuple):
 class LogWriter:
     """Writes at the end of the log. One at a time per store: the holder of the append lock.
 
-    Writing belongs to one thread; ``flush`` and ``prepare_next`` may run in others meanwhile.
+    Writing belongs to one thread; ``flush`` and ``prepare_next`` may run in others at the same
+    time.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class LogWriter:
         warm_up: bool = False,
         lock_memory: bool = False,
     ) -> None:
-        """background: make files ahead in a thread of its own; default: if that takes long, because
-        of the last two. warm_up: write new files full of zeros before they are used. lock_memory:
-        hold files in memory until they are full and flushed.
+        """background: create files ahead in a separate thread; by default if warm_up or lock_memory
+        makes that slow. warm_up: fill new files with zeros before they are used. lock_memory: keep
+        files in memory until they are full and flushed.
         """
         if background is None:
             background = warm_up or lock_memory
@@ -97,37 +98,37 @@ class LogWriter:
 
     @property
     def written(self) -> PhysicalOffset:
-        """End of what is in the file and published."""
+        """End of the bytes that are in the file and published."""
         return PhysicalOffset(self._written.end)
 
     @property
     def newest(self) -> Mark:
-        """End of what is in the file, with the store time of the record before it; 0 while nothing
-        was appended since ``start_at``."""
+        """End of the bytes in the file, with the store time of the record before it; the time is 0
+        while nothing was appended since ``start_at``."""
         return self._written
 
     @property
     def flushed(self) -> PhysicalOffset:
-        """End of what is on disk."""
+        """End of the bytes that are on disk."""
         return PhysicalOffset(self._flushed)
 
     @property
     def files(self) -> MappedFileQueue:
-        """The files, for retention; cut and written to only through this writer."""
+        """The files, for retention; only this writer may cut them or write to them."""
         return self._files
 
     # -- start and end --------------------------------------------------------------------------
 
     def start_at(self, end: PhysicalOffset) -> None:
-        """Go on at end, where recovery found the log to end; publish it. Blocks.
+        """Continue at end, where recovery found the end of the log; publish it. Blocks.
 
-        Bytes of the file behind end are zeros already. Files behind end's own are removed: what
-        was in them recovery has kept aside. A disk that is full or read-only does not matter yet:
-        append and ``prepare_next`` say so. Raises StrayFile, WrongFileSize, FlushFailed.
+        The file's bytes behind end are zeros already. Files behind the one of end are removed;
+        recovery has kept their contents aside. A full or read-only disk raises nothing yet: append
+        and ``prepare_next`` will. Raises StrayFile, WrongFileSize, FlushFailed.
         """
         files = self._files
         files.load()
-        for file in self._open.values():  # of an earlier call, before a second recovery
+        for file in self._open.values():  # opened by an earlier call, before a second recovery
             file.close()
         self._open.clear()
         self._current, self._settled = None, False
@@ -136,14 +137,14 @@ class LogWriter:
         with contextlib.suppress(DiskFull, ReadOnlyDisk, OutOfResources):
             if self._prepares_soon:
                 self._make_settled()
-                if self._current is None:  # the log's first file: nobody can wait for it yet
+                if self._current is None:  # the log's first file: nothing can wait for it yet
                     self._files.prepare_next(1)
             self.prepare_next()
         self._positions.publish(Slot.FLUSHED, end)
         self._positions.publish(Slot.WRITTEN, end)
 
     def _make_settled(self) -> None:
-        """Make the end of the log the place to write: once, as soon as the disk allows it."""
+        """Prepare the end of the log for writing, once, as soon as the disk allows it."""
         if not self._settled:
             try:
                 self._settle()
@@ -164,13 +165,13 @@ class LogWriter:
         self._settled = True
 
     def _adopt(self, start: int, end: int) -> File:
-        """The existing file at start, fit for writing: blocks reserved, names durable."""
+        """Open the existing file at start and prepare it: reserve blocks, make names durable."""
         disk = self._store.disk
         file = self._files.open_file(start)
         try:
-            # RocketMQ makes sparse files; from here on a write must not find the disk full.
+            # RocketMQ creates sparse files. From here on a write must not find the disk full.
             file.reserve(end - start, start + self._file_size - end)
-            # Made by a process that was killed before it could sync the names?
+            # The file may be of a process that was killed before it synced the names.
             disk.sync_directory(self._store.commit_log_dir)
             disk.sync_directory(self._store.root)
         except (DiskFull, ReadOnlyDisk, OutOfResources):
@@ -185,10 +186,10 @@ class LogWriter:
         return file
 
     def prepare_next(self) -> None:
-        """Make the current file writable and the files ahead, as far as they are not. Blocks.
+        """Make the current file writable and create the files ahead, where needed. Blocks.
 
-        Where that takes long, only the next file, and a thread makes the others. Call it again
-        after DiskFull or ReadOnlyDisk: writes come back by themselves.
+        If creating files is slow, only the next file is created here, the others in a thread. Call
+        this again after DiskFull or ReadOnlyDisk: writing then resumes without a restart.
         """
         self._make_settled()
         if self._prepares_soon:
@@ -199,11 +200,11 @@ class LogWriter:
             self.open_next()
 
     def open_next(self) -> None:
-        """Open the next file, which is made, unless it is open. Any thread. Raises OutOfResources.
+        """Open the next file, which exists already. Usable in any thread. Raises OutOfResources.
 
-        It is opened when it is made, not when the log moves into it: 1. the file is made; 2. all
-        descriptors that the process may have are taken; 3. the log is at the end of its file, and
-        cannot go on in one that is there.
+        It is opened when it is created, not when the log moves into it. Otherwise: 1. the file is
+        created; 2. all descriptors that the process may have are used up; 3. the log reaches the
+        end of its file, and cannot continue in the next although it exists.
         """
         start = self._files.next_start
         if start not in self._open:
@@ -212,17 +213,17 @@ class LogWriter:
                 file.close()
 
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
-        """Wait until the next file is there. Raises FileNotReady, DiskFull, ReadOnlyDisk."""
+        """Wait until the next file exists. Raises FileNotReady, DiskFull, ReadOnlyDisk."""
         if not self._settled:
             self.prepare_next()
         self._files.ensure_next(timeout_s)
 
     def close(self, *, clean: bool) -> None:
-        """Close all files; clean: flush first and remove the files that were never used."""
+        """Close all files. clean: flush first, and remove the files that were never used."""
         try:
             if clean and self._failure is None:
                 self.flush()
-                self._files.close()  # first: its thread would make them again
+                self._files.close()  # first, because its thread would create them again
                 self._files.remove_unused()
         finally:
             self._files.close()
@@ -234,7 +235,7 @@ class LogWriter:
     # -- write ----------------------------------------------------------------------------------
 
     def _write(self, data: bytes | memoryview, at: int) -> None:
-        """Put data into the file that holds physical offset at."""
+        """Write data into the file that holds physical offset at."""
         position = at % self._file_size
         file = self._open[at - position]
         try:
@@ -261,9 +262,10 @@ class LogWriter:
     # -- flush ----------------------------------------------------------------------------------
 
     def commit(self) -> PhysicalOffset:
-        """Put what was accepted into the file, publish WRITTEN, return it. Any thread.
+        """Write accepted bytes into the file, publish WRITTEN, return it. Usable in any thread.
 
-        Here nothing ever waits. Raises WriteFailed or FlushFailed, then and ever after.
+        In this class no bytes ever wait. Raises WriteFailed or FlushFailed, then and on every later
+        call.
         """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -272,9 +274,9 @@ class LogWriter:
     def flush(self) -> PhysicalOffset:
         """Make everything appended so far durable, publish FLUSHED, return it. Blocks; any thread.
 
-        Raises FlushFailed, then and ever after: a second fdatasync on the descriptor would succeed
-        without the bytes being on disk. Raises LogFileReplaced likewise: the bytes are on disk, in
-        a file that no later start will find.
+        Raises FlushFailed, then and on every later call: a second fdatasync on the descriptor would
+        succeed without the bytes being on disk. Raises LogFileReplaced likewise: the bytes are on
+        disk, but in a file that no later start will find.
         """
         with self._flushing:
             self.commit()
@@ -289,7 +291,7 @@ class LogWriter:
                 except (OSError, StoreError) as error:
                     self._failure = flush_failed(file.path, error)
                     raise self._failure from error
-                if not file.is_named():  # before anybody is told that these bytes are on disk
+                if not file.is_named():  # checked before these bytes are acknowledged
                     self._failure = log_file_replaced(file.path, flushed)
                     raise self._failure
             self._flushed = mark.end
@@ -299,7 +301,7 @@ class LogWriter:
                 self._positions.put_head(physic_timestamp_ms=mark.store_timestamp_ms)
             full = mark.end - mark.end % size
             for start in starts:
-                if start < full:  # synced, never written again
+                if start < full:  # synced and never written again
                     self._open.pop(start).close()
             if starts[0] < full:
                 self._files.done_below(full)
@@ -307,7 +309,7 @@ class LogWriter:
 
 
 def log_file_replaced(path: Path, flushed: int) -> LogFileReplaced:
-    """The error for a log file that was changed by somebody else while the node was up."""
+    """Return the error for a log file that something else changed while the node was running."""
     return LogFileReplaced(
         f"{path} was removed, moved, replaced or given another size while this node was running. "
         f"The log was on disk up to physical offset {flushed}; nothing further is acknowledged.",

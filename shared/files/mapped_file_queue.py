@@ -1,13 +1,15 @@
-"""Fixed-size files seen as one endless range of offsets (docs/formats.md, section 7).
+"""Fixed-size files as one range of offsets without end (docs/formats.md, section 7).
 
-How far the files of one directory are written and flushed, and what follows from it: the next file,
-cutting, expiring. Knows nothing of what is in them; one process writes a directory. Invariants:
+It holds the written and flushed ends of one directory's files, and the operations based on them:
+the next file, truncation, expiry. It does not know the files' contents. One process writes a
+directory. Invariants:
 
 - Bytes behind a cut are overwritten with zeros, not cut off: others have the file mapped.
-- Files go from the end when cutting and from the start when expiring, never the last one used.
-- Files made ahead of the one written to do not count as files of the queue until ``roll``.
+- Truncation removes files from the end, expiry from the start, never the last one in use.
+- Files created ahead of the current one do not count as files of the queue until ``roll``.
 
-Step before: ``store_dir`` says where. Step after: ``commit_log``, and reput's queue writer.
+Step before: ``store_dir`` provides the directory. Step after: ``commit_log``, and reput's queue
+writer.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from shared.files.warm_up import WarmUp
 from tidemark.errors import FileNotReady, FlushFailed, StoreError
 
 WAIT_S: Final = 5.0
-"""How long a writer waits for the next file (section 7.3)."""
+"""Time that a writer waits for the next file (section 7.3)."""
 DELETE_FILES_MAX: Final = 10
 """Files removed per run of retention (section 14.2)."""
 ZEROING_SIZE: Final = 1 << 20
@@ -34,7 +36,7 @@ PAGE_SIZE: Final = 4096
 
 
 class MappedFileQueue(FileRun):
-    """A run of files, and how far they are written. ``load`` before anything else."""
+    """A run of files with its written and flushed ends. Call ``load`` before anything else."""
 
     def __init__(
         self,
@@ -51,11 +53,10 @@ class MappedFileQueue(FileRun):
         warm_up: bool = False,
         lock_memory: bool = False,
     ) -> None:
-        """mapped_max: files mapped at a time, unless cache, shared with other queues, bounds it.
-        ahead: files to keep ready behind the one written to. reserve: take all blocks of a new
-        file at once. background: make files ahead in a thread of this queue. warm_up: write new
-        files full of zeros first. lock_memory: hold the file written to, and those ahead, in
-        memory.
+        """mapped_max: files mapped at a time; not used if cache, shared with other queues, is
+        given. ahead: files to keep ready behind the current one. reserve: allocate all blocks of a
+        new file. background: create files ahead in a thread of this queue. warm_up: fill new files
+        with zeros first. lock_memory: keep the current file, and those ahead, in memory.
         """
         super().__init__(
             disk,
@@ -67,21 +68,22 @@ class MappedFileQueue(FileRun):
             warm_up=WarmUp() if warm_up else None,
         )
         self.locked = LockedFiles(self.open_file, file_size) if lock_memory else None
-        """The files held in memory."""
+        """The files locked in memory; None without lock_memory."""
         self.wrote_offset = 0
-        """End of what was written, as the owner says; after ``load`` the end of the last file."""
+        """Written end, set by the owner; after ``load`` the end of the last file."""
         self.flushed_offset = 0
-        """End of what is on disk, as far as this queue flushed it."""
+        """End of the bytes on disk, as far as this queue flushed them."""
         self.last_error: StoreError | OSError | None = None
-        """Why the next file could not be made at the last attempt; None after a success."""
+        """Error of the last attempt to create the next file; None after a success."""
         self._ahead = ahead
         self._flush_error: FlushFailed | None = None
         self._maker = self._new_maker() if background else None
 
     def load(self) -> None:
-        """Take stock of the directory; everything in it counts as written and flushed.
+        """Read the directory; all its contents count as written and flushed.
 
-        Raises StrayFile, WrongFileSize: by name, with the remedy; nothing was changed then.
+        Raises StrayFile or WrongFileSize, with the file's name and the remedy; nothing was changed
+        then.
         """
         if self._maker is not None:
             self._end_maker()
@@ -96,18 +98,18 @@ class MappedFileQueue(FileRun):
 
     @property
     def max_offset(self) -> int:
-        """End of what was written; 0 if there is no file."""
+        """Written end; 0 if there is no file."""
         return self.wrote_offset if self._starts else 0
 
     @property
     def bytes_behind(self) -> int:
-        """Written and not flushed yet."""
+        """Bytes that are written and not flushed yet."""
         return self.max_offset - self.flushed_offset if self._starts else 0
 
     def last_or_create(self, offset: int = 0) -> int:
-        """Start of the file to write to next: the last one, or a new one if that is full.
+        """Return the start of the file to write to: the last one, or a new one if that is full.
 
-        offset: what an empty queue is to begin with; its first file starts at the file border at
+        offset: an offset in the first file of an empty queue; the file starts at the file border at
         or below it. Raises what ``prepare_next`` raises.
         """
         last = self.last()
@@ -119,10 +121,11 @@ class MappedFileQueue(FileRun):
         return last
 
     def flush(self, *, least_pages: int = 0) -> int:
-        """Sync the files between flushed and wrote offset; returns the flushed offset.
+        """Sync the files between flushed and written end; return the flushed end.
 
-        least_pages: do nothing unless so many page borders were crossed, or a file was filled.
-        Raises FlushFailed, then and ever after: the page cache may hold what the disk never gets.
+        least_pages: do nothing unless that many page borders were crossed, or a file was filled.
+        Raises FlushFailed, then and on every later call: the page cache may hold bytes that never
+        reach the disk.
         """
         if self._flush_error is not None:
             raise self._flush_error.with_traceback(None)
@@ -134,7 +137,7 @@ class MappedFileQueue(FileRun):
             path = self.path(start)
             try:
                 file = self._disk.open(path, writable=self._writable)
-            except FileNotFoundError:  # expired or cut meanwhile: nothing of it is left to lose
+            except FileNotFoundError:  # expired or cut meanwhile, so there is nothing to sync
                 self.flushed_offset = min(wrote, start + size)
                 continue
             try:
@@ -148,9 +151,9 @@ class MappedFileQueue(FileRun):
         return self.flushed_offset
 
     def truncate_behind(self, offset: int) -> None:
-        """Make offset the end: later files removed, later bytes of its own file zeros, durable.
+        """Make offset the end: remove later files, zero later bytes of its file, durably.
 
-        For the owner only, and only after the others have stopped reading behind offset.
+        For the owner only, and only after others have stopped reading behind offset.
         """
         with self.changing:
             for start in reversed([start for start in self._starts if start > offset]):
@@ -169,7 +172,7 @@ class MappedFileQueue(FileRun):
     # -- removing files -------------------------------------------------------------------------
 
     def delete_last(self) -> int | None:
-        """Remove the last file, and any made ahead of it; returns its start, None if none."""
+        """Remove the last file and any created ahead of it; return its start, None if none."""
         with self.changing:
             last = self.last()
             if last is None:
@@ -183,7 +186,7 @@ class MappedFileQueue(FileRun):
     def delete_oldest_while(
         self, may_go: Callable[[int], bool], *, files_max: int = DELETE_FILES_MAX
     ) -> list[int]:
-        """Remove files from the first on, never the last, until may_go(start) says no."""
+        """Remove files from the first on, never the last, while may_go(start) is true."""
         deleted: list[int] = []
         for start in self.starts[:-1]:
             if len(deleted) >= files_max or not may_go(start):
@@ -194,12 +197,12 @@ class MappedFileQueue(FileRun):
         return deleted
 
     def delete_oldest(self, start: int) -> bool:
-        """Remove the first file if it begins at start and is not the last; whether it did. Any
-        thread, while another appends."""
+        """Remove the first file if it begins at start and is not the last; return whether it was
+        removed. Usable in any thread while another appends."""
         return bool(self.delete_oldest_while(lambda first: first == start, files_max=1))
 
     def destroy(self) -> None:
-        """Remove every file and, if nothing else is in it, the directory."""
+        """Remove every file and, if it is then empty, the directory."""
         with self.changing:
             for start in reversed(list(self._starts)):
                 self.remove(start)
@@ -211,7 +214,7 @@ class MappedFileQueue(FileRun):
 
     @property
     def next_start(self) -> int:
-        """Where the file behind the last one begins, or the first file of an empty queue."""
+        """Start of the file behind the last one, or of the first file of an empty queue."""
         last = self.last()
         if last is None:
             return self.wrote_offset - self.wrote_offset % self.file_size
@@ -224,18 +227,18 @@ class MappedFileQueue(FileRun):
 
     @property
     def ready_ahead(self) -> int:
-        """Files that are made and not used yet."""
+        """Number of files that are created and not used yet."""
         return len(self._unused)
 
     def prepare_next(self, count: int | None = None) -> None:
-        """Make the next file, and those behind it up to count, or ``ahead``, in all. Blocks; any
-        thread.
+        """Create the next file, and further ones until count, by default ``ahead``, are unused.
+        Blocks; usable in any thread.
 
-        Raises DiskFull, ReadOnlyDisk, OSError if the next one cannot be made; one further ahead
-        that cannot is left for the next call. Can be called again at any time.
+        Raises DiskFull, ReadOnlyDisk, OSError if the next one cannot be created. A failure further
+        ahead is left to the next call. May be called again at any time.
         """
         with self.changing:
-            # Always behind the last one there is, however far ``roll`` comes meanwhile: no gaps.
+            # Always behind the last existing one, wherever ``roll`` is meanwhile: no gaps.
             while len(self._unused) < max(1, self._ahead if count is None else count):
                 try:
                     self.create(
@@ -249,7 +252,7 @@ class MappedFileQueue(FileRun):
             self.last_error = None
 
     def prepare_all(self) -> None:
-        """``prepare_next``; and lock the files in use and ahead, no others, if that is wanted."""
+        """Call ``prepare_next``; with lock_memory, lock exactly the files in use and ahead."""
         if self.locked is not None:
             self.locked.unlock_done()
         self.prepare_next()
@@ -258,17 +261,17 @@ class MappedFileQueue(FileRun):
                 self.locked.lock(start)
 
     def done_below(self, offset: int) -> None:
-        """Files that end at or below offset, a file's start, are full and flushed."""
+        """Note that files that end at or below offset, a file's start, are full and flushed."""
         if self.locked is not None:
             self.locked.done_below(offset)
             if self._maker is not None:
                 self._maker.request()
 
     def prepare_soon(self) -> None:
-        """Make sure that there is a next file, not warmed up if it was not there yet, and have the
-        thread make the others. Blocks while a file is made.
+        """Ensure that a next file exists, without warm-up if it has to be created now, and let the
+        thread create the others. Blocks while a file is created.
 
-        Raises DiskFull, ReadOnlyDisk, OSError if it cannot be made. Only with ``background``.
+        Raises DiskFull, ReadOnlyDisk, OSError if it cannot be created. Only with ``background``.
         """
         assert self._maker is not None
         if not self.next_ready:
@@ -280,7 +283,7 @@ class MappedFileQueue(FileRun):
     def ensure_next(self, timeout_s: float = WAIT_S) -> None:
         """Wait until the next file is ready; with ``background``, at most timeout_s.
 
-        Raises FileNotReady (the attempt goes on), or what ``prepare_next`` raises.
+        Raises FileNotReady (the attempt continues), or what ``prepare_next`` raises.
         """
         if self._maker is None:
             if not self.next_ready:
@@ -302,7 +305,7 @@ class MappedFileQueue(FileRun):
             )
 
     def roll(self) -> int:
-        """Go on in the next file, which must be ready; returns its start."""
+        """Make the next file, which must be ready, the current one; return its start."""
         start = self.next_start
         if start not in self._unused:
             raise self.not_ready(start)
@@ -313,7 +316,7 @@ class MappedFileQueue(FileRun):
         return start
 
     def not_ready(self, start: int) -> StoreError:
-        """Why the file at start cannot be written to now; the one who asks waits for it."""
+        """Return why the file at start cannot be written now, and skip the rest of its warm-up."""
         if self._warm_up is not None:
             self._warm_up.hurry(start)
         if isinstance(self.last_error, StoreError):
@@ -325,13 +328,13 @@ class MappedFileQueue(FileRun):
         )
 
     def remove_unused(self) -> None:
-        """Remove the files that were made ahead and never used."""
+        """Remove the files that were created ahead and never used."""
         with self.changing:
             for start in sorted(self._unused, reverse=True):
                 self.remove(start)
 
     def close(self) -> None:
-        """End the thread, unmap this queue's files. Files made ahead stay: see remove_unused."""
+        """End the thread and unmap the files. Files created ahead stay: see remove_unused."""
         self._end_maker()
         if self.locked is not None:
             self.locked.again()
@@ -347,17 +350,17 @@ class MappedFileQueue(FileRun):
             self._maker.stop()
 
     def remove(self, start: int) -> None:
-        """Remove one file, durably. Under ``changing``."""
+        """Remove one file durably. The caller holds ``changing``."""
         if self.locked is not None:
             self.locked.unlock(start)
         super().remove(start)
 
 
 def zero_range(file: File, start: int, end: int) -> bool:
-    """Overwrite what is not zero in [start, end) of file with zeros; True if there was any.
+    """Overwrite non-zero bytes in [start, end) of file with zeros; return whether there were any.
 
-    From the end: after a kill in the middle what is left is still a shorter run of old bytes,
-    never old bytes behind zeros.
+    It starts at the end: after a kill in the middle, the remaining old bytes are a shorter run, and
+    never lie behind zeros.
     """
     zeros = bytes(ZEROING_SIZE)
     changed = False
@@ -370,7 +373,7 @@ def zero_range(file: File, start: int, end: int) -> bool:
 
 
 def flush_failed(path: Path, error: BaseException) -> FlushFailed:
-    """The error after which nothing more is written."""
+    """Return the error after which nothing more is written."""
     return FlushFailed(
         f"fdatasync of {path} failed: {error}. What was acked is on disk; what was written after "
         "it may be in memory only. Nothing further is accepted.",

@@ -1,14 +1,15 @@
 """The real disk: mmap, pwrite, fdatasync, fallocate, rename, directory sync, record locks.
 
-The only module that imports mmap. It turns error numbers into the errors a person can act on
-(``DiskFull``, ``ReadOnlyDisk``: path, numbers, remedy) and holds no other rule. Invariants:
+It is the only module that imports mmap. It converts error numbers to errors that an operator can
+act on (``DiskFull``, ``ReadOnlyDisk``: path, numbers, remedy) and contains no other rule.
+Invariants:
 
-- A file appears under its name with its full length or not at all: it is made without a name
-  (``O_TMPFILE``) and linked, so a kill or a full disk in the middle leaves nothing behind. A file
-  system without ``O_TMPFILE`` gets a plain exclusive creation, removed again on failure.
+- A file appears under its name with its full length or not at all: it is created without a name
+  (``O_TMPFILE``) and linked, so a kill or a full disk in the middle leaves nothing behind. On a
+  file system without ``O_TMPFILE`` it is created exclusively, and removed again on failure.
 - A file is never shortened, so no mapping of it, here or in another process, can raise SIGBUS.
 
-Everything above reaches the file system through here (docs/formats.md, section 7).
+All other modules access the file system through this one (docs/formats.md, section 7).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BLOCK_SIZE: Final = 512
 FLOCK: Final = struct.Struct("hhqqi4x")
 """struct flock on 64-bit Linux: type, whence, start, length, pid (0 for F_OFD_*), padding."""
 NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
-"""What open(O_TMPFILE) or linking it says where the file system cannot do it."""
+"""Errors of open(O_TMPFILE), or of linking its file, on file systems that do not support it."""
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 MISPLACED: Final = frozenset({errno.EISDIR, errno.ENOTDIR})
 REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -51,7 +52,7 @@ EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
-    """The error a person can act on, or None if error is of another kind."""
+    """Return an error that an operator can act on; None if error is of another kind."""
     if error.errno in FULL:
         free = _free_bytes(path)
         what = f"{needed_bytes} bytes in " if needed_bytes else "the name "
@@ -92,7 +93,7 @@ def _named(error: OSError, path: Path, needed_bytes: int) -> StoreError | None:
 
 
 def _unread(error: OSError, path: Path) -> StoreError | None:
-    """The error of a read that a person can act on, or None if error is of another kind."""
+    """Return the error of a failed read that an operator can act on, or None."""
     if error.errno in EXHAUSTED | MISPLACED:
         return _named(error, path, 0)
     if error.errno != errno.EIO:
@@ -107,7 +108,7 @@ def _unread(error: OSError, path: Path) -> StoreError | None:
 
 @contextlib.contextmanager
 def _naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
-    """Turn the error numbers of the block that a person can act on into named errors."""
+    """Convert OSErrors of the block to errors that an operator can act on, where possible."""
     try:
         yield
     except OSError as error:
@@ -118,7 +119,7 @@ def _naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
 
 
 def _space(path: Path) -> Space:
-    """How full the file system is on which path is or would be."""
+    """Return the usage of the file system on which path is or would be."""
     for candidate in (path, *path.parents):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             facts = os.statvfs(candidate)
@@ -128,7 +129,7 @@ def _space(path: Path) -> Space:
 
 
 def _free_bytes(path: Path) -> int:
-    """Bytes an ordinary user may still take where path is or would be."""
+    """Return the bytes available to an ordinary user where path is or would be."""
     return _space(path).available
 
 
@@ -138,7 +139,7 @@ class OsRegion:
     __slots__ = ("_memory", "view")
 
     def __init__(self, descriptor: int, size: int, *, writable: bool, scattered: bool) -> None:
-        if size == 0:  # the kernel maps no empty range
+        if size == 0:  # the kernel does not map an empty range
             self._memory: mmap.mmap | None = None
             self.view = memoryview(b"")
             return
@@ -149,8 +150,8 @@ class OsRegion:
         self.view = memoryview(self._memory)
 
     def close(self) -> None:
-        """Unmap; while a borrowed view lives, the memory goes with the last of them."""
-        # BufferError: somebody still holds a slice. It keeps the mapping alive and ends it.
+        """Unmap; if borrowed views exist, the memory is unmapped with the last of them."""
+        # BufferError: a slice is still referenced. It keeps the mapping until it is released.
         with contextlib.suppress(BufferError):
             self.view.release()
         if self._memory is not None:
@@ -160,7 +161,7 @@ class OsRegion:
 
 
 class OsFile:
-    """An open file: one descriptor."""
+    """An open file with one descriptor."""
 
     __slots__ = ("_descriptor", "path", "size")
 
@@ -186,14 +187,14 @@ class OsFile:
         return data
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write all of data at offset, in as many calls as the kernel wants."""
+        """Write all of data at offset, in as many calls as necessary."""
         size = len(data)
         try:
             done = os.pwrite(self._descriptor, data, offset)
             while done < size:
                 with memoryview(data) as rest:
                     done += os.pwrite(self._descriptor, rest[done:], offset + done)
-        except OSError as error:  # not _naming: once per append its generator costs as much again
+        except OSError as error:  # not _naming: its generator would double the cost of an append
             named = _named(error, self.path, size)
             if named is None:
                 raise
@@ -202,7 +203,7 @@ class OsFile:
             self.size = offset + size
 
     def is_named(self) -> bool:
-        """Whether ``path`` still leads to this file. Its link count adds nothing to that."""
+        """Whether ``path`` still leads to this file. The link count would add no information."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -210,7 +211,7 @@ class OsFile:
         return os.path.samestat(there, os.fstat(self._descriptor))
 
     def reserve(self, offset: int, size: int) -> None:
-        """Reserve blocks for [offset, offset + size); extends the file if that lies behind it."""
+        """Reserve blocks for [offset, offset + size); extends the file if necessary."""
         if size == 0:
             return
         with _naming(self.path, needed_bytes=size):
@@ -218,7 +219,7 @@ class OsFile:
         self.size = max(self.size, offset + size)
 
     def data_end(self) -> int:
-        """Offset behind the last range that is no hole; the size where a system knows no holes."""
+        """Return the end of the last range that is no hole; the size if holes are not supported."""
         end = 0
         with _naming(self.path):
             while end < self.size:
@@ -232,7 +233,7 @@ class OsFile:
         return min(end, self.size)
 
     def sync(self) -> None:
-        """Make bytes and length durable (fdatasync). Raises OSError; never try the same again."""
+        """Make bytes and length durable (fdatasync). After an OSError, never call it again."""
         os.fdatasync(self._descriptor)
 
     def map(self, *, writable: bool, scattered: bool = False) -> OsRegion:
@@ -246,7 +247,7 @@ class OsFile:
             raise named from error
 
     def lock_pages(self) -> OsPageLock:
-        """Read in the whole file and hold it in memory. Raises MemoryLockRefused."""
+        """Read the whole file and keep it in memory. Raises MemoryLockRefused."""
         try:
             return OsPageLock(self._descriptor, self.size)
         except OSError as error:
@@ -261,14 +262,14 @@ class OsFile:
             ) from error
 
     def close(self) -> None:
-        """Close the descriptor; mappings stay."""
+        """Close the descriptor; mappings remain."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class OsRecordLock:
-    """One byte locked through an open file description of its own."""
+    """One byte locked through its own open file description."""
 
     __slots__ = ("_descriptor", "_sign")
 
@@ -277,22 +278,22 @@ class OsRecordLock:
         self._sign: Path | None = None
 
     def show(self, sign: Path) -> None:
-        """Make a symbolic link named sign to this process's open lock file, until ``release``."""
+        """Create a symbolic link named sign to this process's open lock file, until ``release``."""
         target = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         if self._sign is not None or not Path(target).exists():
             return
-        with contextlib.suppress(OSError):  # a full or read-only disk: it is not needed to write
-            sign.unlink(missing_ok=True)  # of a process that was killed
+        with contextlib.suppress(OSError):  # full or read-only disk: the link is optional
+            sign.unlink(missing_ok=True)  # left by a process that was killed
             sign.symlink_to(target)
             self._sign = sign
 
     def release(self) -> None:
-        """Give the byte free; a second call does nothing."""
+        """Unlock the byte; a second call does nothing."""
         if self._descriptor >= 0:
             if self._sign is not None:
                 with contextlib.suppress(OSError):
                     self._sign.unlink()
-            os.close(self._descriptor)  # the last descriptor of the description: the lock goes
+            os.close(self._descriptor)  # the description's last descriptor, so the lock is freed
             self._descriptor = -1
 
 
@@ -300,10 +301,10 @@ class OsDisk:
     """The file systems of this machine."""
 
     def create(self, path: Path, size: int, *, reserve: bool) -> OsFile:
-        """Make a new zero-filled file of size bytes; on failure nothing stays behind."""
+        """Create a zero-filled file of size bytes; on failure no file is left."""
         if reserve and size > 0:
-            # Asked first: fallocate on a nearly full disk takes all that is left before it fails,
-            # and everybody else's writes fail meanwhile.
+            # Checked first: on a nearly full disk fallocate takes all that is left before it fails,
+            # and all other writes fail meanwhile.
             free = _free_bytes(path)
             if free < size:
                 named = _named(OSError(errno.ENOSPC, ""), path, size)
@@ -330,7 +331,7 @@ class OsDisk:
 
     @staticmethod
     def _open_nameless(path: Path) -> int | None:
-        """A file without a name in path's directory; None where that cannot be done."""
+        """Create a file without a name in path's directory; None if that is not supported."""
         if not os.path.exists("/proc/self/fd") or not os.path.isdir(path.parent):
             return None
         try:
@@ -344,7 +345,7 @@ class OsDisk:
     def _give_name(descriptor: int, path: Path) -> None:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            # dst_dir_fd only because Python follows the link of /proc only if a descriptor is given
+            # Python follows the link in /proc only if dst_dir_fd is given.
             os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory)
         finally:
             os.close(directory)
@@ -354,7 +355,7 @@ class OsDisk:
         ReadFailed."""
         try:
             descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        except OSError as error:  # not _naming: thousands of queues are opened again and again
+        except OSError as error:  # not _naming: thousands of queues are opened repeatedly
             named = _named(error, path, 0) if writable else _unread(error, path)
             if named is None:
                 raise
@@ -362,7 +363,7 @@ class OsDisk:
         return OsFile(path, descriptor, os.fstat(descriptor).st_size)
 
     def stat(self, path: Path) -> FileStat | None:
-        """Facts of a file or directory; None if there is none."""
+        """Return the attributes of a file or directory; None if it does not exist."""
         try:
             facts = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -375,7 +376,7 @@ class OsDisk:
         )
 
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
-        """Names in the directory, sorted; empty if the directory is missing."""
+        """Return the names in the directory, sorted; empty if the directory is missing."""
         try:
             with _naming(path), os.scandir(path) as names:
                 return sorted(DirectoryEntry(name.name, _is_directory(name)) for name in names)
@@ -383,7 +384,7 @@ class OsDisk:
             return []
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """Make it and missing parents; durable: each new name is synced into its parent."""
+        """Create path and missing parents; durable: sync each new name into its parent."""
         if os.path.isdir(path):
             return
         if path.parent != path:
@@ -394,7 +395,7 @@ class OsDisk:
             self.sync_directory(path.parent)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename, replacing."""
+        """Rename, replacing new."""
         with _naming(new):
             os.rename(old, new)
 
@@ -423,23 +424,23 @@ class OsDisk:
             os.close(descriptor)
 
     def whole_sync(self, path: Path) -> OsWholeSync | None:
-        """Of the file system that holds path; None where it does not tell of every failed write."""
+        """Return a sync of path's file system; None if it does not report all failed writes."""
         return OsWholeSync(path) if tells_of_failed_writes(path) else None
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes that an ordinary user may still take on the file system of path."""
+        """Return the bytes available to an ordinary user on the file system of path."""
         return _free_bytes(path)
 
     def space(self, path: Path) -> Space:
-        """How full the file system of path is."""
+        """Return the usage of the file system of path."""
         return _space(path)
 
     def lock(self, path: Path, *, byte: int) -> OsRecordLock | None:
-        """Lock one byte for writing without waiting; None if somebody holds it.
+        """Lock one byte for writing without waiting; None if it is locked already.
 
-        An open-file-description lock: it and the POSIX record locks of a RocketMQ broker exclude
-        each other, it excludes inside one process too, and closing another descriptor of the file
-        does not drop it. Makes the file (empty) if it is missing.
+        It is an open-file-description lock. It conflicts with the POSIX record locks of a RocketMQ
+        broker, conflicts also inside one process, and survives closing another descriptor of the
+        file. A missing file is created empty.
         """
         with _naming(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, MODE)
@@ -455,10 +456,10 @@ class OsDisk:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether a name leads to a directory; a link that this process may not follow does not.
+    """Whether a name leads to a directory; false for a link that this process may not follow.
 
     1. A node in a container links ``commitlog/tidemark-is-running`` to ``/proc/1/fd/N``. 2. Outside
-    of the container, that is a descriptor of another process, which may be closed to us.
+    the container that is a descriptor of another process, which we may not be allowed to read.
     """
     try:
         return entry.is_dir()

@@ -1,7 +1,7 @@
-"""mlock of a whole file, through a mapping of its own. Part of the real disk (``os_disk``).
+"""mlock of a whole file through its own mapping. Part of the real disk (``os_disk``).
 
-Python's mmap has no mlock, and its address is not to be had without a writable mapping; so the four
-calls go to the C library directly.
+Python's mmap has no mlock, and gives its address only for a writable mapping. So this module calls
+the C library directly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LIBC.mlock.argtypes = _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t
 
 
 class OsPageLock:
-    """Pages of a file that stay in memory until ``release`` or the process's end."""
+    """Keeps the pages of a file in memory until ``release`` or the end of the process."""
 
     __slots__ = ("_address", "_size")
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Read in and lock all of the file. Raises OSError: ENOMEM, EPERM or EAGAIN if the system
-        does not allow it."""
+        """Read and lock the whole file. Raises OSError: ENOMEM, EPERM or EAGAIN if the system does
+        not allow it."""
         address = _LIBC.mmap(None, size, PROT_READ, MAP_SHARED, descriptor, 0)
         if address == MAP_FAILED:
             raise _last_error()
@@ -46,7 +46,7 @@ class OsPageLock:
         self._size = size
 
     def release(self) -> None:
-        """Unmap, which unlocks; a second call does nothing."""
+        """Unmap, which also unlocks; a second call does nothing."""
         address, self._address = self._address, None
         if address is not None:
             _LIBC.munmap(address, self._size)

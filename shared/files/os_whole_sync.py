@@ -1,8 +1,8 @@
-"""syncfs: one call makes a whole file system durable, in place of thousands of fdatasyncs.
+"""syncfs: one call makes a whole file system durable, instead of thousands of fdatasync calls.
 
-Part of ``os_disk``. Believed only where a failed write is sure to be heard of and the device's own
-cache is sure to be emptied: on ext4, on a kernel that hands through what ext4 says
-(docs/decisions/0010 has the sources and the measurement).
+Part of ``os_disk``. It is used only where every failed write is reported and the device's cache is
+flushed: on ext4, with a kernel that passes on ext4's errors (docs/decisions/0010 has the sources
+and the measurement).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Final
 
 FILE_SYSTEMS: Final = frozenset({"ext4"})
 KERNEL_MIN: Final = (5, 17)
-"""Before, sync_filesystem() dropped what the file system's own part of the sync returned."""
+"""In earlier kernels sync_filesystem() dropped the error of the file system's own sync."""
 FILES_MIN: Final = 128
-"""By the measurement; fewer are not worth waiting for what others have written."""
+"""Minimum from the measurement; for fewer files, waiting for others' writes is not worth it."""
 SLOW_S: Final = 1.0
-"""A run that takes longer has written what others left there."""
+"""A run that takes longer has written other processes' data."""
 EACH_FILE_S: Final = 80e-6
-"""What a sync of one file among many takes."""
+"""Time of the sync of one file among many."""
 REMEMBERED_S: Final = 60.0
-"""For so long a slow run is expected to be slow again."""
+"""Time for which the next run is expected to be slow after a slow one."""
 MOUNTS_PATH: Final = Path("/proc/self/mountinfo")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class OsWholeSync:
-    """One file system, through a descriptor of a directory on it.
+    """One file system, accessed through a descriptor of a directory on it.
 
-    The kernel remembers per descriptor which failed writes were told of (errseq): kept open from
-    before the first write, it misses none, also if somebody else's sync heard of one before.
+    The kernel records per descriptor which failed writes it has reported (errseq). A descriptor
+    that is open since before the first write misses none, even if another sync reported one before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,27 +46,27 @@ class OsWholeSync:
 
     @property
     def files_min(self) -> int:
-        """Of so many files on, it costs less than syncing each."""
+        """Number of files from which on one ``run`` costs less than syncing each file."""
         if self._slow_s and time.monotonic() - self._slow_at < REMEMBERED_S:
             return max(FILES_MIN, round(self._slow_s / EACH_FILE_S))
         return FILES_MIN
 
     def covers(self, directory: Path) -> bool:
-        """Whether the directory lies here: one below may be another mount, or a link to one."""
+        """Whether the directory is on this file system: it may be another mount, or a link."""
         name = str(directory)
         if name not in self._covered:
             try:
                 if directory.stat().st_dev != self._device:
                     return False
             except OSError:
-                return False  # gone: whoever looks at it alone finds out
+                return False  # it is gone; syncing it individually reports that
             self._covered.add(name)
         return True
 
     def run(self) -> None:
-        """Sync it. Raises OSError; never try the same again."""
+        """Sync the file system. Raises OSError; after that, never call it again."""
         began = time.monotonic()
-        if _LIBC.syncfs(self._descriptor) != 0:  # ctypes gives the interpreter lock free
+        if _LIBC.syncfs(self._descriptor) != 0:  # ctypes releases the interpreter lock
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(self._path))
         ended = time.monotonic()
@@ -83,7 +83,7 @@ class OsWholeSync:
 def tells_of_failed_writes(
     path: Path, *, release: str | None = None, mounts_path: Path = MOUNTS_PATH
 ) -> bool:
-    """Whether syncfs can be believed on the file system that holds path."""
+    """Whether syncfs reports every failed write on the file system that holds path."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release if release is None else release)
     if version is None or (int(version[1]), int(version[2])) < KERNEL_MIN:
         return False
