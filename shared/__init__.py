@@ -1,1 +1,1 @@
-"""What the services of one node share. Imports no service."""
+"""Code that the services of one node share. It imports no service."""

@@ -28,12 +28,12 @@ CHECKS: Final = Checks(record_crc=False)
 """The body's CRC verifies a state record; other records only have to lead to the next."""
 
 
-def ranges_told(files: LogFiles, start: int) -> list[Range]:
+def recorded_ranges(files: LogFiles, start: int) -> list[Range]:
     """Return the ranges in state records at or behind start, without duplicates, ascending.
 
     start: start of a record, or what should be one. Reads to the end of the chain of records.
     """
-    told: set[ForeignRange] = set()
+    found_ranges: set[ForeignRange] = set()
     for body in _state_bodies(files, start):
         try:
             found = records.decode(body)
@@ -41,12 +41,12 @@ def ranges_told(files: LogFiles, start: int) -> list[Range]:
             continue  # written by a later version, or by a client of RocketMQ to this topic
         match found:
             case ForeignRecord(_, foreign):
-                told.add(foreign)
+                found_ranges.add(foreign)
             case SnapshotPart():
-                told.update(found.foreign)
+                found_ranges.update(found.foreign)
             case _:
                 pass
-    return [(each.start, each.end) for each in sorted(told)]
+    return [(each.start, each.end) for each in sorted(found_ranges)]
 
 
 def _state_bodies(files: LogFiles, start: int) -> Iterator[bytes]:

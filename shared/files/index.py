@@ -1,6 +1,6 @@
 """Index reader: finds physical offsets by key and time range (docs/formats.md, section 5.6).
 
-It looks keys up in the index files, newest file first, and checks each hit against its record. It
+It searches the index files for a key, newest file first, and checks each hit by its record. It
 writes nothing (reput is the writer). Invariants:
 
 - A hit counts only if its record ends at or below ``dispatched``.

@@ -27,7 +27,7 @@ from typing import Final
 
 from shared.files.disk import DirectoryEntry, FileStat, Space
 from shared.files.os_page_lock import OsPageLock
-from shared.files.os_whole_sync import OsWholeSync, tells_of_failed_writes
+from shared.files.os_whole_sync import OsWholeSync, reports_failed_writes
 from tidemark.errors import (
     DiskFull,
     MemoryLockRefused,
@@ -425,7 +425,7 @@ class OsDisk:
 
     def whole_sync(self, path: Path) -> OsWholeSync | None:
         """Return a sync of path's file system; None if it does not report all failed writes."""
-        return OsWholeSync(path) if tells_of_failed_writes(path) else None
+        return OsWholeSync(path) if reports_failed_writes(path) else None
 
     def free_bytes(self, path: Path) -> int:
         """Return the bytes available to an ordinary user on the file system of path."""

@@ -80,7 +80,7 @@ class OsWholeSync:
             self._descriptor = -1
 
 
-def tells_of_failed_writes(
+def reports_failed_writes(
     path: Path, *, release: str | None = None, mounts_path: Path = MOUNTS_PATH
 ) -> bool:
     """Whether syncfs reports every failed write on the file system that holds path."""

@@ -1,18 +1,19 @@
 """The checkpoint page: RocketMQ's head and the regions log, broker, reput and ha, one writer each.
 
-4096 bytes at ``checkpoint``, mapped by every process of the node: how they tell each other how far
-things are. Everything here is a hint about where to start looking; a missing, short or damaged
-page is made anew and costs time, never a message. Invariants (docs/formats.md, section 6):
+It has 4096 bytes, in the file ``checkpoint``. Every process of the node maps it to publish its
+progress to the others. All values are only hints where to start reading: a missing, short or
+damaged page is created anew, which costs time, never a message. Invariants (docs/formats.md,
+section 6):
 
-- A slot is read and published by one aligned 8-byte store, never ``struct.pack_into``: that clears
+- A slot is read and published by one aligned 8-byte access, never ``struct.pack_into``: that clears
   the bytes before it fills them, and another process then reads offset 0 (measured: 4 to 9 % of
   reads). The head's big-endian fields are byte-swapped first and stored the same way.
-- The page's block is reserved before it is mapped for writing: a store into it cannot fail.
+- The page's block is reserved before it is mapped for writing, so a store into it cannot fail.
 - Order of every publication: bytes, checksum over them, then the slot that makes them visible.
-- Every slot has a check, stored before the value. Readers of a running node do not look at it;
-  ``proven`` does, for whoever takes a value of an earlier process as evidence.
+- Every slot has a check, stored before the value. Readers of a running node ignore it; ``proven``
+  verifies it, for code that takes a value of an earlier process as evidence.
 
-Step before: ``commit_log`` put the bytes. Step after: flusher, reput and ha read how far.
+Step before: ``commit_log`` wrote the bytes. Step after: flusher, reput and ha read the positions.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ HEAD_FIELDS: Final = len(Head._fields)
 SWAP_IN: Final = struct.Struct("<Q")
 SWAP_OUT: Final = struct.Struct(">q")
 OPEN_TRIES: Final = 16
-"""Two processes may replace a damaged page at once; each try follows one replacement."""
+"""Two processes may replace a damaged page at the same time; each try follows one replacement."""
 
 
 class Positions:
-    """The mapped page. Each slot has one writer; everybody may read."""
+    """The mapped page. Each slot has one writer and any number of readers."""
 
     def __init__(self, disk: Disk, path: Path, file: File, inode: int, *, writable: bool) -> None:
         self._disk = disk
@@ -55,20 +56,20 @@ class Positions:
         self._region = file.map(writable=writable)
         self._slots = self._region.view.cast("Q")
         self._claimed = (Slot.MAGIC_AND_FORMAT, 0)
-        """This process's slot and the value in it; 0: it has none."""
+        """The slot that this process claimed and its value there; 0 before a claim."""
         self.is_private = False
-        """The store itself cannot hold the page; it stands in ``run_dir`` instead."""
+        """Whether the page is in ``run_dir``, because the store itself cannot hold it."""
 
     @classmethod
     def open(
         cls, disk: Disk, path: Path, *, writable: bool = True, fallback: Path | None = None
     ) -> Positions:
-        """Map the page at path, made anew if it is missing, short or damaged.
+        """Map the page at path; it is created anew if it is missing, short or damaged.
 
-        writable: False for tools that only look; raises FileNotFoundError if there is no page that
-        can be used.
-        fallback: where a page may stand in when path cannot be written (full or read-only disk);
-        it starts as a copy of what path holds. Raises DiskFull or ReadOnlyDisk without one.
+        writable: False for tools that only read; raises FileNotFoundError if there is no usable
+        page. fallback: path of a substitute page if path cannot be written (full or read-only
+        disk). The substitute starts as a copy of the page at path. Without fallback this raises
+        DiskFull or ReadOnlyDisk.
         """
         if sys.byteorder != "little":
             raise StoreError(
@@ -88,8 +89,8 @@ class Positions:
         if not _is_sound(seed):
             seed = bytes(PAGE_SIZE)
         disk.make_directory(fallback.parent)
-        # The second half remembers what the page was copied from. A page left by an earlier time
-        # in which the disk refused writes would otherwise speak of another state of the store.
+        # The second half stores the page that this one was copied from. A substitute left by an
+        # earlier time in which the disk refused writes describes another state of the store.
         present = read_whole(disk, fallback)
         if present is not None and present[PAGE_SIZE:] != seed:
             disk.unlink(fallback)
@@ -99,20 +100,20 @@ class Positions:
 
     @classmethod
     def _open_or_make(cls, disk: Disk, path: Path, content: bytes) -> Positions:
-        """Map the page at path; if it is not sound, one with content instead."""
+        """Map the page at path; replace it by one with content if it is not sound."""
         for _ in range(OPEN_TRIES):
             present = read_whole(disk, path)
             if present is not None and len(present) == len(content) and _is_sound(present):
                 try:
                     return cls._map(disk, path, writable=True)
-                except FileNotFoundError:  # replaced between the two looks
+                except FileNotFoundError:  # replaced since it was read
                     continue
             try:
                 if present is not None:
                     disk.unlink(path)
                 _make(disk, path, content)
             except (FileExistsError, FileNotFoundError):
-                continue  # another process does the same; look again
+                continue  # another process does the same; try again
         raise StoreError(
             f"{path} keeps being replaced by another process. Nothing was changed.",
             "Stop what writes to this store directory.",
@@ -128,7 +129,7 @@ class Positions:
             if before is None or after is None or before.inode != after.inode:
                 raise FileNotFoundError(path)
             if writable:
-                file.reserve(0, PAGE_SIZE)  # a hole would be a SIGBUS at the first store
+                file.reserve(0, PAGE_SIZE)  # a store into a hole of a full disk raises SIGBUS
             return cls(disk, path, file, after.inode, writable=writable)
         except BaseException:
             file.close()
@@ -137,31 +138,31 @@ class Positions:
     # -- slots ----------------------------------------------------------------------------------
 
     def get(self, slot: Slot) -> int:
-        """What the slot's owner published last; 0 if nothing yet."""
+        """Return the value that the slot's owner published last; 0 before the first."""
         return self._slots[slot]
 
     def proven(self, slot: Slot) -> int:
-        """The slot's value as evidence: 0 if a check says that it was not published so."""
+        """Return the slot's value; 0 if its check shows that it was not published like this."""
         return proven(slot, self._slots.__getitem__)
 
     def is_checked(self, slot: Slot) -> bool:
-        """Whether the slot has a check, and its value fits."""
+        """Whether the slot has a check that matches its value."""
         check = self._slots[check_slot(slot)]
         return check != 0 and fits(slot, self._slots[slot], check)
 
     def seal(self) -> None:
-        """Give the values of a page of an earlier version their checks, before anybody else goes
-        on. For the process that recovers; a page that has checks stays as it is."""
+        """Add checks to a page of an earlier version, before other processes continue. For the
+        process that recovers; a page that has checks is not changed."""
         slots = self._slots
         if not slots[check_slot(Slot.MAGIC_AND_FORMAT)]:
             for slot in Slot:
                 slots[check_slot(slot)] = check_of(slot, slots[slot], slots[slot])
 
     def resumed_dispatch(self) -> tuple[int, int] | None:
-        """Which start of reput made the queue files what they are, and under which generation.
+        """Return the start of reput that prepared the queue files, and its generation.
 
-        None while a start of reput has not looked at them: files may be missing until it has, and
-        whoever opens a queue anew then would take it for a shorter one, for good.
+        None while the present start of reput has not prepared them. Files may be missing until
+        then, and a reader that opens a queue now would consider it shorter from then on.
         """
         started, resumed = self.get(Slot.REPUT_PID), self.get(Slot.RESUMED_BY)
         if started and resumed and started != resumed:
@@ -169,24 +170,24 @@ class Positions:
         return started, self.get(Slot.REPUT_GENERATION)
 
     def damaged(self) -> list[Slot]:
-        """The slots whose value is not the one that their owner published."""
+        """Return the slots whose value differs from the one that their owner published."""
         return damaged_slots(self._slots.__getitem__)
 
     def publish(self, slot: Slot, value: int) -> None:
-        """Let other processes see value; what it speaks of must be in place already."""
+        """Make value visible to other processes; the data it refers to must be in place already."""
         slots = self._slots
         slots[check_slot(slot)] = check_of(slot, value, slots[slot])
         slots[slot] = value
 
     def head(self) -> Head:
-        """RocketMQ's five fields."""
-        # Not the codec on the view: struct reads big-endian numbers byte by byte, torn.
+        """Return RocketMQ's five fields."""
+        # Not the codec on the view: struct reads big-endian numbers byte by byte, not atomically.
         return Head._make(
             SWAP_OUT.unpack(SWAP_IN.pack(self._slots[field]))[0] for field in range(HEAD_FIELDS)
         )
 
     def put_head(self, **fields: int) -> None:
-        """Store the named fields of RocketMQ's head, each in one piece."""
+        """Store the named fields of RocketMQ's head, each atomically."""
         for name, value in fields.items():
             swapped: int = SWAP_IN.unpack(SWAP_OUT.pack(value))[0]
             self._slots[Head._fields.index(name)] = swapped  # field n is the n-th 8 bytes
@@ -196,16 +197,17 @@ class Positions:
         self._file.sync()
 
     def claim(self, slot: Slot, start: int) -> None:
-        """Publish which start of which process this is; ``is_current`` looks whether it stands."""
+        """Publish this process's start id in slot; ``is_current`` checks that it is still there."""
         self._claimed = slot, start
         self.publish(slot, start)
 
     def is_current(self) -> bool:
-        """Whether the mapped page is still the file at its path, and holds what this process
-        claimed; if not, this process must end.
+        """Whether the mapped page is still the file at its path, and holds the claimed value. If
+        not, this process must end. The reason:
 
-        1. An older copy of the page is written over it; 2. its generation is one that nobody who is
-        up recovered; 3. reput waited for that recovery for ever, and the node said it was ready.
+        1. An older copy of the page is written over it. 2. Its generation is of no recovery that a
+        running process has seen. 3. reput waits for that recovery for ever, while the node reports
+        that it is ready.
         """
         facts = self._disk.stat(self.path)
         if facts is None or facts.inode != self._inode:
@@ -221,7 +223,7 @@ class Positions:
 
 
 def _is_sound(page: bytes) -> bool:
-    """Whether the page can be used: whole, and its regions ours or never written."""
+    """Whether the page is usable: complete, and its regions are ours or were never written."""
     if len(page) < PAGE_SIZE:
         return False
     start = Slot.MAGIC_AND_FORMAT * 8
@@ -230,11 +232,11 @@ def _is_sound(page: bytes) -> bool:
 
 
 def _make(disk: Disk, path: Path, content: bytes) -> None:
-    """A new durable page. Raises FileExistsError, DiskFull, ReadOnlyDisk."""
+    """Create a new durable page. Raises FileExistsError, DiskFull, ReadOnlyDisk."""
     file = disk.create(path, len(content), reserve=True)
     try:
-        # A page of zeros is one as soon as it has its name: another process may have mapped it, and
-        # published what zeros written now would take away.
+        # A page of zeros is valid as soon as it has its name. Another process may have mapped it
+        # and published values, which writing zeros now would erase.
         if any(content):
             file.pwrite(content, 0)
         file.sync()

@@ -1,13 +1,13 @@
-"""Pull: units of one queue → the messages to hand out (docs/formats.md, section 11).
+"""Pull: selects the messages for an answer from the units of one queue (docs/formats.md, 11).
 
-The rules of RocketMQ's getMessage, pure of HTTP: which status, which offset next, which units. What
-is handed out borrows the record's bytes as stored. Invariants:
+It implements the rules of RocketMQ's getMessage, without HTTP: status, next offset and units of an
+answer. The answer borrows the records' bytes as stored. Invariants:
 
-- Nothing that ends above ``dispatched`` is handed out, and no record that does not name this
-  topic, queue and queue offset: a unit that points elsewhere is damage, named, never served.
-- The next offset never passes a message that was not looked at.
+- No record that ends above ``dispatched`` is returned, and none with another topic, queue or queue
+  offset: a unit that points to another record is reported as damage, never served.
+- The next offset never passes a message that was not examined.
 
-Step before: a request, or a held pull that a doorbell woke. Step after: the broker encodes the
+Step before: a request, or a waiting pull that a doorbell woke. Step after: the broker encodes the
 answer (read path, step 2).
 """
 
@@ -28,18 +28,18 @@ from tidemark.formats.select import Halt, Limits, Wanted, names
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 MESSAGES_MAX: Final = 32
-"""Messages in one answer while they are in memory (11.2)."""
+"""Messages in one answer if the records are in memory (11.2)."""
 MESSAGES_MAX_ON_DISK: Final = 8
 BYTES_MAX: Final = 262_144
-"""Record bytes in one answer while they are in memory (11.2)."""
+"""Record bytes in one answer if the records are in memory (11.2)."""
 BYTES_MAX_ON_DISK: Final = 65_536
 SCAN_BYTES_MAX: Final = 16_000
-"""Unit bytes looked at for one answer: 800 units (11.1)."""
+"""Unit bytes examined for one answer: 800 units (11.1)."""
 TOTAL_BYTES_MAX: Final = 134_217_728
-"""Cap, and default, of what a caller may ask for in bytes (11)."""
+"""Limit, and default, of the bytes that a caller may request (11)."""
 TOTAL_BYTES_MIN: Final = 100
 NEIGHBOURS_MAX: Final = 1024
-"""Damaged units passed to find out whether one behind them has expired."""
+"""Damaged units that are skipped to find out whether a unit behind them has expired."""
 RESIDENT_PERCENT: Final = 40
 """Records within this share of the machine's memory from the log's end count as in memory."""
 
@@ -48,16 +48,16 @@ _NO_WINDOW: Final = memoryview(b"")
 
 
 class PullStatus(Enum):
-    """What became of a pull; names and meaning are RocketMQ's (section 11)."""
+    """Outcome of a pull; names and meaning are RocketMQ's (section 11)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    """Units were looked at, the filter took none: ask again from next_offset at once."""
+    """Units were examined, and the filter matched none: pull again from next_offset at once."""
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    """The records behind the units are gone: ask again from next_offset at once."""
+    """The records of the units are gone: pull again from next_offset at once."""
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    """The very end: wait for the next message."""
+    """The offset is the end of the queue: wait for the next message."""
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
@@ -65,33 +65,33 @@ class PullStatus(Enum):
 
 
 class PullResult(NamedTuple):
-    """One answer: records as stored, and where to go on."""
+    """One answer: records as stored, and the next offset."""
 
     status: PullStatus
     next_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
     stretches: list[memoryview]
-    """The records, in the queue's order, one or more in each stretch; borrowed from the log's
-    mapping, valid while they are held."""
+    """The records in queue order, one or more in each view. The views are borrowed from the log's
+    mapping and valid while they are referenced."""
     message_count: int
     bytes_total: int
-    """Bytes in all stretches."""
+    """Bytes in all views of ``stretches``."""
     filtered: int
-    """Units looked at that the subscription did not take."""
+    """Examined units that the subscription did not match."""
     last_physical_offset: PhysicalOffset
-    """Of the last unit looked at; 0 if none was."""
+    """Physical offset of the last examined unit; 0 if none was examined."""
     looked_from: QueueOffset
-    """Queue offset of the first unit looked at."""
+    """Queue offset of the first examined unit."""
     units: bytes
-    """A copy of the units from there on, of some that were not looked at as well."""
+    """A copy of the units from there on, possibly including some that were not examined."""
     poll_after_ms: int | None = None
-    """The call asked to be held, and there was no place: when it is to come again; None: it was
-    held, or did not ask."""
+    """Time after which to pull again, if the call asked to wait and there was no free place; None
+    if it waited or did not ask to."""
 
     def messages(self) -> Iterator[tuple[QueueOffset, Unit, memoryview]]:
-        """Every record with its queue offset and its unit. Raises DamagedFile if the log's bytes
-        have changed since they were selected."""
+        """Yield every record with its queue offset and its unit. Raises DamagedFile if the log's
+        bytes have changed since they were selected."""
         for stretch in self.stretches:
             at = 0
             while at < len(stretch):
@@ -116,7 +116,7 @@ class PullResult(NamedTuple):
 
 
 class LogBytes(Protocol):
-    """What a pull needs of the commit log."""
+    """The commit log's methods that a pull needs."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -124,20 +124,20 @@ class LogBytes(Protocol):
         ...
 
     def read(self, offset: PhysicalOffset, size: int, end: PhysicalOffset) -> memoryview | None:
-        """The bytes [offset, offset + size), None if they are not all there below end."""
+        """Return the bytes [offset, offset + size); None if they are not all there below end."""
         ...
 
     def window(self, offset: PhysicalOffset, end: PhysicalOffset) -> memoryview:
-        """The bytes from offset to end, or to the end of the file that holds offset."""
+        """Return the bytes from offset to end, or to the end of the file that holds offset."""
         ...
 
     def next_file(self, offset: PhysicalOffset) -> PhysicalOffset:
-        """Start of the file behind the one that holds offset."""
+        """Return the start of the file behind the one that holds offset."""
         ...
 
 
 def suggests_slave(log_end: int, result: PullResult, memory_bytes: int) -> bool:
-    """Whether what was looked at lies so far back that a replica had better serve it (11.3)."""
+    """Whether the examined units lie so far back that a replica should serve them (11.3)."""
     return log_end - result.last_physical_offset > memory_bytes * RESIDENT_PERCENT // 100
 
 
@@ -153,17 +153,17 @@ def get_message(
     in_memory: bool = True,
     bulk: bool = False,
 ) -> PullResult:
-    """Find what a pull from queue offset ``offset`` gets.
+    """Select the answer to a pull from queue offset ``offset``.
 
-    dispatched: physical end of what may be seen. bytes_max: None for no wish of the caller; both
-    limits are caps on top of the store's own. wanted: None takes every message. in_memory: False
-    halves and more what one answer reads. bulk: the caller's limits alone bound the answer (our
-    raw pulls; the reference has none such).
+    dispatched: physical end of the visible records. count_max, bytes_max: limits of the caller, in
+    addition to the store's own; bytes_max None means no limit of the caller. wanted: filter; None
+    accepts every message. in_memory: False reduces the store's limits to half or less. bulk: only
+    the caller's limits apply (for our raw pulls; RocketMQ has no such pulls).
     Raises DamagedFile if the first unit points to another message's record; damage further on ends
     the answer before it.
     """
-    # The minimum first: read the other way round, retention between the two could put it above
-    # a maximum that a concurrent dispatch has long passed.
+    # The minimum is read first. In the other order, retention between the two reads could put it
+    # above a maximum that a concurrent dispatch has long passed.
     first = queue.min_offset(log.min_offset)
     end = queue.max_offset(dispatched)
     if queue.has_shrunk:
@@ -176,8 +176,8 @@ def get_message(
     scan_count = -(-max(SCAN_BYTES_MAX, count_max * UNIT_SIZE) // UNIT_SIZE)
     view = queue.view(offset, scan_count, dispatched)
     if view is None:
-        # Retention may have removed the file since the minimum was asked for. If not, the file of
-        # units that are there is missing: to go on behind it would skip its messages.
+        # Retention may have removed the file since the minimum was read. If not, a file with
+        # visible units is missing, and continuing behind it would skip its messages.
         if (now := queue.min_offset(log.min_offset)) > offset:
             return scan.result(PullStatus.OFFSET_TOO_SMALL, now, now, max(now, end))
         raise _lost_units(queue)
@@ -207,7 +207,7 @@ def _lost_units(queue: ConsumeQueueReader) -> DamagedFile:
 
 
 def _outside(offset: int, first: int, end: int) -> tuple[PullStatus, int] | None:
-    """The answer to an offset outside of [first, end); None inside (rows 2 to 5 of section 11)."""
+    """Return the answer to an offset outside [first, end); None inside (rows 2 to 5 of 11)."""
     if end == 0:
         return PullStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < first:
@@ -220,7 +220,7 @@ def _outside(offset: int, first: int, end: int) -> tuple[PullStatus, int] | None
 
 
 class _Scan:
-    """The walk over units of section 11.1, with what it has collected."""
+    """The scan of units of section 11.1, with its results."""
 
     __slots__ = (
         "bytes_total", "dispatched", "filtered", "last_physical_offset", "log", "looked",
@@ -251,9 +251,9 @@ class _Scan:
         self.stretches: list[memoryview] = []
 
     def run(self, view: memoryview, offset: int, limits: Limits) -> None:
-        """Walk the units in view; the first has queue offset ``offset``."""
+        """Examine the units in view; the first has queue offset ``offset``."""
         self.looked_from = offset
-        self.units = units = bytes(view)  # judged twice if need be, and the same both times
+        self.units = units = bytes(view)  # a copy, so that a second check sees the same bytes
         topic, queue = self.queue.topic.encode(), self.queue.queue
         rest = memoryview(units)
         window, window_at = _NO_WINDOW, 0
@@ -299,11 +299,11 @@ class _Scan:
                     continue
             elif judged_again == self.looked:
                 if self.looked:
-                    return  # what is before it is sound; who asks for what follows meets it again
+                    return  # units before it are sound; the pull that starts at it raises
                 raise self._stranger(offset + self.looked, unit)
             else:
-                # Twice: where stores of another process arrive out of order, a unit below the
-                # published end may be seen before the record it points to.
+                # Checked twice: if stores of another process arrive out of order, a unit below the
+                # published end may be visible before the record it points to.
                 judged_again = self.looked
             window = self.log.window(PhysicalOffset(window_at), self.dispatched)
 
@@ -315,9 +315,9 @@ class _Scan:
         return self.log.read(offset, unit.size, self.dispatched) is not None
 
     def _is_gone(self, number: int, unit: Unit) -> bool:
-        """Whether a record that cannot be read may have been there: it expired with its file, also
-        between two looks, or the unit only fills. A unit that points where no record can be is
-        damaged, and says nothing of the units behind it."""
+        """Whether a record that cannot be read may have existed: it expired with its file, possibly
+        during this pull, or the unit is pre-blank. A unit that points where no record can be is
+        damaged; units behind it may still be valid."""
         offset, size = PhysicalOffset(unit.physical_offset), unit.size
         if is_filler(offset, size):
             return True
@@ -330,11 +330,11 @@ class _Scan:
         return True
 
     def _follows_kept(self, number: int) -> bool:
-        """Whether an earlier record of the queue is still there, so that this one has not expired:
-        records lie in the log in the queue's order.
+        """Whether an earlier record of the queue still exists, so that this one cannot have
+        expired: a queue's records are in the same order in the log.
 
-        A unit before it that points to no record of the queue is damaged, and the one before that
-        decides. True also if all of NEIGHBOURS_MAX are.
+        An earlier unit that does not point to its record is damaged; then the unit before it is
+        checked. The result is true also if all of NEIGHBOURS_MAX units are damaged.
         """
         topic, queue = self.queue.topic.encode(), self.queue.queue
         for before in range(number - 1, number - 1 - NEIGHBOURS_MAX, -1):
@@ -351,7 +351,7 @@ class _Scan:
         return True
 
     def _pass_lost(self, unit: Unit) -> None:
-        """Look at a unit whose record is gone, and at no other of the same file."""
+        """Skip a unit whose record is gone, and all other units with records in the same file."""
         if not self.message_count:
             self.status = PullStatus.MESSAGE_WAS_REMOVING
         self.looked += 1
@@ -359,7 +359,7 @@ class _Scan:
         self.skip_until = self.log.next_file(PhysicalOffset(unit.physical_offset))
 
     def _stranger(self, number: int, unit: Unit) -> CorruptRecord | DamagedFile:
-        """The error for a unit whose record is not the one that it stands for."""
+        """Return the error for a unit that does not point to its own record."""
         offset = PhysicalOffset(unit.physical_offset)
         data = self.log.window(offset, self.dispatched)[: max(0, unit.size)]
         outcome = record.validate(data, 0, at=offset, checks=record.Checks())

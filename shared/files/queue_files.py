@@ -1,10 +1,10 @@
 """One consume queue's files, read as one array of units (docs/formats.md, section 4).
 
-Mapped lazily, a few at a time; whoever only looks once has small files read instead. The files are
-derived and may be missing, short or surrounded by strangers: that is fewer units here, never an
-exception. Whoever writes them refuses and rebuilds.
+Files are mapped lazily, a few at a time; for a single use small files are read instead. The files
+are derived data and may be missing, short or mixed with unrelated files. That results in fewer
+units, never in an exception. The writer refuses such files and rebuilds them.
 
-Used by ``consume_queue`` (read path, step 2) and by ``recovery``; reput's ``queue_survey`` too.
+Used by ``consume_queue`` (read path, step 2), by ``recovery`` and by reput's ``queue_survey``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tidemark.formats.record import RECORD_SIZE_MIN
 from tidemark.offsets import UNIT_SIZE, QueueOffset
 
 MAPPED_PER_QUEUE: Final = 2
-"""Files of one queue mapped at a time: the one being read and the last."""
+"""Files of one queue mapped at a time: the one being read and the last one."""
 COPIED_MAX: Final = 64 * 1024
-"""Units of up to so many bytes are read rather than mapped by who looks once: a mapping costs two
-calls more, and a fault for each page."""
+"""For a single use, units of up to this size are read, not mapped: a mapping costs two more calls
+and a page fault for each page."""
 SEARCH_SIZE: Final = 3200 * UNIT_SIZE
-"""Bytes looked at together where only zeros are expected."""
+"""Bytes compared at once where only zeros are expected."""
 OFFSET_MAX: Final = 1 << 53
-"""A physical offset that no log gets to; random bytes nearly always lie above."""
+"""A physical offset that no log reaches; random bytes are nearly always larger."""
 
 
 def _points_to_a_record(unit: Unit, size_max: int) -> bool:
-    """Whether a unit could be one that was written for a record."""
+    """Whether the unit's values are possible for a unit of a record."""
     return (
         not is_filler(unit.physical_offset, unit.size)
         and 0 <= unit.physical_offset < OFFSET_MAX
@@ -50,10 +50,10 @@ def _points_to_a_record(unit: Unit, size_max: int) -> bool:
 
 
 def _is_witness(unit: Unit, before: Unit | None, size_max: int) -> bool:
-    """Whether a unit says that its record was on disk, and is not merely what a damaged file holds.
+    """Whether a unit proves that its record was on disk, and is not just a damaged file's contents.
 
-    before: the unit in front of it, None if that is not known. A queue's records lie in the log in
-    the queue's order.
+    before: the unit in front of it, None if unknown. A queue's records are in the same order in the
+    log.
     """
     if not _points_to_a_record(unit, size_max):
         return False
@@ -63,7 +63,7 @@ def _is_witness(unit: Unit, before: Unit | None, size_max: int) -> bool:
 
 
 def _farthest_in(view: memoryview, low: int, high: int, before: Unit | None, size_max: int) -> int:
-    """The largest record end of the units in view[low:high], −1 if there is none."""
+    """Return the largest record end of the units in view[low:high], −1 if there is none."""
     farthest = -1
     for start in range(low, high, SEARCH_SIZE):
         chunk = bytes(view[start : min(start + SEARCH_SIZE, high)])
@@ -78,7 +78,7 @@ def _farthest_in(view: memoryview, low: int, high: int, before: Unit | None, siz
 
 
 class _Copy:
-    """A file's first bytes, in place of its mapping."""
+    """A copy of a file's first bytes, used like a mapping."""
 
     __slots__ = ("view",)
 
@@ -86,11 +86,11 @@ class _Copy:
         self.view = memoryview(content)
 
     def close(self) -> None:
-        """Whoever borrowed the bytes keeps them."""
+        """Do nothing: borrowed bytes stay valid."""
 
 
 class _Mapped:
-    """One mapped or copied file, and how far reading it takes no block (``File.data_end``)."""
+    """One mapped or copied file, and the end of the bytes that can be read (``data_end``)."""
 
     __slots__ = ("grows_to", "readable", "region", "size")
 
@@ -100,11 +100,11 @@ class _Mapped:
         self.size = size
         """Length of the file."""
         self.grows_to = grows_to
-        """Beyond so many bytes nothing will ever be readable: a copy is of one moment."""
+        """Largest possible value of readable; a copy does not grow."""
 
 
 class QueueFiles:
-    """One queue's files as they are found: names that are no start offset are passed over."""
+    """One queue's files; files whose name is no start offset are ignored."""
 
     def __init__(
         self,
@@ -115,21 +115,21 @@ class QueueFiles:
         starts: Sequence[int] | None = None,
         copied_max: int = -1,
     ) -> None:
-        """starts: of the files to look at; None: of all there are. copied_max: units of up to so
-        many bytes are read at once and not looked at again, for who does not stay; −1: never.
+        """starts: starts of the files to read; None: all that exist. copied_max: for a single use,
+        files with units of up to this size are read once instead of mapped; −1: never.
         """
         self._disk = disk
         self._directory = directory
         self._copied_max = copied_max
         self.file_size = file_size
         self.starts: list[int] = [] if starts is None else list(starts)
-        """Start (bytes) of every file known, ascending."""
+        """Start (bytes) of every known file, ascending."""
         self._mapped: OrderedDict[int, _Mapped] = OrderedDict()
         if starts is None:
             self.refresh()
 
     def refresh(self) -> None:
-        """Look again which files there are; forget mappings of those that are gone."""
+        """List the files again, and unmap those that were removed."""
         found = [
             start
             for entry in self._disk.list_directory(self._directory)
@@ -142,7 +142,7 @@ class QueueFiles:
             self._mapped.pop(start).region.close()
 
     def find_next(self) -> bool:
-        """Look for one more file behind the last; whether there is one."""
+        """Check for one more file behind the last; return whether there is one."""
         if not self.starts:
             self.refresh()
             return bool(self.starts)
@@ -153,10 +153,11 @@ class QueueFiles:
         return True
 
     def region(self, start: int, need: int = 0) -> memoryview | None:
-        """The file's whole units up to the last that was stored; None if the file is gone.
+        """Return the file's whole units up to the last stored one; None if the file is gone.
 
-        need: look anew where that is if fewer bytes were known. What lies behind reads as zeros and
-        is not looked at: the file is sparse. Borrowed until unmapped.
+        need: check again how far the file is written if fewer bytes than this were known. Bytes
+        behind that read as zeros and are not returned, because the file is sparse. The view is
+        borrowed until the file is unmapped.
         """
         mapped = self._mapped.get(start)
         if mapped is None or mapped.readable < min(need, mapped.grows_to):
@@ -179,7 +180,7 @@ class QueueFiles:
         return mapped.region.view[: mapped.readable]
 
     def _take(self, file: File, readable: int) -> _Mapped:
-        """Map the file, or read its units."""
+        """Map the file, or copy its units."""
         if readable > self._copied_max:
             region = file.map(writable=False, scattered=True)
             return _Mapped(region, readable, file.size, grows_to=self.file_size)
@@ -188,10 +189,10 @@ class QueueFiles:
         return _Mapped(_Copy(content), whole, file.size, grows_to=whole)
 
     def count(self, end: int, known: int = 0) -> QueueOffset:
-        """Queue offset behind the last unit whose record ends at or below end.
+        """Return the queue offset behind the last unit whose record ends at or below end.
 
-        known: everything below it counts. 0 without files; the first file's start if nothing in
-        it counts, so that the numbering goes on.
+        known: all units below it are known to count. The result is 0 without files, and the first
+        file's start if nothing in it counts, so that the numbering continues.
         """
         units_per_file = self.file_size // UNIT_SIZE
         if not self.starts:
@@ -200,12 +201,12 @@ class QueueFiles:
             index = max(0, bisect_right(self.starts, known * UNIT_SIZE) - 1)
             low = max(0, known - self.starts[index] // UNIT_SIZE)
             begun = self._last_begun(index, end)
-            if begun is None:  # deleted while we looked
+            if begun is None:  # deleted meanwhile
                 self.refresh()
                 continue
             index, start = begun, self.starts[begun]
             view = self.region(start, need=(low + 1) * UNIT_SIZE)
-            if view is None:  # deleted while we looked
+            if view is None:  # deleted meanwhile
                 self.refresh()
                 continue
             if start > known * UNIT_SIZE or low > len(view) // UNIT_SIZE:
@@ -225,10 +226,10 @@ class QueueFiles:
         return QueueOffset(0)
 
     def _last_begun(self, low: int, end: int) -> int | None:
-        """Index of the last file whose first unit counts; low if none behind it does.
+        """Return the index of the last file whose first unit counts; low if there is none behind.
 
-        None if one that was looked at is gone: it would pass for one that has not begun, and the
-        queue for a shorter one.
+        None if an examined file was deleted: it would be taken for a file that has no unit yet, and
+        the queue for a shorter one.
         """
         high = len(self.starts) - 1
         while low < high:
@@ -243,13 +244,13 @@ class QueueFiles:
         return low
 
     def first_at(self, min_physical: int, known: int = 0) -> QueueOffset | None:
-        """Queue offset of the first unit whose record begins at or above min_physical.
+        """Return the queue offset of the first unit whose record begins at or above min_physical.
 
-        known: none below it does. None if there is none, or if the file that should hold it is
-        gone: look again after ``refresh``.
+        known: no unit below it matches. None if there is no match, or if the file that should hold
+        it is gone: try again after ``refresh``.
         """
         low, high = 0, len(self.starts) - 1
-        while low < high:  # the first file whose last unit is kept; what is gone is not
+        while low < high:  # find the first file whose last unit matches; a missing file does not
             middle = (low + high) // 2
             last = self.unit((self.starts[middle] + self.file_size) // UNIT_SIZE - 1)
             if last is None or is_filler(*last[:2]) or last.physical_offset < min_physical:
@@ -268,7 +269,7 @@ class QueueFiles:
         return QueueOffset(first + found) if found < count else None
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """The unit at queue_offset, visible or not; None if its file is missing."""
+        """Return the unit at queue_offset, visible or not; None if its file is missing."""
         if queue_offset < 0:
             return None
         start, position = place(queue_offset, self.file_size)
@@ -281,11 +282,11 @@ class QueueFiles:
         return Unit._make(UNIT.unpack_from(view, position))
 
     def farthest_record_end(self, record_size_max: int) -> int:
-        """The largest record end of all units behind the first that is missing, or the last one's.
+        """Return the largest record end of the last unit and of all units behind the first gap.
 
-        After a power cut units may be there while earlier ones, synced later, are not: each that
-        is there was made of a record that was on disk. −1 if no unit points to a record; units that
-        can be nobody's, as a damaged file holds them, prove nothing.
+        After a power cut, units may exist while earlier ones, which were synced later, do not. Each
+        existing unit was created for a record that was on disk. −1 if no unit points to a record;
+        units with impossible values, as in a damaged file, prove nothing.
         """
         length = self.count(EVERYTHING)
         last = self.unit(length - 1)

@@ -1,11 +1,11 @@
 """Arithmetic of consume queues: positions and searches (docs/formats.md, section 4). Pure.
 
-Everything here works on a view of one file's units and on numbers; reader, writer and recovery
-share it. A unit *counts* when it was written and its record ends at or below an end; record ends
-rise along a queue, so how many count is a search. Pre-blank units always count: they hold the
-numbers before a queue's first message.
+All functions work on a view of one file's units and on numbers; reader, writer and recovery use
+them. A unit *counts* if it was written and its record ends at or below an end. Record ends increase
+along a queue, so the number of units that count is found by a search. Pre-blank units always count:
+they hold the numbers before a queue's first message.
 
-Around it: ``queue_files`` finds the views, ``consume_queue`` answers with them.
+``queue_files`` provides the views, ``consume_queue`` uses the results.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidemark.formats.queue_unit import PRE_BLANK_SIZE, UNIT
 from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 EVERYTHING: Final = PhysicalOffset(2**63 - 1)
-"""An end that no record reaches: all units that were ever written count."""
+"""An end beyond all records: all units that were ever written count."""
 
 
 class Boundary(Enum):
-    """Which queue offset answers a time that lies between two messages, or on several."""
+    """Selects the queue offset for a time between two messages, or equal to several."""
 
     LOWER = "lower"
     """The first message at or after the time."""
@@ -31,21 +31,21 @@ class Boundary(Enum):
 
 
 class Place(NamedTuple):
-    """Where a unit lies: the file's start and the position in it, both in bytes."""
+    """Location of a unit: the file's start and the position in the file, both in bytes."""
 
     file_start: int
     position: int
 
 
 def place(queue_offset: int, file_size: int) -> Place:
-    """Where the unit with this number lies (section 4.1)."""
+    """Return the location of the unit with this number (section 4.1)."""
     logic_offset = queue_offset * UNIT_SIZE
     position = logic_offset % file_size
     return Place(logic_offset - position, position)
 
 
 def roll_next(queue_offset: int, file_size: int) -> QueueOffset:
-    """First queue offset of the file behind the one that holds queue_offset (section 4.9)."""
+    """Return the first queue offset of the file behind the one with queue_offset (section 4.9)."""
     units = file_size // UNIT_SIZE
     return QueueOffset(queue_offset + units - queue_offset % units)
 
@@ -56,9 +56,9 @@ def is_filler(physical_offset: int, size: int) -> bool:
 
 
 def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
-    """How many of the first count units of view count below end. Units before low do.
+    """Return how many of view's first count units count below end. Those before low are known to.
 
-    Doubling steps from low, then halving: a queue that has not grown costs one look.
+    The search doubles its steps from low, then halves: an unchanged queue costs one comparison.
     """
     high, step = count, 1
     while low < high:
@@ -72,10 +72,11 @@ def count_visible(view: memoryview, count: int, end: int, low: int = 0) -> int:
 
 
 def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) -> int:
-    """First unit at or behind low whose record starts at or above min_physical; count if none.
+    """Return the first unit at or behind low whose record starts at or above min_physical.
 
-    The search of section 4.8 with one difference: several pre-blank units while min_physical is 0
-    all "equal" it, and the reference stops at the first one it meets. We pass over them.
+    The result is count if there is none. This is the search of section 4.8 with one difference:
+    while min_physical is 0, all pre-blank units are "equal" to it, and RocketMQ stops at the first
+    one that the search meets. This function skips them.
     """
     high = count
     while low < high:
@@ -89,7 +90,7 @@ def first_kept(view: memoryview, count: int, min_physical: int, low: int = 0) ->
 
 
 def recovered_units(view: memoryview, count: int) -> int:
-    """Leading units of view that were ever written: what recovering a file accepts (4.6)."""
+    """Return the number of view's leading units that were ever written, as for recovery (4.6)."""
     return count_visible(view, count, EVERYTHING)
 
 
@@ -104,10 +105,10 @@ def search_by_time(
     unit_at: Callable[[int], tuple[int, int]],
     store_time: Callable[[int, int], int],
 ) -> int:
-    """The queue offset for a time inside one file, by the table of section 4.10.
+    """Return the queue offset for a time inside one file, by the table of section 4.10.
 
     file_offset: queue offset of the file's first unit. floor, ceiling: indexes in the file of the
-    first and last unit to look at. unit_at: index → (physical offset, size). store_time:
+    first and last unit to search. unit_at: index → (physical offset, size). store_time:
     (physical offset, size) → ms, −1 if the record cannot be read.
     """
     if store_time(*unit_at(ceiling)) < timestamp_ms:
@@ -124,9 +125,9 @@ def search_by_time(
             continue
         time = store_time(offset, size)
         if time < 0:
-            return 0  # unreadable in the middle of readable ones: no guess
+            return 0  # unreadable between readable records: do not guess
         if time == timestamp_ms:
-            # The edge of the run of this time is searched, too: thousands of messages may have it.
+            # The edge of the run of equal times is found by a search too: it may have thousands.
             inside = middle
             outside = low - 1 if boundary is Boundary.LOWER else high + 1
             while abs(outside - inside) > 1:

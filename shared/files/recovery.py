@@ -1,17 +1,16 @@
 """Recovery: find the log's valid end, cut what lies behind it, publish (docs/formats.md, 8).
 
-Run by the holder of byte 0 before anybody appends. ``log_walk`` reads, ``valid_end`` decides, this
-carries out. Synchronous and possibly long: call it in a thread. Invariants:
+It is run by the holder of byte 0 before anything is appended. ``log_walk`` reads, ``valid_end``
+decides, this module acts. It is synchronous and may take long: call it in a thread. Invariants:
 
-- Corruption below a durable mark ends here with ``CorruptRecord``, and a log that lacks a file with
-  ``LogFilesMissing``, one whose files were renamed with ``LogFilesMisnamed``; not a byte was
-  written then.
-- A position is believed only if its check fits; an old or a lost page costs time.
-- What is cut is kept in ``cut/`` first, durable, then zeroed and synced, later files are removed
-  and the directory synced; a kill in between is found again by the next start.
+- Corruption below a durable mark raises ``CorruptRecord``, a missing file ``LogFilesMissing``,
+  renamed files ``LogFilesMisnamed``; in these cases not a byte was written.
+- A position is trusted only if its check matches; an old or a lost page costs time.
+- Bytes to be cut are first copied to ``cut/`` durably, then zeroed and synced. Then later files are
+  removed and the directory is synced. After a kill in between, the next start repeats this.
 - [durable mark, end) is rewritten in place and synced before ``flushed`` is published: after an I/O
-  error the page cache may hold bytes that the disk does not, and calls them clean.
-- ``generation`` is published last: whoever waits for it sees everything else.
+  error the page cache may hold bytes that the disk does not have, and consider them clean.
+- ``generation`` is published last: a process that waits for it sees all other values.
 
 Step before: the services start. Step after: reput cuts queues and index to the end and catches up.
 """
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files import log_walk, unit_witness
-from shared.files.foreign_ranges import ranges_told
+from shared.files.foreign_ranges import recorded_ranges
 from shared.files.log_start import read_log_start, write_log_start
 from shared.files.log_walk import Break, LogFiles, Progress, Range, WalkResult
 from shared.files.positions import Positions
@@ -56,42 +55,42 @@ from tidemark.offsets import UNIT_SIZE, PhysicalOffset, QueueOffset
 
 JUDGE_ALL: Final = 2**63 - 1
 QUEUES_AT_ONCE: Final = 1000
-"""Queues looked at between two looks at whether the process is to end."""
+"""Queues examined between two checks whether the process is to end."""
 NONE: Final = bytes(4)
-"""What stands where no record and no filler begins."""
+"""The first bytes of a place where no record and no filler begins."""
 
 
 class CutTail(NamedTuple):
-    """What was cut off the log."""
+    """Bytes that were cut off the log."""
 
     start: PhysicalOffset
     end: PhysicalOffset
-    """Behind the last byte that was not zero."""
+    """Offset behind the last non-zero byte."""
     path: Path
-    """Where the bytes are kept."""
+    """File that keeps the bytes."""
     reason: str
 
 
 class Recovered(NamedTuple):
-    """What a start may rely on."""
+    """Result of a recovery."""
 
     end: PhysicalOffset
-    """The next byte to append at."""
+    """Offset of the next byte to append."""
     min_offset: PhysicalOffset
     next_queue_offsets: dict[tuple[str, int], QueueOffset]
-    """As the log's records and the queues tell; snapshots may know more."""
+    """From the log's records and the queues; snapshots may have larger ones."""
     generation: int
     cut: CutTail | None
     walked_bytes: int
     walked_records: int
     dispatched_trusted: bool
-    """Queues cover the log up to DISPATCHED_DURABLE; else dispatch begins anew at min_offset."""
+    """Queues cover the log up to DISPATCHED_DURABLE; else dispatch starts again at min_offset."""
     last_store_timestamp_ms: int
-    """Of the newest record that was looked at; 0 if none was."""
+    """Store time of the newest record that was read; 0 if none was."""
     clock_behind_ms: int
-    """How far the clock stands behind that record."""
+    """How far the clock is behind that record's store time."""
     read_only: StoreError | None
-    """Why nothing could be written: the log ends at ``end``, but nothing may be appended there."""
+    """Why nothing could be written: the log ends at ``end``, but appending is not possible."""
 
 
 def recover(
@@ -105,14 +104,14 @@ def recover(
     recovered_by: int = 0,
     begin_at: int | None = None,
 ) -> Recovered:
-    """Bring the log into a state that can be appended to; say where it ends.
+    """Make the log ready for appending, and return its end.
 
-    boot_id: (high, low) of this boot. now: wall clock in ms. confirm: what ha knows to be confirmed
-    even if the page is lost. recovered_by: the ``start_id`` of this process. begin_at: where an
-    operator says that the log begins now, whatever it lacks. progress: called with (bytes done,
-    bytes in all) at least every 64 MiB, and with zeros while queues are looked at; what it raises
-    ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing cut or
-    written, StrayFile, WrongFileSize.
+    boot_id: (high, low) of this boot. now: wall clock in ms. confirm: offset that ha knows to be
+    confirmed even if the page is lost. recovered_by: the ``start_id`` of this process. begin_at:
+    start of the log by an operator's decision, whatever is missing. progress: called with (bytes
+    done, total bytes) at least every 64 MiB, and with zeros while queues are examined; an exception
+    from it ends the recovery. Raises CorruptRecord, LogFilesMissing, LogFilesMisnamed with nothing
+    cut or written, StrayFile, WrongFileSize.
     """
     files = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
@@ -125,7 +124,7 @@ def recover(
 
 
 class _Recovery:
-    """One recovery; a class only so that its steps share what they found."""
+    """One recovery; a class only to share results between its steps."""
 
     def __init__(
         self,
@@ -150,27 +149,27 @@ class _Recovery:
         else:
             self.origin = Origin.FOREIGN_CLEAN if store.was_clean else Origin.FOREIGN_UNCLEAN
         self.flushed = self._mark(Slot.FLUSHED)
-        # Read behind the names of the files: in a group the broker may raise it at any time, and
-        # removes no name at or above what is read here.
+        # Read after the files were listed: in a group the broker may raise the minimum at any time,
+        # and removes no file at or above the value read here.
         self.page_min = self._page_min()
-        self.told: list[Range] = []
-        """Where state records say that RocketMQ wrote; asked for only where it matters."""
+        self.recorded_ranges: list[Range] = []
+        """Ranges that RocketMQ wrote according to state records; read only if needed."""
         self.log_min = self._drop_leftovers()
         self._lengths: dict[int, dict[tuple[str, int], QueueOffset]] = {}
 
     def _mark(self, slot: Slot) -> int:
-        """What an earlier process published; 0 if it did not, or if that cannot be believed."""
+        """Return the value of an earlier process; 0 if there is none that can be trusted."""
         return self.positions.proven(slot) if self.region_is_ours else 0
 
     @property
     def _in_group(self) -> bool:
-        """Whether the store is a node's of a group: ha may recover it while the broker serves."""
+        """Whether the store is of a group's node: ha may recover it while the broker serves."""
         return self.store.config.visible_after == "confirmed"
 
     @cached_property
     def rocketmq_wrote(self) -> bool:
-        """RocketMQ had our store since we wrote it last, and rewrote its JSON files: it does so
-        every few seconds, and when it stops."""
+        """Whether RocketMQ opened our store since our last write, and rewrote its JSON files. It
+        does that every few seconds, and when it stops."""
         if self.origin is not Origin.OURS:
             return True
         if self.store.is_opened:
@@ -178,7 +177,7 @@ class _Recovery:
         try:
             return JsonCache(self.store.disk, self.store.config_dir).is_foreign
         except DamagedFile:
-            return False  # no evidence; the start says later what is damaged
+            return False  # no evidence; a later step of the start reports the damage
 
     def run(self, progress: Progress, recovered_by: int) -> Recovered:
         self._refuse_misnamed()
@@ -196,8 +195,8 @@ class _Recovery:
             last_byte is not None
             and end >= marks.farthest()[1]
             and self.origin is Origin.OURS
-            # In a group they tell of the disk of the master that wrote them: a slave has copied
-            # such a record before it has synced what lies below.
+            # In a group, state records describe the disk of the master that wrote them: a slave has
+            # copied such a record before it has synced the bytes below.
             and not self._in_group
         ):
             marks = marks._replace(
@@ -224,10 +223,10 @@ class _Recovery:
         )
 
     def _walk(self, start: PhysicalOffset, progress: Progress) -> WalkResult:
-        """Walk the log; once more if it ends at a record that the log itself calls RocketMQ's.
+        """Walk the log; once more if it ends at a record in a range that RocketMQ wrote.
 
-        The checkpoint knows where RocketMQ wrote. Where it was lost, or an old copy restored, state
-        records behind the place do.
+        The checkpoint contains these ranges. If it was lost, or an old copy was restored, state
+        records behind the record contain them.
         """
         while True:
             walked = log_walk.walk(
@@ -237,28 +236,28 @@ class _Recovery:
                 unproven_from=self._unproven_from(),
                 progress=progress,
             )
-            if self.told or walked.found is not Break.RECORD_CRC:
+            if self.recorded_ranges or walked.found is not Break.RECORD_CRC:
                 return walked
-            self.told = ranges_told(self.files, walked.end)
-            if not any(low <= walked.end < high for low, high in self.told):
+            self.recorded_ranges = recorded_ranges(self.files, walked.end)
+            if not any(low <= walked.end < high for low, high in self.recorded_ranges):
                 return walked
 
     # -- what is known before the walk --------------------------------------------------------
 
     def _drop_leftovers(self) -> int:
-        """Start of the log. Two kinds of files in front of it are no part of it.
+        """Return the start of the log. Two kinds of files in front of it do not belong to the log.
 
-        Files before a gap that ends at or below the recorded minimum: they were being deleted,
-        oldest first, when the power went. In a group, also files below the page's minimum if the
-        file at the minimum is there: the broker of a slave serves while ha recovers, and it
-        publishes the minimum before it removes the name. 1. The broker publishes the minimum. 2. ha
-        finds the name still there and lowers the minimum to it. 3. The broker removes the name.
-        Then the first file is missing, for every reader and for the next start.
+        One kind are files before a gap that ends at or below the recorded minimum: they were being
+        deleted, oldest first, at a power cut. In a group, the other kind are files below the page's
+        minimum if the file at the minimum exists. The broker of a slave serves while ha recovers,
+        and publishes the minimum before it removes a file. Otherwise: 1. The broker publishes the
+        minimum. 2. ha still finds the file and lowers the minimum to it. 3. The broker removes the
+        file. Then the first file is missing, for every reader and for the next start.
         """
         starts = self.files.starts
         if self.begin_at is not None:
             starts[:] = [start for start in starts if start >= self.begin_at]
-        # Only the page's: log-start may be of the store before a resync, which may begin lower.
+        # Only the page's minimum: log-start may be from before a resync, which may begin lower.
         if self._in_group and self.page_min in starts:
             del starts[: starts.index(self.page_min)]
         published = self._recorded_start() or 0
@@ -270,31 +269,31 @@ class _Recovery:
         return starts[0] if starts else 0
 
     def _page_min(self) -> int | None:
-        """Where the log begins by the page; None if the page cannot be believed."""
+        """Return the start of the log according to the page; None if the page is not trusted."""
         is_believed = self.region_is_ours and self.positions.is_checked(Slot.MIN)
         return self.positions.get(Slot.MIN) if is_believed else None
 
     def _recorded_start(self) -> int | None:
-        """Where the log began when its oldest file was removed last; None if nothing says so."""
+        """Return the start of the log at the last removal of its oldest file; None if unknown."""
         in_file = read_log_start(self.store.disk, self.store.log_start_path)
         return max((at for at in (in_file, self.page_min) if at is not None), default=None)
 
     def _refuse_misnamed(self) -> None:
-        """Raise LogFilesMisnamed: taken for damage, all that is sound in them would be cut."""
+        """Raise LogFilesMisnamed: if it were treated as damage, valid records would be cut."""
         named = self.files.misnamed()
         if named:
             raise LogFilesMisnamed(min(named), named, self.files.path(min(named)))
 
     def _refuse_missing_start(self) -> None:
-        """Raise LogFilesMissing if the log begins behind the place where it should.
+        """Raise LogFilesMissing if the log begins behind its recorded start.
 
-        Retention makes the new start durable before it removes a file; RocketMQ's does not.
+        Our retention makes the new start durable before it removes a file; RocketMQ's does not.
         """
         recorded, starts = self._recorded_start(), self.files.starts
         if recorded is None or self.begin_at is not None or (self.log_min <= recorded and starts):
             return
         if not starts and recorded == 0:
-            return  # a new store; if not, the marks say so
+            return  # this is a new store; otherwise the marks contradict later
         if self.rocketmq_wrote:
             return
         found = starts[0] if starts else None
@@ -308,8 +307,8 @@ class _Recovery:
         )
 
     def _refuse_gap(self, walk_start: int) -> None:
-        """Raise LogFilesMissing if a file is missing below the start of the walk: that the walk
-        would not see, and all of it was on disk."""
+        """Raise LogFilesMissing if a file is missing below the start of the walk: the walk would
+        not notice, and all those bytes were on disk."""
         starts, size = self.files.starts, self.files.file_size
         for expected in range(self.log_min, walk_start, size):
             if expected not in starts:
@@ -322,20 +321,20 @@ class _Recovery:
                 )
 
     def _goes_on(self, missing: int) -> int | None:
-        """Start of the first file behind a missing one that begins with a record."""
+        """Return the start of the first file behind a missing one that begins with a record."""
         for start in self.files.starts:
             if start > missing and self.files.first_record(start) is not None:
                 return start
         return None
 
     def _refuse_empty(self, walked: WalkResult) -> None:
-        """Raise LogFilesMissing if the log holds nothing although its beginning was removed:
-        retention keeps the last file that holds records, and those made ahead hold none."""
+        """Raise LogFilesMissing if the log is empty although its beginning was removed: retention
+        keeps the last file with records, and files created ahead contain none."""
         if (
             self.origin is not Origin.OURS
             or not 0 < self.log_min == walked.end
             or self.begin_at is not None
-            # A replica that was emptied begins so. It has other witnesses: ha/confirm, the epochs.
+            # A replica that was emptied starts like this. ha/confirm and the epochs verify it.
             or self._in_group
             or self._mark(Slot.FLUSHED) == self._mark(Slot.MIN) == self.log_min
         ):
@@ -349,10 +348,10 @@ class _Recovery:
         )
 
     def _look_at_queues(self, progress: Progress) -> int:
-        """The farthest record end that any queue unit points to; −1 if there is none.
+        """Return the farthest record end that any queue unit points to; −1 if there is none.
 
-        Counts each queue at DISPATCHED_DURABLE on the way: of thousands of queues, each is opened
-        once.
+        It also counts each queue at DISPATCHED_DURABLE, so that each of thousands of queues is
+        opened only once.
         """
         durable = self._mark(Slot.DISPATCHED_DURABLE)
         farthest = -1
@@ -360,7 +359,7 @@ class _Recovery:
         lengths = self._lengths[durable] = {}
         for number, (topic, queue) in enumerate(self.store.queues()):
             if number % QUEUES_AT_ONCE == 0:
-                progress(0, 0)  # how much log there is to walk depends on what is found here
+                progress(0, 0)  # the size of the walk depends on the result of this step
             units = self._queue_files(topic, queue)
             try:
                 farthest = max(farthest, units.farthest_record_end(size_max))
@@ -370,10 +369,10 @@ class _Recovery:
         return farthest
 
     def _dispatched_durable(self) -> int | None:
-        """Where queues and index are complete; None if that is not known for sure.
+        """Return the offset up to which queues and index are complete; None if it is not certain.
 
-        A queue directory that was deleted must not make its numbering start at 0 again: the sum
-        of all queues' lengths at that offset was recorded with it.
+        A deleted queue directory must not make the queue's numbering start at 0 again: the sum of
+        all queues' lengths at that offset was recorded with the offset.
         """
         if not self.region_is_ours:
             return None
@@ -393,7 +392,7 @@ class _Recovery:
         return durable
 
     def _queue_lengths(self, end: int) -> dict[tuple[str, int], QueueOffset]:
-        """For each queue: how many units point to records that end at or below end."""
+        """Return for each queue how many units point to records that end at or below end."""
         if end in self._lengths:
             return self._lengths[end]
         lengths = self._lengths[end] = {}
@@ -427,14 +426,14 @@ class _Recovery:
         return start_of_walk(evidence, self.files.starts, self.files.first_record)
 
     def _foreign(self) -> list[log_walk.Range]:
-        """Where RocketMQ wrote: record CRC properties there may be copies it carried along."""
+        """Return the ranges that RocketMQ wrote, where record CRC properties may be copies."""
         if self.origin is not Origin.OURS:
             return [(0, JUDGE_ALL)]
         if not self.region_is_ours:
-            return self.told
+            return self.recorded_ranges
         known = (self._mark(Slot.FOREIGN_FROM), self._mark(Slot.FOREIGN_UNTIL))
-        found = [*self.told, *([known] if known[1] else [])]
-        # Records behind flushed alone are no evidence: an old page has a small flushed, too.
+        found = [*self.recorded_ranges, *([known] if known[1] else [])]
+        # Records behind flushed alone prove nothing: an old page has a small flushed offset, too.
         is_more = self._has_bytes_at(self.flushed)
         return [*found, (self.flushed, JUDGE_ALL)] if is_more and self.rocketmq_wrote else found
 
@@ -443,10 +442,10 @@ class _Recovery:
         return start in self.files.starts and self.files.view(start)[offset - start :][:4] != NONE
 
     def _unproven_from(self) -> int:
-        """From where on a record may have reached the disk in part and look like one."""
+        """Return the offset from which on a record may be incomplete on disk and yet seem valid."""
         if self.origin is not Origin.OURS or self.store.was_clean:
             return JUDGE_ALL
-        # Both marks are 0 when the page was lost: then nothing proves any record.
+        # Both marks are 0 if the page was lost: then nothing proves any record.
         return max(self.flushed, self._written_same_boot())
 
     # -- what the break means -------------------------------------------------------------------
@@ -456,18 +455,18 @@ class _Recovery:
             flushed=self.flushed,
             written_same_boot=self._written_same_boot(),
             queue_end=self._queue_end(queues_end, walked),
-            # A node alone has no use for it; whatever stands there is not ha's.
+            # A standalone node does not use the slot; a value in it is not from ha.
             confirm=max(self.confirm, self._mark(Slot.CONFIRM)) if self._in_group else 0,
         )
 
     def _written_same_boot(self) -> int:
-        """The published written offset if the page cache it speaks of is still there, else 0."""
+        """Return the published written offset if the page cache is still of that boot, else 0."""
         mark = self._mark
         same_boot = self.boot_id == (mark(Slot.BOOT_ID_HIGH), mark(Slot.BOOT_ID_LOW))
         return mark(Slot.WRITTEN) if same_boot else 0
 
     def _queue_end(self, queues_end: int, walked: WalkResult) -> int:
-        """The farthest record end that believable units point to; 0 if units prove nothing."""
+        """Return the farthest record end of trusted units; 0 if units prove nothing."""
         if queues_end <= walked.end or not self._units_are_marks(walked):
             return 0
         if self.origin is not Origin.OURS:
@@ -481,35 +480,35 @@ class _Recovery:
     def _units_are_marks(self, walked: WalkResult) -> bool:
         """Whether a queue unit proves that its record was on disk."""
         if self.origin is Origin.OURS and not self.store.was_clean and self.rocketmq_wrote:
-            return False  # RocketMQ makes them of records that are not on disk yet
+            return False  # RocketMQ creates units for records that are not on disk yet
         if self.origin is Origin.OURS:
-            # Units of before the last recovery that reput has not cut yet may point to what that
-            # recovery cut: those of a RocketMQ broker, or made under visible_after="written".
+            # Units from before the last recovery that reput has not cut yet may point to bytes that
+            # the recovery cut: units of a RocketMQ broker, or of visible_after="written".
             resumed = self._mark(Slot.REPUT_GENERATION) == self._mark(Slot.GENERATION)
             return resumed and self.store.config.visible_after != "written"
         if self.origin is Origin.FOREIGN_UNCLEAN:
             return False
-        # RocketMQ leaves units behind a cut as they are, and after its next clean stop they still
-        # point behind the log's end. Its checkpoint says when it dispatched last: a log that goes
-        # so far lacks nothing.
+        # RocketMQ leaves units behind a cut unchanged, and after its next clean stop they still
+        # point behind the log's end. Its checkpoint has the time of the last dispatch: a log that
+        # reaches this time is complete.
         dispatched_ms = self.positions.head().logics_timestamp_ms
         return not 0 < dispatched_ms <= walked.last_store_timestamp_ms
 
     def _last_byte_behind(self, walked: WalkResult) -> int | None:
-        """The last byte at or behind the walk's end that is not zero.
+        """Return the last non-zero byte at or behind the walk's end.
 
-        Not looked for after a clean stop of ours: then nothing is behind ``flushed``, and a file
-        created ahead is a gigabyte to read.
+        It is not searched after a clean stop of ours: then nothing is behind ``flushed``, and a
+        file created ahead is a gigabyte to read.
         """
         was_closed = self.store.was_clean and self.origin is Origin.OURS
         nothing_new = walked.end == self.flushed == self._mark(Slot.WRITTEN)
-        # Anything but zeros: a cut that the disk refused at the last attempt is due still.
+        # Only if zeros follow: a cut that the disk refused at the last attempt is still pending.
         if was_closed and nothing_new and walked.found in (Break.NO_FILE, Break.ZEROS):
             return None
         return log_walk.last_nonzero(self.files, walked.end)
 
     def _behind(self, walked: WalkResult, last_byte: int | None) -> Behind:
-        """What lies at and behind the walk's end."""
+        """Classify the bytes at and behind the walk's end."""
         if last_byte is None:
             return Behind.NOTHING
         if walked.found is Break.MISSING_FILE:
@@ -519,10 +518,10 @@ class _Recovery:
         return Behind.BYTES
 
     def _unmarked(self, end: int) -> Witness:
-        """What proves something of the bytes behind the end if no mark does."""
+        """Return the evidence about bytes behind the end if no mark lies behind it."""
         if self.origin is not Origin.OURS:
             return Witness.ROCKETMQ
-        # What stands behind an end that the page proves is no message, whoever put it there.
+        # Bytes behind an end that the page proves are no message, whoever wrote them.
         ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
         was_clean = self.store.was_clean and not ended_here and not self.rocketmq_wrote
         return Witness.CLEAN_STOP if was_clean else Witness.NONE
@@ -532,13 +531,13 @@ class _Recovery:
     def _next_queue_offsets(
         self, start: PhysicalOffset, walked: WalkResult
     ) -> dict[tuple[str, int], QueueOffset]:
-        """From the queues what the walk did not pass, from the walk what queues may not have."""
+        """Combine the queues' offsets below the walk with the walk's own; the larger one counts."""
         offsets = dict(self._queue_lengths(start))
         if start == 0 and self.files.starts and self.origin is Origin.OURS:
-            # The walk passed every record there ever was, and the name of a file says less:
-            # 1. a queue's second file is made (visible_after="written"); 2. the power goes and
-            # takes the records, and the first file's name; 3. the queue seems to begin later.
-            # Fillers before a queue's first message do speak of its numbers.
+            # The walk read every record since the beginning, and file names are less reliable:
+            # 1. a queue's second file is created (visible_after="written"); 2. a power cut loses
+            # the records and the first file's name; 3. the queue seems to begin later. Only
+            # pre-blank units before a queue's first message prove its numbers.
             whole = self.store.config.consume_queue_file_size // UNIT_SIZE
             offsets = {key: QueueOffset(n if n % whole else 0) for key, n in offsets.items()}
         for key, offset in walked.next_queue_offsets.items():
@@ -548,7 +547,7 @@ class _Recovery:
     def _write(
         self, decision: Decision, walked: WalkResult, last_byte: int | None, durable: int
     ) -> tuple[CutTail | None, StoreError | None]:
-        """Cut, clean up, rewrite. On a full or read-only disk: what could not be, and no cut."""
+        """Cut, clean up, rewrite. On a full or read-only disk return the error and no cut."""
         end = walked.end
         try:
             cut = None
@@ -596,7 +595,7 @@ class _Recovery:
             self.store.disk.unlink(files.path(files.empty.pop()))
 
     def _rewrite(self, start: int, end: int) -> None:
-        """Write [start, end) once more over itself and sync it."""
+        """Rewrite [start, end) with its own bytes and sync it."""
         known = set(self.files.starts)
         at = start
         while at < end:
@@ -615,10 +614,10 @@ class _Recovery:
             at = stop
 
     def _publish_foreign(self, end: PhysicalOffset) -> None:
-        """Remember where record CRC properties are not judged: readers cannot tell, and neither
-        can the next recovery, if this start is killed before dispatch has passed it."""
+        """Publish where record CRC properties are not checked. Readers cannot find out, nor can the
+        next recovery if this start is killed before dispatch has passed the range."""
         ranges = [(low, min(high, end)) for low, high in self._foreign() if low < end]
-        # From the first to the last, with what lies between them.
+        # One range from the first to the last, including the gaps.
         low = min((low for low, _ in ranges), default=0)
         self.positions.publish(Slot.FOREIGN_FROM, low)
         self.positions.publish(Slot.FOREIGN_UNTIL, max((high for _, high in ranges), default=0))
@@ -631,8 +630,8 @@ class _Recovery:
         publish(Slot.FLUSHED, end)
         publish(Slot.BOOT_ID_HIGH, self.boot_id[0])
         publish(Slot.BOOT_ID_LOW, self.boot_id[1])
-        # A minimum that is right already is left alone: in a group the broker may have raised it
-        # since it was read.
+        # A correct minimum is not written again: in a group the broker may have raised it since it
+        # was read.
         if self.log_min != self.page_min:
             publish(Slot.MIN, self.log_min)
         self._publish_foreign(end)
@@ -647,8 +646,8 @@ class _Recovery:
         return generation
 
     def _write_log_start(self) -> None:
-        """Say in log-start where the log begins. In a group a higher one stays: the broker, which
-        raised the minimum meanwhile, may be writing that file at this moment."""
+        """Store the start of the log in log-start. In a group a higher one stays: the broker, which
+        raised the minimum meanwhile, may be writing that file at the same time."""
         disk, path = self.store.disk, self.store.log_start_path
         known = read_log_start(disk, path) if self._in_group else None
         if known is None or known < self.log_min:

@@ -1,8 +1,8 @@
-"""At most a bounded number of files mapped at a time, the least recently used unmapped first.
+"""A bounded number of files mapped at a time; the least recently used is unmapped first.
 
-Several mapped file queues may share one cache: the bound is then over all of them. A view handed
-out stays valid after its file was dropped here; the memory goes with the last view. Threads may
-share a cache. Step before: ``os_disk`` maps; after: readers borrow slices.
+Several mapped file queues may share one cache, and with it the limit. A returned view stays valid
+after its file was dropped from the cache; the memory is unmapped with the last view. Thread-safe.
+Step before: ``os_disk`` maps. Step after: readers borrow slices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RegionCache:
         return len(self._regions)
 
     def get(self, key: Key) -> memoryview | None:
-        """The mapped file's bytes; None if it is not mapped now."""
+        """Return the mapped file's bytes; None if it is not mapped now."""
         with self._lock:
             found = self._regions.get(key)
             if found is None:
@@ -41,7 +41,7 @@ class RegionCache:
     def map(self, key: Key, path: Path, size: int, *, writable: bool) -> memoryview:
         """Map the file at path, whose size must be as given.
 
-        Raises FileNotFoundError, WrongFileSize; ReadOnlyDisk if it must be writable and cannot.
+        Raises FileNotFoundError, WrongFileSize; ReadOnlyDisk if it cannot be opened for writing.
         """
         file = self._disk.open(path, writable=writable)
         try:
@@ -50,8 +50,8 @@ class RegionCache:
             region = file.map(writable=writable)
         finally:
             file.close()
-        # A slice, not the region's own view: that one ends when the region is closed, under the
-        # eyes of whoever still reads. The slice keeps the memory for as long as it is held.
+        # A slice, not the region's own view, which becomes invalid when the region is closed, while
+        # readers may still use it. The slice keeps the memory for as long as it is referenced.
         view = region.view[:]
         with self._lock:
             dropped = [self._regions.pop(key, None)]
@@ -64,20 +64,20 @@ class RegionCache:
         return view
 
     def drop(self, key: Key) -> None:
-        """Forget a file that is being removed; fine if it is not mapped."""
+        """Unmap a file that is being removed; does nothing if it is not mapped."""
         with self._lock:
             found = self._regions.pop(key, None)
         if found is not None:
             found[0].close()
 
     def drop_all(self, directory: str) -> None:
-        """Forget every file of one directory."""
+        """Unmap every file of one directory."""
         for key in [key for key in list(self._regions) if key[0] == directory]:
             self.drop(key)
 
 
 def wrong_size(path: Path, found: int, expected: int) -> WrongFileSize:
-    """The error for a file of another size than its neighbours."""
+    """Return the error for a file whose size differs from its neighbours'."""
     return WrongFileSize(
         f"{path} has {found} bytes, every file in this directory has {expected}. "
         "Nothing was changed.",

@@ -1,9 +1,9 @@
-"""What shapes the files of a store: configured, recorded in tidemark.json, or seen in the files.
+"""The sizes of a store's files: configured, recorded in tidemark.json, or taken from the files.
 
-Sizes decide where every byte of the store lies and nothing inside the files repeats them
-(docs/formats.md, section 1), so they are recorded once in ``tidemark.json`` and compared at every
-start; a store that RocketMQ made is measured instead. Opens nothing for writing.
-Used by ``store_dir``, the step before any file of messages is touched.
+Sizes determine the location of every byte of the store, and the files themselves do not contain
+them (docs/formats.md, section 1). So they are recorded once in ``tidemark.json`` and compared at
+every start; for a store that RocketMQ created they are measured. Opens nothing for writing.
+Used by ``store_dir`` before any file with messages is opened.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tidemark.formats.index_file import Geometry
 from tidemark.offsets import UNIT_SIZE
 
 STORE_FORMAT: Final = 1
-"""Version of the directory as a whole; a later one is refused, not guessed."""
+"""Version of the directory as a whole; a store with a later version is refused."""
 Adopting = Literal["clean", "unclean"]
-"""How RocketMQ left the store that is being adopted: its recovery differs (section 8)."""
+"""How RocketMQ left a store that is being adopted: its recovery differs (section 8)."""
 COMMIT_LOG_FILE_SIZE_MIN: Final = 4096
 GROUP_MARKER: Final = Path("ha/identity")
-"""Below the store's root: what only a node of a group has."""
+"""Path below the store's root that only a node of a group has."""
 CONFIRM_SLOTS: Final = {
     "flushed": Slot.FLUSHED,
     "written": Slot.WRITTEN,
@@ -41,7 +41,7 @@ DELAY_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delays in ms, level 1 first, from "1s 5s 10m 2h". Raises ValueError naming the part."""
+    """Parse "1s 5s 10m 2h" into delays in ms, level 1 first. Raises ValueError naming the part."""
     delays = []
     for part in text.split():
         unit = DELAY_UNITS_MS.get(part[-1])
@@ -53,10 +53,10 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """What shapes the files of a store, and how many of them are mapped. Sizes in bytes."""
+    """Sizes and format options of a store's files, and mapping limits. Sizes in bytes."""
 
     commit_log_file_size: int = 1 << 30
-    """Small: many files and fillers. Large: coarse retention, long creation ahead."""
+    """Small: many files and fillers. Large: coarse retention, slow creation of files."""
     consume_queue_file_size: int = 6_000_000
     """Rounded up to whole units of 20 bytes."""
     index_slots: int = 5_000_000
@@ -64,12 +64,12 @@ class StoreConfig:
     record_crc: bool = True
     """Write the whole-record CRC property. Off: byte-identical to RocketMQ's default."""
     visible_after: Literal["flushed", "written", "confirmed"] = "flushed"
-    """"written" shows consumers what a power cut can take back, as RocketMQ does. "confirmed" is
-    for a node of a group, and only for one."""
+    """"written" shows consumers records that a power cut can lose, as RocketMQ does. "confirmed" is
+    required for a node of a group, and invalid for others."""
     mapped_files_max: int = 64
-    """Commit log files mapped at a time. Small: remapping under random reads."""
+    """Commit log files mapped at a time. Small: frequent remapping under random reads."""
     queue_files_mapped_max: int = 512
-    """Queue files mapped at a time; each costs a descriptor."""
+    """Queue files mapped at a time; each needs a descriptor."""
     index_enabled: bool = True
     delay_levels: str = DELAY_LEVELS
 
@@ -78,7 +78,7 @@ class StoreConfig:
         object.__setattr__(self, "consume_queue_file_size", units * UNIT_SIZE)
 
     def broken_rules(self) -> Iterator[str]:
-        """What a service refuses; a tool may open a store all the same."""
+        """Yield rules that a service enforces; tools may open a store that breaks them."""
         yield from unless_read("store.delay_levels", lambda: parse_delay_levels(self.delay_levels))
         if self.commit_log_file_size < COMMIT_LOG_FILE_SIZE_MIN:
             yield (
@@ -88,7 +88,7 @@ class StoreConfig:
 
     @property
     def confirm_slot(self) -> Slot:
-        """The position up to which consumers may see."""
+        """The slot of the position up to which records are visible to consumers."""
         return CONFIRM_SLOTS[self.visible_after]
 
     @property
@@ -103,7 +103,7 @@ class StoreConfig:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What ``tidemark.json`` records."""
+        """The sizes recorded in ``tidemark.json``."""
         return {
             "commit_log_file_size": self.commit_log_file_size,
             "consume_queue_file_size": self.consume_queue_file_size,
@@ -114,7 +114,7 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class LocalStoreConfig(StoreConfig):
-    """The profile ``local``, the same for every service: small files, made in a second."""
+    """The profile ``local``, the same for every service: small files, created within a second."""
 
     commit_log_file_size: int = 64 << 20
     index_slots: int = 50_000
@@ -124,8 +124,8 @@ class LocalStoreConfig(StoreConfig):
 def describe(
     config: StoreConfig, *, adopting: Adopting | None = None, delay_levels: Sequence[str] = ()
 ) -> bytes:
-    """Content of tidemark.json. adopting: RocketMQ's store until recovery has finished with it.
-    delay_levels: those that the broker has run with, the latest last.
+    """Return the content of tidemark.json. adopting: set for a store of RocketMQ until its recovery
+    is finished. delay_levels: settings that the broker has run with, the latest last.
     """
     content: dict[str, object] = {"format": STORE_FORMAT, **config.sizes}
     if delay_levels:
@@ -136,9 +136,9 @@ def describe(
 
 
 def described_adopting(disk: Disk, path: Path) -> Adopting | None:
-    """What tidemark.json says about an adoption that is not finished; None if nothing.
+    """Return the unfinished adoption recorded in tidemark.json; None if there is none.
 
-    Several services open a store; only the first of them finds RocketMQ's without tidemark.json.
+    Several services open a store; only the first finds RocketMQ's store without tidemark.json.
     """
     with contextlib.suppress(ValueError):
         values = json.loads(read_whole(disk, path) or b"")
@@ -151,11 +151,10 @@ def described_adopting(disk: Disk, path: Path) -> Adopting | None:
 
 
 def described_delay_levels(disk: Disk, path: Path) -> tuple[str, ...]:
-    """The settings of delay levels that tidemark.json records, the latest last.
+    """Return the delay level settings recorded in tidemark.json, the latest last.
 
-    Empty if it records none: RocketMQ's stores, and ours until a broker of this version runs.
-    Offline tools need them: the due time of a delayed message is in its queue unit, not in its
-    record.
+    Empty for RocketMQ's stores, and for ours until a broker of this version has run. Offline tools
+    need them: the due time of a delayed message is in its queue unit, not in its record.
     """
     found: list[str] = []
     with contextlib.suppress(ValueError):
@@ -169,7 +168,7 @@ def described_delay_levels(disk: Disk, path: Path) -> tuple[str, ...]:
 
 
 def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, int] | None:
-    """Sizes recorded in the tidemark.json at path; None if there is no such file.
+    """Return the sizes recorded in the tidemark.json at path; None if there is no such file.
 
     Raises StoreFormatUnknown, DamagedFile.
     """
@@ -204,7 +203,7 @@ def described_sizes(disk: Disk, path: Path, names: Iterable[str]) -> dict[str, i
 
 
 def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> None:
-    """Raise StoreSizesDiffer, naming both, if a size found in the store is not the configured."""
+    """Raise StoreSizesDiffer, naming both, if a found size differs from the configured one."""
     configured = config.sizes | {"index_file_size": config.index_geometry.size}
     differing = [name for name, size in found.items() if configured[name] != size]
     if differing:
@@ -222,11 +221,11 @@ def compare_sizes(found: dict[str, int], config: StoreConfig, path: Path) -> Non
 
 
 def existing_sizes(disk: Disk, root: Path) -> dict[str, int]:
-    """Sizes that a store without tidemark.json shows: of the first file of each kind.
+    """Return the sizes of a store without tidemark.json, from the first file of each kind.
 
-    Keys: commit_log_file_size, consume_queue_file_size, index_slots and index_entries, or
-    index_file_size where no index file tells more; only those that exist. An empty file says
-    nothing: RocketMQ leaves one behind when it is killed while creating it.
+    Keys: commit_log_file_size, consume_queue_file_size, index_slots and index_entries, or only
+    index_file_size if no index file reveals the two; a kind without files has no key. Empty files
+    are ignored: RocketMQ leaves one behind when it is killed while creating it.
     """
     found: dict[str, int] = {}
 
@@ -265,11 +264,11 @@ def _index_sizes(disk: Disk, directory: Path) -> dict[str, int]:
 
 
 def config_of(disk: Disk, root: Path, config: StoreConfig) -> StoreConfig:
-    """config as the store at root already is: sizes, delay levels, and whether it belongs to a
-    group; for tools that take any store.
+    """Return config adapted to the store at root: sizes, delay levels, and whether it belongs to a
+    group; for tools that accept any store.
 
-    Slots and entries of an index stay as configured where neither tidemark.json nor an entry in
-    an index file tells them. Raises StoreFormatUnknown, DamagedFile.
+    Slots and entries of an index stay as configured if neither tidemark.json nor an entry in an
+    index file reveals them. Raises StoreFormatUnknown, DamagedFile.
     """
     found = described_sizes(disk, root / "tidemark.json", config.sizes)
     sizes = config.sizes | (existing_sizes(disk, root) if found is None else found)

@@ -1,15 +1,15 @@
 """The store directory: paths, sizes, locks, the abort marker, tidemark.json, cut/.
 
-Knows where everything lies and what may be done to the directory as a whole; opens none of the
-files that hold messages. RocketMQ's names where it has one (docs/formats.md, section 1), and its
-meaning of ``lock`` and ``abort`` (sections 8.1, 8.6, 8.7). Invariants:
+It knows all paths and handles the directory as a whole; it opens none of the files that hold
+messages. Names are RocketMQ's where it has one (docs/formats.md, section 1), and so is the meaning
+of ``lock`` and ``abort`` (sections 8.1, 8.6, 8.7). Invariants:
 
-- ``tidemark.json`` is made once and then only compared: sizes shape every file of the store.
-- ``abort`` is never missing while a process may write: it is made before the first byte and
+- ``tidemark.json`` is created once and then only compared: sizes affect every file of the store.
+- ``abort`` always exists while a process may write: it is created before the first byte, and
   replaced by renaming, never by removing it first.
-- ``cut/`` is bounded; what is kept there appears under its name whole or not at all.
+- ``cut/`` is bounded; a file appears there under its name complete or not at all.
 
-The first thing every service opens; then positions, then the commit log.
+Every service opens this first, then positions, then the commit log.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ log = logging.getLogger(__name__)
 
 LOCK_CONTENT: Final = b"lock"
 OPENED: Final = b" tidemark"
-"""Ends abort's content once a start of ours has taken over what RocketMQ left."""
+"""End of abort's content after a start of ours has taken over RocketMQ's data."""
 LMQ_PREFIX: Final = "%LMQ%"
 DESCRIBE_BYTE: Final = 4
-"""Of ``lock``: held for a change of tidemark.json, which is a few milliseconds long."""
+"""Byte of ``lock`` that is held while tidemark.json is changed, for a few milliseconds."""
 DESCRIBE_PAUSE_S: Final = 0.01
 DESCRIBE_TRIES: Final = 500
 DELAY_LEVELS_KEPT: Final = 16
-"""Settings of delay levels that tidemark.json keeps; units of still earlier ones are long due."""
+"""Delay level settings kept in tidemark.json; messages of still earlier ones are long due."""
 QUEUE_MAX: Final = (1 << 31) - 1
-"""Largest queue id that a record can carry."""
+"""Largest queue id that a record can contain."""
 
 UNSUPPORTED: Final = (
     ("batchconsumequeue", "queues of inner batches (BatchCQ)"),
     ("compaction", "compacted topics"),
 )
-"""What RocketMQ keeps in a store and Tidemark neither serves nor touches (docs/formats.md 1)."""
+"""Data of RocketMQ that Tidemark neither serves nor changes (docs/formats.md 1)."""
 
 
 class Role(IntEnum):
-    """Who holds which byte of ``lock``. Byte 0 is the one a RocketMQ broker takes."""
+    """Byte of ``lock`` for each role. A RocketMQ broker takes byte 0."""
 
     APPEND = 0
     BROKER = 1
@@ -88,11 +88,11 @@ PID_SLOTS: Final = {
     Role.REPUT: (Slot.REPUT_PID,),
     Role.HA: (Slot.HA_PID,),
 }
-"""Where a holder says which start of which process it is, in the order of likelihood."""
+"""Slots in which the holder of a role publishes its start id, the most likely one first."""
 
 
 def new_start_id() -> int:
-    """What this process publishes in its slot: another number at each start, also as process 1."""
+    """Create the id of this start, which differs at each start even if the process id does not."""
     return start_id(os.getpid(), secrets.randbits(40))
 
 
@@ -104,7 +104,7 @@ def _queue_number(name: str) -> int | None:
 
 
 class StandInLock:
-    """A byte of run_dir's lock file, and of the store's own as soon as that can be locked."""
+    """Lock on a byte of run_dir's lock file, and later also on the store's own, when possible."""
 
     def __init__(self, role: Role, lock: RecordLock) -> None:
         self.role = role
@@ -116,18 +116,18 @@ class StandInLock:
         self._locks.append(lock)
 
     def show(self, sign: Path) -> None:
-        """Of the store's own lock, if that is held by now."""
+        """Call ``show`` of the lock that was added last, which is the store's own if it is held."""
         self._locks[-1].show(sign)
 
     def release(self) -> None:
-        """Give all free."""
+        """Release all locks."""
         self.held = False
         for lock in self._locks:
             lock.release()
 
 
 class StoreDir:
-    """One store directory. ``open_or_create`` first; paths are valid before it."""
+    """One store directory. Call ``open_or_create`` first; paths are valid before it."""
 
     def __init__(
         self, disk: Disk, root: Path, config: StoreConfig, *, run_dir: Path | None = None
@@ -139,7 +139,7 @@ class StoreDir:
         self.commit_log_dir = root / "commitlog"
         self.consume_queues_dir = root / "consumequeue"
         self.extensions_dir = root / "consumequeue_ext"
-        """What RocketMQ writes under ``enableConsumeQueueExt``. It is never read or changed."""
+        """Files of RocketMQ's ``enableConsumeQueueExt``. They are never read or changed."""
         self.index_dir = root / "index"
         self.config_dir = root / "config"
         self.cut_dir = root / "cut"
@@ -153,7 +153,7 @@ class StoreDir:
         self.description_path = root / "tidemark.json"
         self.private_positions_path = self.run_dir / "checkpoint"
         self.is_foreign = False
-        """RocketMQ's, and no recovery of ours has finished with it yet."""
+        """Whether the store is RocketMQ's and no recovery of ours has finished yet."""
         self.read_only: StoreError | None = None
         """Why the directory cannot be written now: ReadOnlyDisk or DiskFull; None if it can."""
         self._was_clean: bool | None = None
@@ -163,18 +163,18 @@ class StoreDir:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the volume belongs to a group of nodes."""
+        """Whether the store belongs to a group of nodes."""
         return self.disk.stat(self.identity_path) is not None
 
     def consume_queue_dir(self, topic: str, queue: int) -> Path:
-        """Directory of one queue's files."""
+        """Return the directory of one queue's files."""
         return self.consume_queues_dir / topic / str(queue)
 
     def queues(self, topics: Container[str] | None = None) -> list[tuple[str, int]]:
-        """Every (topic, queue) that has a directory; of these topics only, if any are named.
+        """Return every (topic, queue) that has a directory, of the given topics if any.
 
-        Names that are no number of a queue as RocketMQ and we write them are not queues: not 007,
-        which would be queue 7 a second time, and nothing above the 32 bits of a record's queue id.
+        Directories whose names are not queue numbers in canonical form are ignored: 007 would be
+        queue 7 a second time, and a number above the 32 bits of a record's queue id is impossible.
         """
         found = []
         for topic in self.disk.list_directory(self.consume_queues_dir):
@@ -189,7 +189,7 @@ class StoreDir:
         return sorted(found)
 
     def unsupported(self) -> list[str]:
-        """What lies here that Tidemark keeps untouched and does not serve, one phrase each."""
+        """Describe data that Tidemark keeps unchanged and does not serve, one phrase each."""
         found = [
             f"{name} ({what})"
             for name, what in UNSUPPORTED
@@ -205,15 +205,15 @@ class StoreDir:
     # -- opening ------------------------------------------------------------------------------
 
     def open_or_create(self, *, writable: bool = True) -> None:
-        """Compare the store with the configuration; make what is missing.
+        """Compare the store with the configuration; create missing parts.
 
-        writable: False for tools that only look; nothing is made then.
-        Raises StoreMissing (only if nothing may be made), StoreFormatUnknown, StoreSizesDiffer,
-        DamagedFile; GroupStore if it belongs to a group and is to be written alone; DiskFull or
-        ReadOnlyDisk only if there is no store yet: an existing one is opened all the same and
-        ``read_only`` says why nothing could be made.
+        writable: False for tools that only read; then nothing is created.
+        Raises StoreMissing (only if nothing may be created), StoreFormatUnknown, StoreSizesDiffer,
+        DamagedFile; GroupStore if a standalone node would write a group's store; DiskFull or
+        ReadOnlyDisk only if there is no store yet. An existing store is opened on such a disk, and
+        ``read_only`` holds the error.
         """
-        _ = self.was_clean  # before anybody marks this start
+        _ = self.was_clean  # evaluated before this start creates abort
         exists = self.disk.stat(self.commit_log_dir) is not None
         if not writable and not exists:
             raise StoreMissing(
@@ -226,7 +226,7 @@ class StoreDir:
             compare_sizes(described, self.config, self.description_path)
             adopting = described_adopting(self.disk, self.description_path)
             if adopting is not None:
-                # abort speaks of us by now; this says how RocketMQ left it.
+                # abort is from our own start by now; this records how RocketMQ left the store.
                 self.is_foreign, self._was_clean = True, adopting == "clean"
         else:
             found = existing_sizes(self.disk, self.root)
@@ -260,10 +260,10 @@ class StoreDir:
         if describing:
             adopting: Adopting = "clean" if self.was_clean else "unclean"
             with self._describing() as has_turn:
-                # In a group several services may make the store at the same time.
+                # In a group several services may create the store at the same time.
                 missing = self.disk.stat(self.description_path) is None
                 if missing and not has_turn:
-                    # Without it the next start would take the store for one of RocketMQ's.
+                    # Without the file the next start would consider the store RocketMQ's.
                     raise StoreLocked(
                         f"byte {DESCRIBE_BYTE} of {self.lock_path} is held by another process, "
                         f"which kept it for {DESCRIBE_TRIES * DESCRIBE_PAUSE_S:.0f} s: "
@@ -275,17 +275,17 @@ class StoreDir:
                 if missing:
                     self._describe(adopting=adopting if self.is_foreign else None)
         self._show_running()
-        # A process killed between making a name and syncing it left it to the page cache alone.
+        # A process killed between creating a name and syncing it left it in the page cache only.
         self.disk.sync_directory(self.root)
 
     @contextlib.contextmanager
     def _describing(self) -> Iterator[bool]:
-        """Whether it is this process's turn to change tidemark.json, until the block ends. Blocks.
+        """Hold the lock for changes of tidemark.json until the block ends; yields success. Blocks.
 
-        Without the turn, 1. ha reads the file to finish an adoption; 2. the broker records its
-        delay levels; 3. ha writes what it read, and the levels are lost. False if another process
-        has kept the turn for DESCRIBE_TRIES: the next start makes the change, or this one fails
-        where the file is not there at all.
+        Without the lock: 1. ha reads the file to finish an adoption; 2. the broker records its
+        delay levels; 3. ha writes what it read, and the levels are lost. Yields False if another
+        process holds the lock for DESCRIBE_TRIES. Then the next start makes the change, or this
+        start fails if the file does not exist at all.
         """
         for _ in range(DESCRIBE_TRIES):
             lock = self.disk.lock(self.lock_path, byte=DESCRIBE_BYTE)
@@ -303,7 +303,7 @@ class StoreDir:
         write_atomically(self.disk, self.description_path, content)
 
     def finish_adoption(self) -> None:
-        """Recovery is through with RocketMQ's store: from now on it is one of ours. Blocks."""
+        """Record that recovery has finished with RocketMQ's store, which is now ours. Blocks."""
         if described_adopting(self.disk, self.description_path) is None:
             return
         with self._describing() as has_turn:
@@ -316,7 +316,7 @@ class StoreDir:
     def describe_delay_levels(self) -> None:
         """Record the configured delay levels in tidemark.json. Blocks.
 
-        On a disk that takes no writes the next start records them.
+        On a disk that refuses writes, the next start records them.
         """
         path, current = self.description_path, self.config.delay_levels
         if described_delay_levels(self.disk, path)[-1:] == (current,):
@@ -345,10 +345,10 @@ class StoreDir:
     # -- locks and the abort marker -----------------------------------------------------------
 
     def lock(self, role: Role) -> RecordLock:
-        """Take the role's byte of ``lock``. Raises StoreLocked naming the holder if known.
+        """Lock the role's byte of ``lock``. Raises StoreLocked, naming the holder if known.
 
-        On a disk that refuses writes the lock file of ``run_dir`` stands in: nobody can write the
-        store, but two processes of one role would still share sockets and positions.
+        On a disk that refuses writes the lock file of ``run_dir`` is used instead. The store cannot
+        be written then, but two processes of one role would still share sockets and positions.
         """
         try:
             lock = self._take(self.lock_path, role)
@@ -367,9 +367,9 @@ class StoreDir:
     def _show_running(self) -> None:
         """Keep RocketMQ from changing a store that is in use.
 
-        It recovers before it takes the lock (docs/formats.md, section 8): it removes log files and
-        index files behind the end that it finds. A name in commitlog/ whose size is not a log
-        file's makes it give up first. A link that leads nowhere it removes, and goes on: so a
+        RocketMQ recovers before it takes the lock (docs/formats.md, section 8), and so removes log
+        files and index files behind the end that it finds. A name in commitlog/ whose size is not a
+        log file's makes it give up before that. It removes a dangling link and continues, so a
         store whose process was killed opens as before.
         """
         if self._append_lock is not None:
@@ -392,11 +392,11 @@ class StoreDir:
         return lock
 
     def make_up(self) -> None:
-        """Before the first write: what a start on a full or read-only disk had to leave out.
+        """Do what a start on a full or read-only disk had to leave out; before the first write.
 
-        The store's own lock in place of a stand-in, missing directories, tidemark.json, abort.
-        Does nothing after an ordinary start. Raises DiskFull, ReadOnlyDisk: as before, try again;
-        StoreLocked: another process took the store once it could be written.
+        This takes the store's own lock in addition to the substitute, and creates missing
+        directories, tidemark.json and abort. After an ordinary start it does nothing. Raises
+        DiskFull, ReadOnlyDisk: try again later; StoreLocked: another process locked the store.
         """
         while self._stand_ins:
             lock = self._stand_ins[-1]
@@ -412,7 +412,7 @@ class StoreDir:
             self.mark_running(self._abort_owed)
 
     def _fill_lock_file(self, path: Path) -> None:
-        # Only for people and RocketMQ's tools: a full disk must not keep a store from starting.
+        # The content is only for people and RocketMQ's tools: a full disk must not prevent a start.
         with contextlib.suppress(DiskFull, ReadOnlyDisk):
             file = self.disk.open(path, writable=True)
             try:
@@ -422,7 +422,7 @@ class StoreDir:
                 file.close()
 
     def _holder(self, role: Role) -> int | None:
-        """Process id of whoever holds the role's byte, as far as it said so."""
+        """Return the process id of the holder of the role's byte, if it is recorded."""
         page = read_whole(self.disk, self.checkpoint_path) or b""
         for slot in PID_SLOTS[role]:
             start = int.from_bytes(page[slot * 8 : slot * 8 + 8], "little")
@@ -433,20 +433,20 @@ class StoreDir:
 
     @property
     def was_clean(self) -> bool:
-        """Whether the store had been closed cleanly when this object first looked."""
+        """Whether the store had been closed cleanly when this object first checked."""
         if self._was_clean is None:
             self._was_clean = self.disk.stat(self.abort_path) is None
         return self._was_clean
 
     def forget_clean(self) -> None:
-        """A recovery has passed: what lies in the log from here on was not there at that stop."""
+        """Reset ``was_clean`` after a recovery: the log is no longer as at that stop."""
         self._was_clean = False
 
     def mark_running(self, pid: int | None = None) -> None:
-        """Make ``abort`` durable, holding the decimal process id, no newline.
+        """Create ``abort`` durably, with the decimal process id and no newline.
 
-        One that is there stays as it is: its name is what counts. Raises DiskFull, ReadOnlyDisk:
-        then nothing may be appended before ``make_up``, which the appender calls.
+        An existing one is not changed, because only the name matters. Raises DiskFull,
+        ReadOnlyDisk; then nothing may be appended before ``make_up``, which the appender calls.
         """
         _ = self.was_clean
         self._abort_owed = os.getpid() if pid is None else pid
@@ -455,14 +455,14 @@ class StoreDir:
         self._abort_owed = None
 
     def _make_abort(self, text: bytes) -> None:
-        # Made, never replaced: 1. reput sees that the store is not opened; 2. the broker records
-        # that it is; 3. reput would write its number over that.
+        # Created, never replaced. Otherwise: 1. reput sees that the store is not opened; 2. the
+        # broker records that it is; 3. reput overwrites that with its process id.
         try:
             file = self.disk.create(self.abort_path, 0, reserve=False)
         except FileExistsError:
             return
         try:
-            # A name often finds room where a block does not.
+            # There is often space for a name when there is none for a block.
             with contextlib.suppress(DiskFull):
                 file.pwrite(text, 0)
                 file.sync()
@@ -473,27 +473,27 @@ class StoreDir:
     def is_opened(self) -> bool:
         """Whether the last program that started on this store is ours and has opened it.
 
-        A RocketMQ broker writes its own ``abort`` once it holds the lock. Where this is true, JSON
-        files of RocketMQ come from a broker that was refused: it rewrites them when it ends, with
-        what it read at its start, and that is not to be taken over.
+        A RocketMQ broker writes its own ``abort`` once it holds the lock. If this is true, JSON
+        files of RocketMQ come from a broker that was refused. It rewrites them when it ends, with
+        the data it read at its start, and this data must not be taken over.
         """
         return (read_whole(self.disk, self.abort_path) or b"").endswith(OPENED)
 
     def mark_opened(self) -> None:
-        """Record ``is_opened``: what RocketMQ left is in the log, the JSON files are ours. Blocks.
+        """Record ``is_opened``: RocketMQ's data is in the log, the JSON files are ours. Blocks.
 
-        After ``mark_running``. On a disk that takes no writes it stays unrecorded.
+        Call this after ``mark_running``. On a disk that refuses writes it is not recorded.
         """
         with contextlib.suppress(DiskFull, ReadOnlyDisk, FileExistsError, FileNotFoundError):
             if self.disk.stat(self.abort_path) is not None and not self.is_opened:
                 write_atomically(self.disk, self.abort_path, str(os.getpid()).encode() + OPENED)
 
     def mark_clean(self) -> None:
-        """Remove ``abort``: everything is synced and dispatched. Fine if it is not there."""
+        """Remove ``abort``, if it exists, after everything was synced and dispatched."""
         with contextlib.suppress(FileNotFoundError):
             self.disk.unlink(self.abort_path)
         self.disk.sync_directory(self.root)
 
     def keep_cut(self, start: int, data: Iterable[bytes], *, epoch: int, reason: str) -> Path:
-        """Keep in ``cut/`` what is about to be cut from the log, see ``kept_cuts.keep_cut``."""
+        """Keep bytes that are about to be cut from the log; see ``kept_cuts.keep_cut``."""
         return kept_cuts.keep_cut(self.disk, self.cut_dir, start, data, epoch=epoch, reason=reason)

@@ -1,14 +1,14 @@
-"""Was all of this record ever written? Looks for sectors that a crash left as zeros. Pure.
+"""Detects records that were not written completely: sectors that a crash left as zeros. Pure.
 
-A record's body CRC says nothing of its other fields, and a record CRC property that never reached
-the disk cannot speak. A story: 1. a record lies across two pages, its properties in the second;
+A record's body CRC does not cover its other fields, and a record CRC property that never reached
+the disk cannot be checked. Example: 1. a record spans two pages, with its properties in the second;
 2. the machine loses power before any sync, with only the first page on the disk; 3. size, magic,
-position and body are right, the properties are zeros, and the record CRC among them is "not there".
+position and body are correct, but the properties are zeros, and the record CRC seems absent.
 
-A new log file is zeros, so what was not written is a run of zeros from one sector's border to the
-next, or to the record's end. In the fields looked at here, no whole piece of a record between two
-borders is ever zeros (docs/formats.md, section 2.1). Used by ``log_walk`` where nothing proves that
-a record was on disk.
+A new log file is zeros, so unwritten bytes are a run of zeros from one sector border to the next,
+or to the record's end. In the fields examined here, no whole piece of a record between two borders
+is ever zeros (docs/formats.md, section 2.1). ``log_walk`` uses this where nothing proves that a
+record was on disk.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tidemark.formats.record_layout import (
 )
 
 SECTOR_SIZE: Final = 512
-"""What a disk writes whole or not at all."""
+"""Unit that a disk writes completely or not at all."""
 _OFTEN_ZERO_SIZE: Final = 16
-"""The last fields before the body: reconsume times, prepared offset, body length."""
+"""Size of the last fields before the body: reconsume times, prepared offset, body length."""
 _HEAD_PIECE_MIN: Final = 20
-"""A shorter piece of the head may be rightly zeros; one of 20 bytes holds the store time."""
+"""A shorter piece of the head may validly be zeros; 20 bytes always include the store time."""
 
 
 def unwritten_at(view: memoryview, start: int, at: int) -> int | None:
-    """Physical offset of the first piece of a record that was never written; None if all was.
+    """Return the physical offset of a record's first unwritten piece; None if it is complete.
 
-    view[start]: first byte of a valid record (every length in it is right), whose physical offset
-    is at. A record whose record CRC was verified needs no second look and gets none.
+    view[start]: first byte of a valid record (every length in it is correct), at physical offset
+    at. A record whose record CRC was verified is known to be complete and is not examined.
     """
     size, magic = HEAD.unpack_from(view, start)
     slot_at = start + size - CRC_PROPERTY_SIZE
@@ -51,7 +51,7 @@ def unwritten_at(view: memoryview, start: int, at: int) -> int | None:
     if magic != MAGIC_V1:
         topic_size = topic_size << 8 | view[start + topic_at]
         topic_at += 1
-    # Without properties a record ends in their length: two bytes of zeros, and rightly so.
+    # A record without properties ends in their length, which is two valid bytes of zeros.
     tail_end = size if topic_at + topic_size + 2 < size else topic_at + topic_size
     for low, high, least in (
         (0, body_at - _OFTEN_ZERO_SIZE, _HEAD_PIECE_MIN),

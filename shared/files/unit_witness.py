@@ -1,13 +1,13 @@
-"""What queue units prove of a log that ends before the records they point to.
+"""Evidence of queue units about a log that ends before the records they point to.
 
-A unit is made of a record that is on disk, so one that points behind the log's end says that the
-log lost something. But a unit is derived, and a flipped bit in it says the same. So one counts only
-if the log agrees: the record that it points to is there and is the right one, or it begins exactly
-where the log ends, which is what the unit of the first lost record does. A unit whose queue offset
-the log has at another place is damaged, and counts for nothing.
+A unit is created for a record that is on disk, so a unit that points behind the log's end means
+that the log lost something. But a unit is derived data, and a flipped bit has the same effect. So a
+unit counts only if the log agrees: the record that it points to is there and is the correct one, or
+it begins exactly at the log's end, as the first lost record did. A unit whose queue offset the log
+has at another place is damaged, and is ignored.
 
-Used by ``recovery`` and by the offline tools, where a unit points behind the log's end: a rare case
-that may cost a look at every unit behind the end.
+Used by ``recovery`` and by the offline tools if a unit points behind the log's end. That is rare,
+so reading every unit behind the end is acceptable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.offsets import UNIT_SIZE
 
 QueueKey = tuple[str, int]
 CHECKS = Checks(record_crc=False)
-"""RocketMQ copies that property along, as any other."""
+"""RocketMQ copies the record CRC property like any other, so it is not checked."""
 
 
 def proven_end(
@@ -32,10 +32,10 @@ def proven_end(
     queues: Iterable[tuple[QueueKey, Callable[[], QueueFiles]]],
     next_offsets: Mapping[QueueKey, int],
 ) -> int:
-    """The farthest record end that believable units point to; 0 if none points behind end.
+    """Return the farthest record end of trusted units; 0 if no unit points behind end.
 
-    end: where the record chain ends. queues: each with what opens its files. next_offsets: queue
-    offset behind the last record of a queue that was read in the log.
+    end: end of the record chain. queues: each with a function that opens its files. next_offsets:
+    queue offset behind the last record of a queue that was read in the log.
     """
     farthest, is_proven = 0, False
     for key, opened in queues:
@@ -52,7 +52,7 @@ def proven_end(
 
 
 def _behind(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
-    """All units that point to end or behind it, with their queue offsets."""
+    """Yield all units that point to end or behind it, with their queue offsets."""
     low = units.count(end)
     for start in list(units.starts):
         if start + units.file_size <= low * UNIT_SIZE:
@@ -68,14 +68,14 @@ def _behind(units: QueueFiles, end: int) -> Iterable[tuple[int, Unit]]:
 
 
 def _is_in_a_file(files: LogFiles, unit: Unit) -> bool:
-    """Whether the record lies where the log has, or should have, a file; records cross none."""
+    """Whether the record lies in one file that the log has, or should have next."""
     start = files.start_of(unit.physical_offset)
     return unit.end <= start + files.file_size and start < files.end + files.file_size
 
 
 def _is_believable(files: LogFiles, end: int, key: QueueKey, number: int, unit: Unit) -> bool:
     at = unit.physical_offset
-    if at in (end, files.start_of(end) + files.file_size):  # the next file: only a filler is left
+    if at in (end, files.start_of(end) + files.file_size):  # the next file follows a filler at end
         return True
     start = files.start_of(at)
     if start not in files.starts:

@@ -1,11 +1,11 @@
-"""Where does trustworthy data end, and why (docs/formats.md, section 8). Pure.
+"""Decides where valid data ends, and why (docs/formats.md, section 8). Pure.
 
-Two decisions of recovery and nothing else: from which byte the log is walked, and what the first
-byte that is no record means. A bad byte below a *durable mark* — anything that says "up to here it
-was on disk" — is corruption: a sender may rely on it, so nothing may be cut. Above all marks it is
-a torn tail, whatever lies behind it: unsynced pages reach the disk in any order.
+It makes two decisions of recovery: the byte from which the log is read, and the meaning of the
+first byte that is not a record. A bad byte below a *durable mark*, which is any evidence that the
+log was on disk up to there, is corruption: a sender may rely on it, so nothing may be cut. Above
+all marks it is a torn tail, whatever lies behind it: unsynced pages reach the disk in any order.
 
-Step before: ``recovery`` collected the facts. Step after: it carries out what is decided here.
+Step before: ``recovery`` collected the facts. Step after: it acts on the decision.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Marks(NamedTuple):
-    """Ends up to which the log was on disk, as different witnesses know it; 0 = says nothing."""
+    """Ends up to which the log was on disk according to different sources; 0 = unknown."""
 
     flushed: int = 0
     """The published flushed offset."""
     written_same_boot: int = 0
-    """The published written offset, if the page cache it speaks of is still there."""
+    """The published written offset, if the page cache has not been lost since."""
     queue_end: int = 0
-    """The farthest record end that a believable queue unit points to (``unit_witness``): units are
-    made of flushed records."""
+    """The farthest record end that a trusted queue unit points to (``unit_witness``): units are
+    created for flushed records."""
     state_flushed: int = 0
-    """The largest flushed offset that a state record behind the bad byte carries."""
+    """The largest flushed offset in a state record behind the bad byte."""
     confirm: int = 0
     """The confirm offset of replication."""
 
     @property
     def durable(self) -> int:
-        """The farthest of those that speak of the disk, not of the page cache."""
+        """The farthest mark that is about the disk, not about the page cache."""
         return max(self.flushed, self.queue_end, self.state_flushed, self.confirm)
 
     def farthest(self) -> tuple[str, int]:
-        """The name and value of the farthest witness."""
+        """Return the name and value of the farthest mark."""
         name = max(self._fields, key=lambda field: getattr(self, field))
         return name, getattr(self, name)
 
@@ -53,37 +53,37 @@ MARK_TEXTS = {
 
 
 class Behind(Enum):
-    """What lies at and behind the end of the record chain."""
+    """Contents at and behind the end of the record chain."""
 
     NOTHING = "nothing"
     """Zeros, or no file."""
     BYTES = "bytes"
-    """Something that is no record."""
+    """Non-zero bytes that are not a record."""
     LATER_RECORDS = "later-records"
     """The file is missing, and a later one begins with a record."""
 
 
 class Witness(Enum):
-    """What proves, or does not, that the bytes behind the end were on disk."""
+    """Evidence that the bytes behind the end were on disk."""
 
     MARK = "mark"
     """A durable mark lies behind the end."""
     CLEAN_STOP = "clean-stop"
-    """The store was closed in order, and only we wrote: nothing was left half written."""
+    """The store was closed in order, and only we wrote: nothing was partially written."""
     ROCKETMQ = "rocketmq"
-    """No mark does. RocketMQ wrote last, and its marks say nothing of missing files."""
+    """There is no mark. RocketMQ wrote last, and its marks do not cover missing files."""
     NONE = "none"
 
 
 class Verdict(Enum):
-    """What the first byte that is no record means."""
+    """Meaning of the first byte that is not a record."""
 
     CLEAN = "clean"
     """The log ends here, with nothing behind it."""
     TORN_TAIL = "torn-tail"
-    """What follows was never acknowledged: copy it aside and cut it."""
+    """The following bytes were never acknowledged: copy them aside and cut them."""
     CORRUPTION = "corruption"
-    """It may have been acknowledged. Cut nothing, write nothing, say where."""
+    """They may have been acknowledged. Cut nothing, write nothing, report the place."""
 
 
 class Decision(NamedTuple):
@@ -91,16 +91,16 @@ class Decision(NamedTuple):
 
     verdict: Verdict
     reason: str
-    """For people; names the witness if it is corruption."""
+    """Text for people; names the evidence in case of corruption."""
     joint: str = "; "
 
     def sentence(self, found: str) -> str:
-        """The reason, behind what was found instead of a record."""
+        """Return a sentence of what was found instead of a record, and the reason."""
         return f"{found}{self.joint}{self.reason}"
 
 
 def verdict(behind: Behind, witness: Witness) -> Verdict:
-    """The whole table: every pair has its line."""
+    """Return the verdict; the match covers every combination."""
     match behind, witness:
         case _, Witness.MARK:
             return Verdict.CORRUPTION
@@ -109,7 +109,7 @@ def verdict(behind: Behind, witness: Witness) -> Verdict:
         case Behind.BYTES | Behind.LATER_RECORDS, Witness.CLEAN_STOP:
             return Verdict.CORRUPTION
         case Behind.LATER_RECORDS, Witness.ROCKETMQ:
-            # A file does not vanish in a crash while a later one, made after it, holds records.
+            # A crash does not remove a file while a later one, created after it, holds records.
             return Verdict.CORRUPTION
         case Behind.BYTES, Witness.ROCKETMQ:
             return Verdict.TORN_TAIL
@@ -119,9 +119,9 @@ def verdict(behind: Behind, witness: Witness) -> Verdict:
 
 
 def decide(bad_at: int, marks: Marks, behind: Behind, unmarked: Witness) -> Decision:
-    """Say what it means that the record chain ends at bad_at.
+    """Decide what it means that the record chain ends at bad_at.
 
-    unmarked: the witness where no mark lies behind bad_at; it may know more than an old or a lost
+    unmarked: the evidence if no mark lies behind bad_at; it may be better than an old or a lost
     checkpoint.
     """
     name, mark = marks.farthest()
@@ -146,7 +146,7 @@ class FirstRecord(NamedTuple):
 
 
 class Origin(Enum):
-    """Who wrote last, and how it ended: decides from where the log is walked."""
+    """The last writer and how it ended; determines from where the log is read."""
 
     OURS = "ours"
     FOREIGN_CLEAN = "foreign-clean"
@@ -156,7 +156,7 @@ class Origin(Enum):
 
 
 class Evidence(NamedTuple):
-    """What the choice of the start depends on."""
+    """The facts that determine the start of the walk."""
 
     origin: Origin
     log_min: int
@@ -164,11 +164,11 @@ class Evidence(NamedTuple):
     flushed: int
     """The published flushed offset; 0 if it was never published."""
     dispatched_durable: int | None
-    """End of what queues and index cover on disk; None if unknown, or if they do not cover it."""
+    """End of what queues and index cover on disk; None if unknown or if they are incomplete."""
     queues_end: int
-    """Foreign: the farthest record end of all queues, −1 without (D of section 8.2)."""
+    """RocketMQ's store: farthest record end of all queues, −1 without (D of section 8.2)."""
     min_timestamp_ms: int
-    """Foreign: the checkpoint's minTimestamp (section 6)."""
+    """RocketMQ's store: the checkpoint's minTimestamp (section 6)."""
 
 
 def start_of_walk(
@@ -176,14 +176,14 @@ def start_of_walk(
     file_starts: Sequence[int],
     first_record: Callable[[int], FirstRecord | None],
 ) -> PhysicalOffset:
-    """The byte from which every record must be looked at; always a record's start.
+    """Return the byte from which every record must be read; always a record's start.
 
     file_starts: of all commit log files, ascending, at least one. first_record: file start → its
     first record if that is valid, else None.
     """
     if evidence.origin is Origin.OURS:
-        # With visible_after="written" queues may cover more than is on disk of the log itself: a
-        # power cut then leaves no record at dispatched_durable, but one ends at flushed.
+        # With visible_after="written" queues may cover more than is on disk of the log: after a
+        # power cut no record may end at dispatched_durable, but one ends at flushed.
         durable = min(evidence.dispatched_durable or 0, evidence.flushed)
         return PhysicalOffset(max(durable, evidence.log_min))
     for start in reversed(file_starts):
@@ -194,7 +194,7 @@ def start_of_walk(
 
 
 def _is_suitable(first: FirstRecord, evidence: Evidence) -> bool:
-    """Whether everything before this record needs no second look (8.2, 8.3)."""
+    """Whether records before this one need not be read (8.2, 8.3)."""
     if first.store_timestamp_ms == 0:
         return False
     if evidence.origin is Origin.FOREIGN_CLEAN:

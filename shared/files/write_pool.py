@@ -1,16 +1,16 @@
-"""The write buffer pool: appended bytes that wait in memory to be put into the file together. Pure.
+"""The write buffer pool: appended bytes that wait in memory to be written together. Pure.
 
-RocketMQ's transient store pool (docs/formats.md, section 7.7), bounded by bytes instead of files:
-one ring, allocated once. Whoever appends puts records at its head, whoever commits takes stretches
-of adjacent bytes from its tail; each may be a thread of its own. Nothing in here was published:
-readers, the flush and an ack stop at what is in the file. Invariants:
+It is RocketMQ's transient store pool (docs/formats.md, section 7.7), limited by bytes instead of
+files: one ring, allocated once. The appending thread puts records at its head, the committing
+thread takes ranges of adjacent bytes from its tail. Nothing in the pool is published: readers, the
+flush and acknowledgements only cover bytes in the file. Invariants:
 
-- Records of one append are adjacent in memory: where the ring's end is too near, they begin anew at
-  its start, and the rest stays empty for that round.
-- Bytes leave in physical order, and only by ``free``: a failed commit takes nothing away.
+- Records of one append are adjacent in memory: if the ring's end is too near, they start again at
+  its beginning, and the rest stays empty for that round.
+- Bytes leave in physical order, and only by ``free``: a failed commit removes nothing.
 
-Beside it the decision when to commit (``commit_due``). Before: ``commit_log_appender`` encodes into
-the ring. After: the appender writes its stretches to the file.
+``commit_due`` decides when to commit. Before: ``commit_log_appender`` encodes into the ring. After:
+the appender writes the ranges to the file.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ PAGE_SIZE: Final = 4096
 
 
 class CommitPace(NamedTuple):
-    """When pooled bytes that nobody waits for go into the file. Times in seconds."""
+    """When pooled bytes are written although no request waits for them. Times in seconds."""
 
     interval_s: float
-    """After the last commit, if there are ``least_bytes``."""
+    """Time since the last commit, if there are ``least_bytes``."""
     least_bytes: int
-    """Fewer than this wait for the thorough commit."""
+    """Fewer bytes than this wait for the thorough commit."""
     thorough_s: float
-    """Commit whatever there is so long after the last commit."""
+    """Time since the last commit after which any bytes are committed."""
 
 
 def commit_due(
     pace: CommitPace, *, pooled: int, waiting: bool, since_commit_s: float
 ) -> float | None:
-    """Say in how many seconds to commit: 0 at once, None while nothing is pooled.
+    """Return the seconds until the next commit: 0 at once, None while nothing is pooled.
 
-    pooled: bytes in the pool. waiting: whether somebody waits for an ack of any of them: ``memory``
-    is true only of bytes in the file, and ``disk`` is behind that. since_commit_s: since the last
-    commit ended.
+    pooled: bytes in the pool. waiting: whether a request waits for an acknowledgement of any of
+    them; the levels ``memory`` and ``disk`` both require the bytes to be in the file.
+    since_commit_s: time since the last commit ended.
     """
     if pooled <= 0:
         return None
@@ -55,7 +55,7 @@ def commit_due(
 
 @dataclass(slots=True)
 class _Stretch:
-    """Bytes adjacent in memory and in the log."""
+    """Bytes that are adjacent in memory and in the log."""
 
     offset: int
     position: int
@@ -63,8 +63,8 @@ class _Stretch:
 
 
 class WritePool:
-    """The ring. ``place`` and ``put`` belong to one thread, ``stretches`` and ``free`` to one at a
-    time; the two may be different."""
+    """The ring. ``place`` and ``put`` belong to one thread, ``stretches`` and ``free`` to one
+    thread at a time; the two threads may differ."""
 
     def __init__(self, size: int) -> None:
         """size: bytes; rounded up to whole pages."""
@@ -75,7 +75,7 @@ class WritePool:
         self._changing = threading.Lock()
 
     def place(self, size: int) -> memoryview | None:
-        """Memory for that many bytes, still nobody's until ``put``; None if it is not free now.
+        """Return memory for that many bytes, kept only by ``put``; None if it is not free now.
 
         An empty pool has room for everything up to its size.
         """
@@ -85,7 +85,7 @@ class WritePool:
                 head, room = 0, self.size
             else:
                 tail = kept[0].position
-                if head <= tail:  # the oldest bytes stand before us; equal: full
+                if head <= tail:  # the oldest bytes are ahead; equal: the ring is full
                     room = tail - head
                 elif size <= self.size - head:
                     room = self.size - head
@@ -97,8 +97,8 @@ class WritePool:
         return self._memory[head : head + size]
 
     def put(self, offset: int, size: int) -> None:
-        """Keep the size bytes that stand where the last ``place`` said, for that physical offset;
-        not below the end of those put before."""
+        """Keep the size bytes at the last ``place`` for that physical offset, which must not be
+        below the end of those put before."""
         with self._changing:
             kept, head = self._kept, self._head
             if kept:
@@ -111,9 +111,9 @@ class WritePool:
             self._head = head + size
 
     def stretches(self, end: int) -> list[tuple[int, memoryview]]:
-        """Physical offset and bytes of what is kept below end, ascending, as few as they are.
+        """Return physical offset and bytes of the ranges below end, ascending, as few as possible.
 
-        end: a border between appends. The bytes stay as they are until ``free``.
+        end: a border between appends. The bytes stay unchanged until ``free``.
         """
         with self._changing:
             return [
@@ -123,7 +123,7 @@ class WritePool:
             ]
 
     def free(self, end: int) -> None:
-        """Forget the bytes below end: they are in the file."""
+        """Release the bytes below end, which are in the file."""
         with self._changing:
             kept = self._kept
             while kept:

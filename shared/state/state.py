@@ -49,7 +49,7 @@ class BrokerState(Tables):
     def apply(self, record: StateRecord, at: int | None = None) -> None:
         """Apply the next state record of the log. Applying one twice in a row changes nothing.
 
-        at: the record's physical offset; needed for ``snapshot_at`` and ``delay_told_at``.
+        at: the record's physical offset; needed for ``snapshot_at`` and ``delay_recorded_at``.
         """
         self.records += 1
         self.flushed = max(self.flushed, record.flushed)
@@ -150,28 +150,28 @@ class BrokerState(Tables):
     def _restore(self) -> None:
         parts, at, since = self._parts, self._parts_at, self._since
         self._forget_parts()
-        told = Tables()
+        restored = Tables()
         levels: dict[int, int] = {}
         cancelled: dict[Delayed, int] = {}
         for part in parts:
             for topic in part.topics:
-                told.put_topic(topic)
-            told.groups.update((group.name, group) for group in part.groups)
+                restored.put_topic(topic)
+            restored.groups.update((group.name, group) for group in part.groups)
             for name, pairs in part.offsets:
-                told.offsets.setdefault(name, {}).update(pairs)
+                restored.offsets.setdefault(name, {}).update(pairs)
             levels.update(part.levels)
             cancelled.update(part.cancelled)
             for foreign in part.foreign:
-                told.put_foreign(foreign)
+                restored.put_foreign(foreign)
             for name, offset in part.deleted_below:
-                told.put_deleted_below(name, offset)
+                restored.put_deleted_below(name, offset)
             for topic_name, queue, offset in part.next_offsets:
                 key = (topic_name, queue)
                 # Never lower it: queue offsets are not assigned twice (promise P5).
                 self.next_queue_offsets[key] = max(offset, self.next_queue_offsets.get(key, 0))
-        told.start_count = parts[0].start_count
-        told.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)
-        told.add(since)
-        vars(self).update(told.contents())
+        restored.start_count = parts[0].start_count
+        restored.change(DelayRecord(0, levels, parts[0].timer, cancelled), at)
+        restored.add(since)
+        vars(self).update(restored.contents())
         self.snapshots += 1
         self.snapshot_at = at

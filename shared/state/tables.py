@@ -52,7 +52,7 @@ class Tables:
         """Number of starts of nodes that took writes."""
         self.foreign: list[ForeignRange] = []
         """Ranges of the log that RocketMQ wrote, in order."""
-        self.delay_told_at: int | None = None
+        self.delay_recorded_at: int | None = None
         """Physical offset of the newest record of delay progress, if known: copies delivered since
         lie behind it. None: there is no such record, so they may lie anywhere in the log."""
         self.dropped: set[str] = set()
@@ -97,9 +97,9 @@ class Tables:
         self.groups.update(later.groups)
         for name, pairs in later.offsets.items():
             self.offsets.setdefault(name, {}).update(pairs)
-        if later.delay_told_at is not None or later._levels or later._timer or later._cancelled:
-            told = DelayRecord(0, later._levels, later._timer, later._cancelled)
-            self._put_delay(told, later.delay_told_at)
+        if later.delay_recorded_at is not None or later._levels or later._timer or later._cancelled:
+            record = DelayRecord(0, later._levels, later._timer, later._cancelled)
+            self._put_delay(record, later.delay_recorded_at)
         self.start_count = max(self.start_count, later.start_count)
         for foreign in later.foreign:
             self.put_foreign(foreign)
@@ -142,7 +142,7 @@ class Tables:
         now = DelayState(self._levels, self._timer or TimerMark())
         if record.levels or record.timer is not None:
             # Progress only: a cancellation alone does not describe what has been delivered.
-            self.delay_told_at = at if at is not None else self.delay_told_at
+            self.delay_recorded_at = at if at is not None else self.delay_recorded_at
             passed = [each for each, due_ms in self._cancelled.items() if now.passed(each, due_ms)]
             for each in passed:
                 del self._cancelled[each]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from shared.files.consume_queue import EVERYTHING, ConsumeQueueReader
 from shared.files.disk import Disk, read_whole
-from shared.files.foreign_ranges import ranges_told
+from shared.files.foreign_ranges import recorded_ranges
 from shared.files.log_start import read_log_start
 from shared.files.log_walk import (
     Break,
@@ -256,7 +256,10 @@ class OfflineStore:
         if self.slot(Slot.FOREIGN_FROM) <= at < self.slot(Slot.FOREIGN_UNTIL):
             return True
         if self._foreign_ranges is None:
-            self._foreign_ranges = ranges_told(self.files, at)  # the checkpoint may have been lost
+            # The checkpoint may have been lost.
+            self._foreign_ranges = recorded_ranges(
+                self.files, at
+            )  # the checkpoint may have been lost
         return any(low <= at < high for low, high in self._foreign_ranges)
 
     def _judge(self, at: int, reason: str) -> LogEnd:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.files.commit_log import CommitLogReader
-from shared.files.foreign_ranges import ranges_told
+from shared.files.foreign_ranges import recorded_ranges
 from shared.files.log_walk import LogFiles
 from shared.files.positions import Positions
 from shared.files.recovery import Recovered, recover
@@ -134,6 +134,6 @@ def test_every_range_is_told_once_from_records_and_snapshots(small: SmallStore) 
     small.flush()
     config = small.store.config
     files = LogFiles(small.store.disk, small.store.commit_log_dir, config.commit_log_file_size)
-    assert ranges_told(files, first) == [(5, 9), (20, 24), (30, 34), (40, 50)]
-    assert ranges_told(files, 1 << 40) == []
+    assert recorded_ranges(files, first) == [(5, 9), (20, 24), (30, 34), (40, 50)]
+    assert recorded_ranges(files, 1 << 40) == []
     files.close()

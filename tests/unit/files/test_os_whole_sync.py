@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.files import os_whole_sync
-from shared.files.os_whole_sync import FILES_MIN, OsWholeSync, tells_of_failed_writes
+from shared.files.os_whole_sync import FILES_MIN, OsWholeSync, reports_failed_writes
 
 
 def mounts_of(directory: Path, *kinds: str) -> Path:
@@ -42,13 +42,13 @@ def test_it_is_believed_where_failed_writes_are_told_of(
     tmp_path: Path, release: str, kinds: list[str], believed: bool
 ) -> None:
     mounts = mounts_of(tmp_path, *kinds)
-    assert tells_of_failed_writes(tmp_path, release=release, mounts_path=mounts) is believed
+    assert reports_failed_writes(tmp_path, release=release, mounts_path=mounts) is believed
 
 
 def test_where_nothing_is_known_of_mounts_it_is_not_believed(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    assert not tells_of_failed_writes(tmp_path, release="6.1.0", mounts_path=nowhere)
-    assert not tells_of_failed_writes(nowhere, release="6.1.0")
+    assert not reports_failed_writes(tmp_path, release="6.1.0", mounts_path=nowhere)
+    assert not reports_failed_writes(nowhere, release="6.1.0")
 
 
 def test_it_runs_and_covers_what_lies_on_the_file_system(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_progress_drops_the_cancellations_that_it_passed_and_no_other() -> None:
 
 
 def places(state: BrokerState) -> tuple[int | None, int | None]:
-    return state.snapshot_at, state.delay_told_at
+    return state.snapshot_at, state.delay_recorded_at
 
 
 def test_it_is_known_where_progress_and_snapshot_were_told() -> None:
