@@ -1,1 +1,1 @@
-"""What an operator applies: dashboards, rules, manifests, the image; and what generates them."""
+"""Deployment artifacts: dashboards, rules, manifests and image, and the code generating them."""

@@ -1,1 +1,1 @@
-"""The image: its Dockerfile, the compose file of a laptop, what picks its packages."""
+"""The image: its Dockerfile, a compose file for a laptop, and the selection of its packages."""

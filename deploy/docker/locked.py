@@ -1,9 +1,9 @@
-"""The part of requirements.lock that the image needs: pinned, with its hashes, on standard output.
+"""Prints the part of requirements.lock that the image needs: pinned versions with hashes.
 
-``python3 deploy/docker/locked.py run k8s`` prints what the project and its extra ``k8s`` need, and
-``… build`` what compiles it. One lock file then says every version, that of the tests and that of
-the image. Which package needs which stands in the lock's own ``# via`` comments. Runs before
-anything is installed, in the image's first stage: the standard library alone.
+``python3 deploy/docker/locked.py run k8s`` prints the dependencies of the project and of its extra
+``k8s``; ``… build`` prints the build dependencies. So one lock file determines all versions, for
+tests and image. The ``# via`` comments of the lock show which package needs which. This runs before
+anything is installed, in the image's first stage, so it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Pin(NamedTuple):
     """One package of the lock."""
 
     lines: list[str]
-    """As they stand there: version, hashes, why."""
+    """Lines of the lock file: version, hashes, comments."""
     needed_by: frozenset[str]
-    """Names of packages, from its ``# via`` comment."""
+    """Names of the packages that need it, from its ``# via`` comment."""
 
 
 def canonical(name: str) -> str:
-    """A package's name as the lock writes it."""
+    """Return a package's name as the lock writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins_of(lock: str) -> dict[str, Pin]:
-    """Every package of a lock file, by name. Raises ValueError at a line that belongs to none."""
+    """Parse a lock file into packages by name. Raises ValueError for a line outside a package."""
     pins: dict[str, Pin] = {}
     lines: list[str] = []
     for line in lock.splitlines():
@@ -57,7 +57,7 @@ def pins_of(lock: str) -> dict[str, Pin]:
 
 
 def wanted(project: dict[str, object], what: list[str]) -> set[str]:
-    """Names that pyproject.toml asks for directly: ``run``, ``build``, or an extra's name."""
+    """Return the direct dependencies in pyproject.toml: of ``run``, ``build``, or an extra."""
     asked: list[str] = []
     for each in what:
         match each:
@@ -72,7 +72,7 @@ def wanted(project: dict[str, object], what: list[str]) -> set[str]:
 
 
 def needed(pins: dict[str, Pin], names: set[str]) -> list[str]:
-    """Those names and all that they need, in turn; sorted. Raises ValueError if one has no pin."""
+    """Return the names and all their dependencies, sorted. Raises ValueError if one has no pin."""
     if missing := names - pins.keys():
         raise ValueError(f"requirements.lock has no {', '.join(sorted(missing))}: run `make lock`")
     found = set(names)

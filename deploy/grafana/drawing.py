@@ -1,7 +1,8 @@
-"""Panels to Grafana's panel models, by kind. Pure.
+"""Converts panels to Grafana's panel models, by kind. Pure.
 
-The SDK builds each kind; what all kinds have is set on the built model afterwards, since its
-builders share no base. Before: a board's values. After: ``layout`` gives ids and places.
+The SDK builds each kind. Properties that all kinds share are set on the built model, because the
+SDK's builders have no common base. Before: a board's values. After: ``layout`` assigns ids and
+places.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from deploy.grafana.panels import (
 
 DATASOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SCRAPE_PERIOD: Final = "15s"
-"""Smallest step of a graph; the scrape configuration's period."""
+"""Smallest step of a graph, equal to the scrape configuration's interval."""
 PER_CELL: Final = "cps"
-"""What a heat map's cell counts, per second."""
+"""Unit of a heat map's cell: observations per second."""
 LETTERS: Final = "ABCDEFGHIJKL"
 
 
 def draw(panel: Panel) -> dashboard.Panel:
-    """The panel's model, without id and place. Raises TypeError for an unknown kind."""
+    """Return the panel's model, without id and place. Raises TypeError for an unknown kind."""
     match panel:
         case Stat():
             model = _stat(panel)
@@ -186,7 +187,7 @@ def _heat(panel: Heat) -> dashboard.Panel:
             .exponent(0.5)
             .steps(64)
         )
-        # Empty cells stay empty: a bucket that nothing fell into is not a pale one.
+        # Empty cells stay empty: a bucket without observations must not have a pale colour.
         .filter_values(heatmap_builders.FilterValueRange().le(1e-9))
         .cell_gap(1)
         .cell_values(heatmap_builders.CellValues().unit(PER_CELL))
@@ -255,14 +256,14 @@ def _table(panel: Table) -> dashboard.Panel:
 
 
 def _field_name(column: Column, alone: bool) -> str:
-    # Grafana calls the only query's values "Value", those of several "Value #A", "Value #B", …
+    # Grafana names the values of a single query "Value", of several "Value #A", "Value #B", …
     if column.source not in LETTERS:
         return column.source
     return "Value" if alone else f"Value #{column.source}"
 
 
 def _column(column: Column) -> list[dashboard.DynamicConfigValue]:
-    # An empty cell stays empty: the panel's own words are for a table without rows.
+    # An empty cell stays empty: the panel's text for "no data" is for a table without rows.
     properties = [_value("noValue", "")]
     if column.unit:
         properties.append(_value("unit", column.unit))
@@ -319,7 +320,7 @@ def _mappings(words: Sequence[Word], unknown: str = "unknown") -> list[dashboard
         mappings.append(
             dashboard.ValueMap(
                 options={
-                    # As JavaScript writes the number: that is what Grafana looks up.
+                    # The key is the number in JavaScript's notation, which Grafana compares.
                     "Infinity" if word.value == ENDLESS else f"{word.value:g}": (
                         dashboard.ValueMappingResult(text=word.text, color=word.colour, index=index)
                     )

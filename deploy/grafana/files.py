@@ -1,4 +1,4 @@
-"""What ``make dashboards`` writes: a file per board, named by its uid. Pure but for ``write``."""
+"""The output of ``make dashboards``: one file per board, named by its uid. Pure but ``write``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ DIRECTORY: Final = Path(__file__).with_name("dashboards")
 
 
 def texts() -> dict[str, str]:
-    """File name to text, of every board."""
+    """Return file name → text for every board."""
     return {f"{board.uid}.json": encoded(framed(board, BOARDS)) for board in BOARDS}
 
 
 def write(directory: Path = DIRECTORY) -> list[Path]:
-    """Write every board and remove files of boards that are no more; returns what was written."""
+    """Write every board and remove files of removed boards; return the written paths."""
     directory.mkdir(parents=True, exist_ok=True)
     wanted = texts()
     for old in directory.glob("*.json"):

@@ -1,4 +1,4 @@
-"""What all boards have around their panels: variables, links, annotations; and the JSON. Pure."""
+"""The common part of all boards: variables, links, annotations; and the JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from deploy.grafana.queries import NODE, WINDOW
 
 TAG: Final = "tidemark"
 ALL: Final = ".*"
-"""What All stands for. Not the list of all values: of thousands of topics that is a long query,
-and it misses series that lack the label."""
+"""Value of "All". A list of all values would be a long query with thousands of topics, and would
+miss series without the label."""
 
 
 VARIABLES: Final = (
@@ -42,7 +42,7 @@ VARIABLES: Final = (
         "Topics with queues on the chosen broker sets.",
     ),
 )
-"""Name, label, query and description; the same in every board, so that links carry them over."""
+"""Name, label, query and description; equal in every board, so that links preserve the values."""
 
 TERMS: Final = f"max by (cluster, broker) (changes(tidemark_ha_epoch{{{NODE}}}[{WINDOW}])) > 0"
 STARTS: Final = f"changes(tidemark_up_since_timestamp_seconds{{{NODE}}}[{WINDOW}]) > 0"
@@ -50,11 +50,11 @@ ANNOTATIONS: Final = (
     ("New term", ORANGE, TERMS, "{{broker}} has a new master"),
     ("Start", BLUE, STARTS, "{{service}} of {{replica}} started anew"),
 )
-"""Name, colour, expression and text of the marks that all graphs show."""
+"""Name, colour, expression and text of the annotations that all graphs show."""
 
 
 def framed(board: Board, boards: Sequence[Board]) -> dict[str, Any]:
-    """The dashboard as plain JSON values; boards: all of them, linked in this order."""
+    """Return the dashboard as JSON values. boards: all boards, to be linked in this order."""
     builder = (
         builders.Dashboard(board.title)
         .uid(board.uid)
@@ -85,14 +85,14 @@ def framed(board: Board, boards: Sequence[Board]) -> dict[str, Any]:
     model = builder.build()
     model.panels = placed(board)
     values = cast(dict[str, Any], json.loads(JSONEncoder().encode(model)))
-    # The SDK's model of an annotation lacks the words that Prometheus' annotations have.
+    # The SDK's model of an annotation lacks some fields of Prometheus annotations.
     for each, (_, _, _, text) in zip(values["annotations"]["list"], ANNOTATIONS, strict=True):
         each["titleFormat"], each["textFormat"] = each["name"], text
     return values
 
 
 def encoded(values: dict[str, Any]) -> str:
-    """The text that is committed: stable order, so that a change shows as what it is."""
+    """Return the committed text, in stable order, so that a diff shows only real changes."""
     return json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Rows of panels to places in Grafana's grid of 24 columns, and ids in reading order. Pure."""
+"""Assigns places in Grafana's grid of 24 columns, and ids in reading order. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS: Final = 24
 
 
 def placed(board: Board) -> list[dashboard.Panel | dashboard.RowPanel]:
-    """Every row heading and panel, with id and place; those of a folded row are inside of it.
+    """Return all row headings and panels with id and place; folded rows contain their panels.
 
     Raises ValueError for a line that is not exactly as wide as the grid.
     """

@@ -1,4 +1,4 @@
-"""Numbers of alert rules that boards draw as limits. A test looks each up in its rule. Pure."""
+"""Thresholds of alert rules that boards draw as limits. A test compares them to the rules. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Limit(NamedTuple):
-    """The number that an alert compares with."""
+    """The threshold of an alert."""
 
     alert: str
     value: float

@@ -1,6 +1,6 @@
-"""Every expression of every board with its variables filled in, for whoever asks a real Prometheus.
+"""All expressions of all boards with variables filled in, for queries to a real Prometheus. Pure.
 
-Pure. A test that scrapes a loaded cluster expects data for each one whose ``needs`` is empty.
+A test that scrapes a loaded cluster expects data for each expression whose ``needs`` is empty.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "__interval": "15s",
     "__range": "5m",
 }
-"""What Grafana itself fills in, as of a graph of an hour with a scrape period of 15 s."""
+"""Values that Grafana sets, for a graph of an hour with a scrape interval of 15 s."""
 _VARIABLE: Final = re.compile(r"\$(\w+)|\$\{(\w+)[^}]*\}")
 
 
 class Expression(NamedTuple):
-    """One query as Prometheus gets it."""
+    """One query as it is sent to Prometheus."""
 
     board: str
     panel: str
@@ -32,16 +32,16 @@ class Expression(NamedTuple):
     """``A`` for a panel's first query."""
     expr: str
     instant: bool
-    """Asked for now only; otherwise over the time shown."""
+    """Evaluated for the present only; otherwise over the displayed time range."""
     needs: str
-    """What must have happened before there is data; empty if a loaded cluster is enough."""
+    """Precondition for data, in words; empty if a loaded cluster is enough."""
 
 
 def expressions(values: Mapping[str, str] | None = None) -> tuple[Expression, ...]:
-    """All of them, boards' annotations included.
+    """Return all expressions, including the boards' annotations.
 
-    values: of the variables, by name; what is missing stands for All. Times of Grafana's own can
-    be given as well, as ``__rate_interval``. Raises KeyError for a variable that no board defines.
+    values: of the variables, by name; a missing one stands for All. Grafana's own intervals can be
+    given as well, as ``__rate_interval``. Raises KeyError for a variable that no board defines.
     """
     filled = {name: ".*" for name, *_ in VARIABLES} | dict(BUILT_IN) | dict(values or {})
     found = [
@@ -65,5 +65,5 @@ def expressions(values: Mapping[str, str] | None = None) -> tuple[Expression, ..
 
 
 def fill(expr: str, values: Mapping[str, str]) -> str:
-    """The expression with ``$name`` and ``${name}`` replaced. Raises KeyError for another."""
+    """Replace ``$name`` and ``${name}`` in the expression. Raises KeyError for unknown names."""
     return _VARIABLE.sub(lambda match: values[match[1] or match[2]], expr)

@@ -1,8 +1,8 @@
-"""What a panel is, before it becomes JSON: its question, its series, its unit and its limits. Pure.
+"""Panels as values, before they become JSON: title, queries, unit and limits. Pure.
 
-Rules that all kinds share: one unit per panel, so that counts and seconds never share an axis;
-a description that says what is seen and what to do; and what is unknown stays a gap or a grey word,
-never a zero.
+Rules for all kinds: a panel has one unit, so that counts and seconds never share an axis; its
+description explains the data and the reaction to it; unknown values are a gap or a grey word, never
+a zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GREY: Final = "#8e8e8e"
 
 
 class Step(NamedTuple):
-    """From this value on, this colour."""
+    """A colour that applies from this value on."""
 
     value: float
     colour: str
@@ -32,42 +32,42 @@ ENDLESS: Final = float("inf")
 
 
 class Word(NamedTuple):
-    """How a number that stands for a state is shown."""
+    """Text and colour of a number that represents a state."""
 
     value: float
-    """Whole, or ``ENDLESS``."""
+    """An integer, or ``ENDLESS``."""
     text: str
     colour: str
 
 
 class Link(NamedTuple):
-    """Where a click on a value leads."""
+    """The target of a click on a value."""
 
     title: str
     url: str
 
 
 class Column(NamedTuple):
-    """A column of a table: a label, or the value of the query ``value`` with its unit."""
+    """A column of a table: a label, or the value of a query with its unit."""
 
     source: str
-    """The label's name, or the letter of the query: ``A`` is the first."""
+    """The label's name, or the letter of the query; ``A`` is the first."""
     title: str
     unit: str = ""
     steps: tuple[Step, ...] = ()
     words: tuple[Word, ...] = ()
     links: tuple[Link, ...] = ()
     width: int = 0
-    """In pixels; 0 shares what is left."""
+    """In pixels; 0 shares the remaining width."""
 
 
 ALONE: Final = "No group: a node alone"
-"""Instead of what ha measures, where there is none."""
+"""Text of ha's panels where no data exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What all kinds have."""
+    """Properties of all kinds."""
 
     title: str
     description: str
@@ -75,27 +75,27 @@ class Panel:
     """A unit of Grafana (``units``)."""
     queries: tuple[Query, ...]
     width: int
-    """Of 24 columns; those of one line add up to 24."""
+    """In columns; the panels of one line add up to 24."""
     steps: tuple[Step, ...] = ()
-    """Ascending; green below the first. Numbers of alert rules come from ``limits``."""
+    """Ascending; the colour below the first is green. Thresholds of alerts are in ``limits``."""
     links: tuple[Link, ...] = ()
     nothing: str = ""
-    """Said where there is no series, if that is the usual and good state: ``No errors``."""
+    """Text if there is no series, where that is the usual and good state: ``No errors``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat(Panel):
-    """One number, large; its colour says whether to worry."""
+    """One large number; its colour shows whether it is a problem."""
 
     words: tuple[Word, ...] = ()
     spark: bool = False
-    """With a small graph of its past."""
+    """Whether a small graph of its history is shown."""
     calm: str = GREEN
     """Colour below the first step."""
     unknown: str = "unknown"
-    """Said where there is no series."""
+    """Text if there is no series."""
     each: bool = False
-    """One number per series, with its name, instead of a single one."""
+    """Show one number per series, with its name, instead of a single one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,50 +103,50 @@ class Lines(Panel):
     """A graph over time. Steps are drawn as dashed lines."""
 
     stacked: bool = False
-    """Areas on top of each other; a series whose name is in ``over`` stays a line."""
+    """Stack the series as areas; a series whose name is in ``over`` stays a line."""
     over: tuple[str, ...] = ()
     bars: bool = False
-    """For events that are rare."""
+    """Draw bars, for rare events."""
     log: bool = False
-    """Logarithmic axis, for what spans from microseconds to hours."""
+    """Use a logarithmic axis, for values from microseconds to hours."""
     colours: tuple[tuple[str, str], ...] = ()
-    """Series name and its colour."""
+    """Pairs of series name and colour."""
     top: float | None = None
-    """Where the axis ends, of a share."""
+    """Upper end of the axis, for a share."""
     below_zero: bool = False
-    """Negative values mean something; otherwise the axis begins at 0."""
+    """Whether negative values are valid; otherwise the axis begins at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heat(Panel):
-    """How a histogram's buckets filled over time: one query, ``sum by (le)``; unit of the axis."""
+    """A histogram's buckets over time: one query, ``sum by (le)``; unit is that of the axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline(Panel):
-    """States as coloured bands over time; a gap is a time nobody knows about."""
+    """States as coloured bands over time; a gap is a time with unknown state."""
 
     words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Panel):
-    """Rows of now: labels and values of instant queries, joined by their labels."""
+    """Present values in rows: labels and values of instant queries, joined by their labels."""
 
     columns: tuple[Column, ...]
     sort: str
-    """Title of the column to sort by, largest first."""
+    """Title of the column to sort by, in descending order."""
 
 
 class Row(NamedTuple):
-    """A heading and lines of panels below it."""
+    """A heading with lines of panels."""
 
     title: str
     lines: tuple[tuple[Panel, ...], ...]
     heights: tuple[int, ...]
-    """Of each line, in grid units of 38 pixels."""
+    """Height of each line, in grid units of 38 pixels."""
     folded: bool = False
-    """Opened by a click; its queries do not run before."""
+    """Whether the row is collapsed until a click; its queries do not run before."""
 
 
 class Board(NamedTuple):
@@ -158,5 +158,5 @@ class Board(NamedTuple):
     rows: tuple[Row, ...]
 
     def panels(self) -> tuple[Panel, ...]:
-        """All of them, in reading order."""
+        """Return all panels in reading order."""
         return tuple(panel for row in self.rows for line in row.lines for panel in line)

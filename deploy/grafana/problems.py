@@ -1,7 +1,8 @@
-"""Pairs as lag analytics judges them: queries that two boards share. Pure.
+"""Status of pairs according to lag analytics: queries that two boards share. Pure.
 
-Series are of pairs whose status is not ok, and say themselves of which cluster and broker set. None
-of them is there while analytics does not run: a panel is empty then, never 0.
+A pair is a group and a topic. There are series only for pairs whose status is not ok, with their
+own labels for cluster and broker set. While analytics does not run there are none: the panels are
+then empty, never 0.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Final
 from analytics.statuses import TABLE, URGENT, Status
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.panels import GREY, Column, Lines, Table, Word
 from deploy.grafana.queries import BY_PAIR, MOST, PAIR, Query
-from deploy.grafana.told import told
 
 NEEDS: Final = "lag analytics that runs beside the cluster"
 STATUSES: Final = tuple(
@@ -21,9 +22,9 @@ STATUSES: Final = tuple(
     for number, (status, row) in enumerate(TABLE.items())
     if status is not Status.OK
 )
-"""The mildest first. The colours are those of the report, which differ on a dark ground as well."""
+"""Ascending severity. The colours are those of the report; they also differ on a dark ground."""
 ALARMS: Final = "|".join(status.lower() for status, row in TABLE.items() if row.level in URGENT)
-"""Matches the statuses that need a person."""
+"""Regular expression for the statuses that need a person."""
 STATUS: Final = "tidemark_analytics_group_status"
 WITH_STATUS: Final = (
     f"on ({BY_PAIR}) group_left (status) max by ({BY_PAIR}, status) ({STATUS}{{{PAIR}}})"
@@ -31,17 +32,17 @@ WITH_STATUS: Final = (
 
 
 def of_pairs(family: str) -> str:
-    """A gauge of analytics by pair."""
+    """Return an expression for a gauge of analytics by pair."""
     return f"max by ({BY_PAIR}) ({family}{{{PAIR}}})"
 
 
 def largest(family: str) -> Query:
-    """The same, the largest only."""
+    """Return a query for the largest values of a gauge of analytics by pair."""
     return Query(f"topk({MOST}, {of_pairs(family)})", "{{group}} / {{topic}}", needs=NEEDS)
 
 
 def status_state() -> str:
-    """Per broker set, group and topic: a number of ``STATUSES``."""
+    """Return an expression by broker set, group and topic, with numbers of ``STATUSES``."""
     return f"max by ({BY_PAIR}) ({{}})".format(
         " or ".join(
             f'{word.value:g} * ({STATUS}{{{PAIR}, status="{word.text.replace(" ", "_")}"}} == 1)'
@@ -51,14 +52,14 @@ def status_state() -> str:
 
 
 def problems(width: int, count: int = MOST) -> Table:
-    """Pairs with their status, age and drain time."""
+    """Return a table of pairs with status, age and drain time."""
     age = of_pairs("tidemark_analytics_group_age_seconds")
     drain = of_pairs("tidemark_analytics_group_drain_seconds")
     hidden = of_pairs("tidemark_analytics_group_hidden_lag_messages")
     worst = f"topk({count}, {age} * {WITH_STATUS})"
     return Table(
         title="Pairs not in time",
-        description=told(
+        description=describe(
             "As lag analytics judges them, the oldest first. Age is how old the oldest unread "
             "message is; drain time how long until all is read. The report says why.",
             "tidemark_analytics_group_status",
@@ -87,10 +88,10 @@ def problems(width: int, count: int = MOST) -> Table:
 
 
 def blamed(width: int) -> Lines:
-    """How many pairs wait in which stage."""
+    """Return a graph of the number of pairs by the stage that delays them."""
     return Lines(
         title="Blamed stages",
-        description=told(
+        description=describe(
             "In which stage the pairs that are not in time lose it, as lag analytics judges.",
             "tidemark_analytics_group_bottleneck",
         ),

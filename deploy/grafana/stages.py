@@ -1,10 +1,11 @@
 """The delay of the group that is furthest behind, split exactly into four stages. Pure.
 
-The broker reads five store times in one pass: of its newest record, of the first record not yet
-confirmed, not yet dispatched, of the oldest message that waits for delivery, and of the oldest not
-yet committed. Neighbours' differences are the stages; none is negative, and together they are the
-distance of the oldest uncommitted message from the newest record. Of several groups and topics the
-oldest message of each kind is taken, so the sum stays exact: it is that of the one furthest behind.
+The broker reads five store times in one pass: of its newest record, of the first record that is not
+confirmed, of the first that is not dispatched, of the oldest message that waits for delivery, and
+of the oldest that is not committed. The differences of neighbours are the stages. None is negative,
+and their sum is the distance of the oldest uncommitted message from the newest record. For several
+groups and topics the oldest message of each kind is taken, so the sum stays exact: it is the delay
+of the one that is furthest behind.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _UNCOMMITTED: Final = (
 
 
 def stages() -> tuple[Query, ...]:
-    """One series per stage, in the order of a message's way; the largest of the broker sets."""
+    """Return one series per stage, in the order of the data path; the maximum of broker sets."""
     return (
         Query(f"max({serving(f'{_NEWEST} - {_CONFIRM}')})", REPLICATION),
         Query(f"max({serving(f'{_CONFIRM} - {_DISPATCHED}')})", DISPATCH),

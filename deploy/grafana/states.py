@@ -1,4 +1,4 @@
-"""States as numbers, for timelines: one number per pair or node, and its word and colour. Pure."""
+"""States as numbers for timelines: one number per pair or node, with word and colour. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIR_WORDS: Final = (
     Word(5, "late, nobody reads", RED),
 )
 ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
-"""In the order of their numbers, from 1."""
+"""In the order of their numbers, which start at 1."""
 ROLE_WORDS: Final = (
     Word(1, "master", GREEN),
     Word(2, "slave", BLUE),
@@ -33,9 +33,10 @@ YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
 
 
 def pair_state() -> str:
-    """Per broker set, group and topic: a number of ``PAIR_WORDS``.
+    """Return an expression by broker set, group and topic, with numbers of ``PAIR_WORDS``.
 
-    Late counts 1, stuck 2, nobody there 4: a queue is only stuck while members are there.
+    The number is a sum: late is 1, stuck is 2, no members is 4. A queue is stuck only while the
+    group has members.
     """
     return (
         f"(({AGE} > bool on ({BY_GROUP}) group_left () {OBJECTIVE})"
@@ -45,7 +46,7 @@ def pair_state() -> str:
 
 
 def role_state() -> str:
-    """Per broker set and node: a number of ``ROLE_WORDS``; absent while nobody says."""
+    """Return an expression by node with numbers of ``ROLE_WORDS``; absent while it is unknown."""
     return "max by (broker, replica) ({})".format(
         " or ".join(
             f'{number} * (tidemark_ha_role{{{NODE}, role="{role}"}} == 1)'
@@ -55,7 +56,7 @@ def role_state() -> str:
 
 
 def severity_state(firing: str, by: str) -> str:
-    """Per firing alert: a number of ``SEVERITY_WORDS``, so that a table puts pages first.
+    """Return an expression by firing alert with numbers of ``SEVERITY_WORDS``, to sort pages first.
 
     firing: a selector of ``ALERTS`` that ends in ``}``.
     """

@@ -1,4 +1,4 @@
-"""Units as Grafana names them. The catalogue's unit of a family decides; a test compares. Pure."""
+"""Grafana's names of units. They follow the catalogue's unit of a family; a test compares. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 SECONDS: Final = "s"
 BYTES: Final = "bytes"
-"""In powers of 1024, as the limits in configuration are."""
+"""Powers of 1024, like the limits in the configuration."""
 BYTES_RATE: Final = "binBps"
 SHARE: Final = "percentunit"
-"""A ratio: 1 is shown as 100 %."""
+"""A ratio; 1 is shown as 100 %."""
 COUNT: Final = "short"
-"""Messages, queues, nodes, …: what is counted stands in the title."""
+"""Messages, queues, nodes, …; the title names what is counted."""
 MESSAGES_RATE: Final = "mps"
 REQUESTS_RATE: Final = "reqps"
 RECORDS_RATE: Final = "recps"
 EVENTS_RATE: Final = "eps"
 PLAIN: Final = "none"
-"""A number without a unit: an epoch, a state, a ratio that reads as a factor."""
+"""A number without a unit: an epoch, a state, a factor."""
 DATE: Final = "dateTimeAsIso"
-"""Milliseconds since 1970: a family in seconds is multiplied by 1000 for it."""
+"""Milliseconds since 1970; families in seconds are multiplied by 1000 for it."""

@@ -1,1 +1,1 @@
-"""``make lint-deploy``: renders every overlay, and holds it against schemas and rules."""
+"""``make lint-deploy``: renders every overlay and checks it against schemas and rules."""

@@ -1,7 +1,7 @@
-"""``python -m deploy.lint``: everything that can be said of the manifests without a cluster.
+"""``python -m deploy.lint``: all checks of the manifests that need no cluster.
 
-Runs in the environment of deploy/requirements.lock, which holds the tools. Every finding is
-printed; the exit status is 1 if there is one.
+It runs in the environment of deploy/requirements.lock, which contains the tools. It prints every
+finding; the exit status is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from deploy.lint.rendering import DEPLOY, NotRendered, rendered
 TOOLS: Final = Path(sys.executable).parent
 TIMEOUT_S: Final = 300
 STEPS: Final = ("yamllint", "hadolint", "schemas", "policies")
-"""Besides rendering, which is always done."""
+"""Checks that can be selected; rendering is always done."""
 
 
 def main() -> None:
-    """Check, print, end with 0 or 1."""
+    """Check, print the findings, exit with 0 or 1."""
     parser = argparse.ArgumentParser(prog="python -m deploy.lint")
     parser.add_argument("--deploy", type=Path, default=DEPLOY, help="the directory to check")
     parser.add_argument("--only", choices=STEPS, action="append", help="default: everything")
@@ -78,7 +78,7 @@ def _schemas(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _tool(name: str, *arguments: str | Path) -> Iterator[str]:
-    """What a tool that prints one finding per line has to say."""
+    """Run a tool that prints one finding per line, and yield its findings."""
     done = subprocess.run(
         [TOOLS / name, *arguments],
         capture_output=True,

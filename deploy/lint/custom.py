@@ -1,6 +1,7 @@
-"""Objects of the operators of Prometheus and of Spark, whose schemas come with them.
+"""Schemas of the objects of the Prometheus and Spark operators.
 
-Held to the fields that are used here, by hand: an unknown one is a mistake, like everywhere else.
+They are written by hand and contain only the fields used here; an unknown field is a mistake, as in
+all other schemas.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def mistakes(document: dict[str, Any]) -> list[str]:
-    """What is wrong with one object; empty if nothing is."""
+    """Return the mistakes in one object; empty if there are none."""
     fields = _FIELDS.get(document["kind"])
     if fields is None:
         return [f"there is no kind {document['kind']} in {document['apiVersion']}"]

@@ -1,7 +1,7 @@
-"""Every overlay by an older kustomize as well: ``python -m deploy.lint.old_kustomize PROGRAM``.
+"""Renders every overlay with an older kustomize: ``python -m deploy.lint.old_kustomize PROGRAM``.
 
-Exits 1 and names the overlay if it says anything but what kubectl's says. ``make old-kustomize``
-builds that of kubectl 1.21, the oldest that the manifests promise.
+Exits with 1 and names the overlay if the result differs from kubectl's. ``make old-kustomize``
+builds the kustomize of kubectl 1.21, the oldest that the manifests support.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deploy.lint.rendering import copied, overlays_of, render
 
 
 def differing(program: Path) -> tuple[list[str], int]:
-    """Overlays that it renders otherwise, and how many there are."""
+    """Return the overlays that it renders differently, and the number of all overlays."""
     with copied() as deploy:
         names = list(overlays_of(deploy))
         old = (str(program), "build")

@@ -1,5 +1,5 @@
-"""Checkov over what was rendered: findings that no written exception covers, and exceptions that
-cover nothing any more."""
+"""Runs Checkov on rendered manifests; reports findings without an exception, and exceptions without
+a finding."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TIMEOUT_S: Final = 300
 
 
 class PolicyCheckFailed(Exception):
-    """Checkov did not run to its end."""
+    """Checkov did not finish."""
 
 
 def findings(tools: Path, config: Path, files: Sequence[Path]) -> Iterator[str]:
-    """One line per finding. Raises PolicyCheckFailed.
+    """Yield one line per finding. Raises PolicyCheckFailed.
 
-    tools: where the program is. config: its settings, of which only the exceptions and the
-    frameworks are taken: the exceptions are applied here, to see which of them are needed.
+    tools: directory of the program. config: its settings, of which only exceptions and frameworks
+    are used. Exceptions are applied here, to find those that are no longer needed.
     """
     settings = yaml.safe_load(config.read_text())
     excepted = set(settings["skip-check"])

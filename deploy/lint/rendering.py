@@ -1,7 +1,7 @@
-"""What kustomize makes of the overlays, in a copy of them. The tree itself is not written to.
+"""Renders the overlays with kustomize, in a copy. The original tree is not written to.
 
-The copy has a secret of its own, and overlays that people would make by one line: with a further
-group, and with the components `monitoring` and `analytics-operator`. Used by ``python -m
+The copy has its own secret, and overlays that users would create by uncommenting a line: with a
+second group, and with the components `monitoring` and `analytics-operator`. Used by ``python -m
 deploy.lint`` and by tests.
 """
 
@@ -25,7 +25,7 @@ GROUP_LINE: Final = "  # A further group is one line: - ../../groups/g1\n"
 SHARED: Final = ("k8s", "prometheus", "grafana")
 """Directories that manifests refer to."""
 ANALYTICS: Final = "analytics"
-"""The overlay without nodes, and the line that its other form is made by."""
+"""The overlay without nodes; OPERATOR_LINE creates its variant."""
 OPERATOR_LINE: Final = (
     "  # With the Spark operator, one line more: - ../../components/analytics-operator\n"
 )
@@ -33,12 +33,12 @@ COMPONENT_LINES: Final = "# components:\n#   - ../../components/monitoring\n"
 
 
 class NotRendered(Exception):
-    """Kustomize refuses an overlay, or is not there."""
+    """Kustomize refuses an overlay, or is not installed."""
 
 
 @contextmanager
 def copied(deploy: Path = DEPLOY) -> Iterator[Path]:
-    """A copy of the manifests in which every overlay can be rendered; its directory ``deploy``."""
+    """Copy the manifests so that every overlay can be rendered; yields the directory ``deploy``."""
     with tempfile.TemporaryDirectory(prefix="tidemark-deploy-") as directory:
         copy = Path(directory) / "deploy"
         for name in SHARED:
@@ -59,14 +59,14 @@ def copied(deploy: Path = DEPLOY) -> Iterator[Path]:
 
 
 def overlays_of(deploy: Path) -> list[str]:
-    """Names of the overlays below a directory ``deploy``."""
+    """Return the names of the overlays below a directory ``deploy``."""
     return sorted(
         path.parent.name for path in (deploy / "k8s" / "overlays").glob("*/kustomization.yaml")
     )
 
 
 def render(deploy: Path, overlay: str, command: Sequence[str] = KUBECTL) -> str:
-    """One overlay as YAML. Raises NotRendered."""
+    """Render one overlay as YAML. Raises NotRendered."""
     path = deploy / "k8s" / "overlays" / overlay
     try:
         done = subprocess.run(
@@ -74,20 +74,20 @@ def render(deploy: Path, overlay: str, command: Sequence[str] = KUBECTL) -> str:
         )
     except FileNotFoundError as error:
         raise NotRendered(f"{command[0]} is not installed: {error}") from error
-    # A warning is a failure: it is about what the next version will not take any more.
+    # A warning counts as a failure: it announces what the next version will refuse.
     if done.returncode or done.stderr.strip():
         raise NotRendered(f"{overlay}: {done.stderr.strip()}")
     return done.stdout
 
 
 def rendered(deploy: Path = DEPLOY, command: Sequence[str] = KUBECTL) -> dict[str, str]:
-    """All overlays, and those that people make of them, as YAML. Raises NotRendered."""
+    """Render all overlays, and the variants of the copy, as YAML. Raises NotRendered."""
     with copied(deploy) as copy:
         return {overlay: render(copy, overlay, command) for overlay in overlays_of(copy)}
 
 
 def _edit(overlays: Path, overlay: str, made: str, lines: str) -> None:
-    """A copy of an overlay in which the lines, comments so far, count."""
+    """Copy an overlay and uncomment the lines in the copy."""
     shutil.copytree(overlays / overlay, overlays / made)
     path = overlays / made / "kustomization.yaml"
     text = path.read_text()
@@ -97,6 +97,6 @@ def _edit(overlays: Path, overlay: str, made: str, lines: str) -> None:
 
 
 def _effective(lines: str) -> str:
-    """The lines without their marks: ``# `` at the beginning, or what stands before the colon."""
+    """Uncomment lines: remove ``# `` at the beginning, or the text before the colon."""
     bare = re.sub(r"# [A-Z][^:\n]*: (?=- )", "", lines)
     return re.sub(r"^# ", "", bare, flags=re.M)

@@ -1,7 +1,7 @@
-"""Strict validation of rendered objects: a field that a Kubernetes version does not know is wrong.
+"""Strict validation of rendered objects: a field unknown to a Kubernetes version is a mistake.
 
-The schemas are those that ``kubernetes-validate`` carries, of which the three newest versions are
-used. Kinds that no Kubernetes has are left to ``custom``.
+The schemas are those of the three newest versions in ``kubernetes-validate``. Kinds that are not
+part of Kubernetes are validated by ``custom``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ VERSIONS: Final = 3
 
 
 class NoSchemas(Exception):
-    """``kubernetes-validate`` is not installed, or knows too few versions."""
+    """``kubernetes-validate`` is not installed, or has too few versions."""
 
 
 def newest_versions() -> list[str]:
-    """The newest versions whose schemas are known, as ``1.37``. Raises NoSchemas."""
+    """Return the newest versions that have schemas, as ``1.37``. Raises NoSchemas."""
     utils = _library()
     versions = sorted({utils.major_minor(version) for version in utils.all_versions()}, key=_key)
     if len(versions) < VERSIONS:
@@ -28,7 +28,7 @@ def newest_versions() -> list[str]:
 
 
 def mistakes(document: dict[str, Any], version: str) -> list[str]:
-    """What is wrong with one object in that version; empty if nothing is. Raises NoSchemas."""
+    """Return the mistakes in one object for that version, if any. Raises NoSchemas."""
     if document["apiVersion"] in custom.API_VERSIONS:
         return custom.mistakes(document)
     utils = _library()

@@ -1,5 +1,5 @@
-"""What Prometheus and Alertmanager are given: rules as data, their files, and tests of them.
+"""Configuration for Prometheus and Alertmanager: rules as data, their files, and their tests.
 
-``python -m deploy.prometheus`` writes every generated file anew. Before: the catalogue of metrics
-names what there is to ask for. After: an operator loads the files (docs/monitoring.md).
+``python -m deploy.prometheus`` writes every generated file. Before: the catalogue of metrics
+defines the series. After: an operator loads the files (docs/monitoring.md).
 """

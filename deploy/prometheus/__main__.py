@@ -1,7 +1,7 @@
-"""``python -m deploy.prometheus``: write every generated file anew; with ``--check`` only compare.
+"""``python -m deploy.prometheus``: write every generated file; with ``--check`` only compare.
 
-With ``--cases DIR``: write what ``promtool test rules`` plays. Exit status 1 if a file differs from
-what the data say.
+With ``--cases DIR``: write the input of ``promtool test rules``. The exit status is 1 if a file
+differs from the data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deploy.prometheus.generated import differing, write, write_cases
 
 
 def main() -> int:
-    """Write, or compare and name what differs."""
+    """Write the files, or compare them and name those that differ."""
     if "--check" in sys.argv[1:]:
         wrong = differing()
         for path in wrong:

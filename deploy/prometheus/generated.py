@@ -1,4 +1,4 @@
-"""Every file that is made from the data: its path, its text, whether it is up to date."""
+"""All files generated from the data: path, text, and whether they are up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END: Final = "<!-- end of the generated part -->"
 
 
 def files() -> dict[Path, str]:
-    """Paths below the project, and what they hold."""
+    """Return path below the project → content."""
     groups: tuple[Group, ...] = GROUPS
     found = {HERE / "rules" / name: text for name, text in rule_files(groups).items()}
     found[HERE / "kubernetes/prometheus-rule.yaml"] = prometheus_rule(groups)
@@ -30,7 +30,7 @@ def files() -> dict[Path, str]:
 
 
 def write_cases(directory: Path) -> list[Path]:
-    """Files of ``promtool test rules``, one for each area, about the rules as they are here."""
+    """Write the input of ``promtool test rules``, one file per area, for the rules in this tree."""
     rules = sorted(str(ROOT / HERE / "rules" / name) for name in rule_files(GROUPS))
     directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -42,7 +42,7 @@ def write_cases(directory: Path) -> list[Path]:
 
 
 def differing() -> list[Path]:
-    """Files that are missing or hold something else."""
+    """Return the files that are missing or have other contents."""
     return [
         path
         for path, text in files().items()
@@ -51,7 +51,7 @@ def differing() -> list[Path]:
 
 
 def write() -> list[Path]:
-    """Write those that differ; their paths."""
+    """Write the files that differ; return their paths."""
     wrong = differing()
     for path, text in files().items():
         if path in wrong:

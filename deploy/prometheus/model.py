@@ -1,6 +1,6 @@
-"""Alert and recording rules as values. Pure; ``rendering`` makes files of them.
+"""Alert and recording rules as values. Pure; ``rendering`` generates files from them.
 
-Times stay texts of Prometheus' language (``2m``), so that a rule reads as it is written there.
+Times are texts in Prometheus' syntax (``2m``), so that a rule reads as in Prometheus.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ import enum
 from typing import Final, NamedTuple
 
 RUNBOOK: Final = "docs/runbook.md"
-"""Where every alert has a heading of its name."""
+"""The page that has a heading for every alert."""
 RUNBOOK_LABEL: Final = "runbook"
-"""External label of a Prometheus: where its operators can read the page, as an address. A path of
-the project, which has no site, is all that can be said without it."""
+"""External label of a Prometheus: URL under which its operators can read the page. Without the
+label, the path in the project is shown, because the project has no site."""
 TARGET_LABELS: Final = ("cluster", "broker", "replica", "service")
-"""Set by scraping, on every series (docs/monitoring.md)."""
+"""Labels that scraping sets on every series (docs/monitoring.md)."""
 
 
 class Severity(enum.Enum):
-    """Who looks, and when."""
+    """Urgency of an alert."""
 
     PAGE = "page"
-    """Somebody is woken."""
+    """An operator is paged at any time."""
     TICKET = "ticket"
-    """It waits for the day."""
+    """An operator handles it during working hours."""
     INFO = "info"
-    """It is shown, and nobody is told."""
+    """It is only displayed; no notification is sent."""
 
 
 class Alert(NamedTuple):
-    """One alert. Its runbook entry has the meaning, the evidence and what to do."""
+    """One alert. Its runbook entry describes meaning, evidence and reaction."""
 
     name: str
     expr: str
     severity: Severity
     labels: tuple[str, ...]
-    """Of the series that ``expr`` yields: what the texts may name, what inhibition compares."""
+    """Labels of ``expr``'s series, for use in texts and in inhibition."""
     summary: str
-    """One sentence with the number."""
+    """One sentence including the value."""
     description: str
-    """What it means for people, and what comes next if nobody looks."""
+    """Effect on users, and the consequence if there is no reaction."""
     waits: str = "0s"
-    """``for``: how long it must hold."""
+    """``for``: how long the condition must hold."""
     keeps: str = "0s"
-    """``keep_firing_for``: how long it stays when the expression is over."""
+    """``keep_firing_for``: how long the alert keeps firing after the condition has ended."""
 
     @property
     def runbook_url(self) -> str:
-        """Its entry, as a template of Prometheus."""
+        """URL of its runbook entry, as a template of Prometheus."""
         address = f"$externalLabels.{RUNBOOK_LABEL}"
         page = "{{ with " + address + " }}{{ . }}{{ else }}" + RUNBOOK + "{{ end }}"
         return f"{page}#{self.name.lower()}"
@@ -63,25 +63,25 @@ class Record(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Rules that are evaluated one after another, in order, and the file's name."""
+    """Rules that are evaluated in order; also determines the file's name."""
 
     name: str
     rules: tuple[Alert | Record, ...]
     every: str = ""
-    """How often; empty: as the configuration says."""
+    """Evaluation interval; empty: that of the configuration."""
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
-        """Those of its rules that alert."""
+        """Return its alerts."""
         return tuple(rule for rule in self.rules if isinstance(rule, Alert))
 
 
 def events(counter: str, within: str, by: tuple[str, ...]) -> str:
-    """How often a counter moved lately, above 0 only; also where it begins to be exported with 1.
+    """Return an expression for a counter's recent increase, above 0 only, including a first event.
 
-    ``increase`` cannot see the first event of a label set that appears with it: there is no 0
-    before. So a series counts as it is when it was not there a minute ago although its process
-    was asked then; a process that Prometheus has just found may have counted long before.
+    ``increase`` misses the first event of a label set whose series begins with it, because there is
+    no 0 before. So a series counts with its value if it did not exist a minute ago although its
+    process was scraped then. A process that was discovered later may have counted long before.
     """
     sum_by = f"sum by ({', '.join(by)})"
     return (

@@ -1,7 +1,7 @@
-"""As much of Prometheus' query language as our rules and panels need: words, names, times. Pure.
+"""The part of PromQL that our rules and panels need: words, names, times. Pure.
 
-Not a parser: whether an expression is one, ``promtool`` says. This finds what it speaks of (metrics
-with the labels that are asked of them, labels of groupings), and lets its times run faster.
+It is not a parser; ``promtool`` checks the syntax. This module finds the names in an expression
+(metrics with the labels of their selectors, labels of groupings), and scales its times.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _COMPARISONS: Final = frozenset({"=", "!=", "=~", "!~"})
 
 
 class Token(NamedTuple):
-    """One word of an expression."""
+    """One token of an expression."""
 
     kind: str
     text: str
 
 
 class Used(NamedTuple):
-    """What an expression speaks of."""
+    """Names that an expression contains."""
 
     metrics: dict[str, set[str]]
-    """Every metric's name, with the labels that its selectors compare."""
+    """Name of every metric with the labels in its selectors."""
     groupings: set[str]
-    """Labels named in ``by (…)``, ``on (…)`` and their like."""
+    """Labels in ``by (…)``, ``on (…)`` and similar clauses."""
 
 
 def tokens(expr: str) -> list[Token]:
-    """Every word, spaces too: joined they are ``expr``. Raises ValueError at what is none."""
+    """Split expr into tokens, including spaces. Raises ValueError for an invalid token."""
     found: list[Token] = []
     at = 0
     while at < len(expr):
@@ -66,7 +66,7 @@ def tokens(expr: str) -> list[Token]:
 
 
 def used(expr: str) -> Used:
-    """The names in an expression. Raises ValueError if brackets do not close."""
+    """Return the names in an expression. Raises ValueError if brackets do not close."""
     words = [token for token in tokens(expr) if token.kind != "space"]
     metrics: dict[str, set[str]] = {}
     groupings: set[str] = set()
@@ -91,7 +91,7 @@ def used(expr: str) -> Used:
 
 
 def _names_a_metric(words: list[Token], at: int, after: str) -> bool:
-    """A word that is no function, aggregation (also with its grouping first) or operator."""
+    """Whether a word is no function, aggregation (even with its grouping first) or operator."""
     text = words[at].text
     return not (
         text in _WORDS
@@ -116,7 +116,7 @@ def _closing(words: list[Token], at: int, bracket: str) -> int:
 
 
 def milliseconds(duration: str) -> int:
-    """A duration such as ``1h30m`` in ms. Raises ValueError if it is none."""
+    """Convert a duration such as ``1h30m`` to ms. Raises ValueError if it is invalid."""
     if not re.fullmatch(r"(?:\d+(?:ms|[smhdwy]))+", duration):
         raise ValueError(f"not a duration: {duration!r}")
     return sum(
@@ -125,15 +125,15 @@ def milliseconds(duration: str) -> int:
 
 
 def faster(duration: str, factor: float) -> str:
-    """The duration divided by factor, in whole ms, at least 1 unless it is 0."""
+    """Divide the duration by factor, in whole ms, at least 1 unless it is 0."""
     whole = milliseconds(duration)
     return f"{max(1, round(whole / factor)) if whole else 0}ms"
 
 
 def run_faster(expr: str, factor: float) -> str:
-    """The expression with all its ranges, steps and offsets divided by factor.
+    """Divide all ranges, steps and offsets of the expression by factor.
 
-    Plain numbers stay: ``> 10`` is a promise in seconds of the system, not of watching it.
+    Plain numbers stay unchanged: ``> 10`` is a limit of the system, not a time of evaluation.
     """
     return "".join(
         faster(token.text, factor) if token.kind == "duration" else token.text

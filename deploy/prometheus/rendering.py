@@ -1,7 +1,6 @@
-"""Rules as files of Prometheus, and as the object that its operator reads. Pure: values to texts.
+"""Rules as Prometheus files and as its operator's object. Pure: converts values to texts.
 
-The same rules run at another speed for tests: ``factor`` divides every time by which they watch,
-and no bound that they compare with.
+Tests run the same rules faster: ``factor`` divides all times of evaluation, but no threshold.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ HEAD: Final = (
 
 
 def group_dict(group: Group, factor: float = 1) -> dict[str, Any]:
-    """A group as rule files have it."""
+    """Convert a group to the structure of rule files."""
     found: dict[str, Any] = {"name": group.name}
     if group.every:
         found["interval"] = group.every if factor == 1 else faster(group.every, factor)
@@ -51,12 +50,12 @@ def _rule(rule: Alert | Record, factor: float) -> dict[str, Any]:
 
 
 def rule_file(groups: Iterable[Group], factor: float = 1) -> str:
-    """A rule file; factor: how much faster than its times say it watches."""
+    """Return the text of a rule file; factor: divisor of its times."""
     return HEAD + as_yaml({"groups": [group_dict(group, factor) for group in groups]})
 
 
 def rule_files(groups: Iterable[Group], factor: float = 1) -> dict[str, str]:
-    """File names with their texts: one group each, named like it."""
+    """Return file name → text, with one file per group, named like the group."""
     return {
         f"{group.name.removeprefix('tidemark-')}.yml": rule_file([group], factor)
         for group in groups
@@ -64,7 +63,7 @@ def rule_files(groups: Iterable[Group], factor: float = 1) -> dict[str, str]:
 
 
 def prometheus_rule(groups: Iterable[Group]) -> str:
-    """The object ``PrometheusRule`` with all of them, for Prometheus' operator."""
+    """Return the object ``PrometheusRule`` with all groups, for the Prometheus operator."""
     return HEAD + as_yaml(
         {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -82,7 +81,7 @@ def prometheus_rule(groups: Iterable[Group]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any]) -> str:
-    """In the order given, one sentence a line where it fits."""
+    """Return YAML in the given order, with lines long enough for most sentences."""
     text: str = yaml.safe_dump(
         value, sort_keys=False, allow_unicode=True, width=150, default_flow_style=False
     )
@@ -90,7 +89,7 @@ def as_yaml(value: Mapping[str, Any]) -> str:
 
 
 def page(groups: Iterable[Group]) -> str:
-    """The tables of docs/monitoring.md: what each alert waits for, what each recording is."""
+    """Return the tables of docs/monitoring.md: times of each alert, meaning of each recording."""
     alerts = ["| Alert | Severity | True for | Stays for | Says |", "|---|---|---|---|---|"]
     records = ["| Series | Labels | Meaning |", "|---|---|---|"]
     for group in groups:
@@ -110,7 +109,7 @@ def _time(text: str) -> str:
 
 
 def _said(summary: str) -> str:
-    """A summary with words instead of templates."""
+    """Return a summary with placeholders instead of templates."""
     words: list[str] = []
     for part in summary.split("{{"):
         before, closed, after = part.partition("}}")

@@ -1,4 +1,4 @@
-"""Cases as a file of ``promtool test rules``. Pure."""
+"""Converts cases to a file of ``promtool test rules``. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRING: Final = 'group by (alertname) (ALERTS{alertstate="firing"})'
 
 
 def unit_test_file(cases: Sequence[Case], rule_files: Sequence[str]) -> str:
-    """What ``promtool test rules`` plays. rule_files: paths."""
+    """Return the input of ``promtool test rules``. rule_files: paths."""
     return HEAD.replace("areas", "cases").replace("the rules are", "the cases are") + as_yaml(
         {
             "rule_files": list(rule_files),
@@ -27,7 +27,7 @@ def unit_test_file(cases: Sequence[Case], rule_files: Sequence[str]) -> str:
 def _test(case: Case) -> dict[str, Any]:
     series = {**HEALTHY, **case.changes}
     last_ms = max(milliseconds(time) for time, _ in case.fires)
-    steps = last_ms // (STEP_S * 1000) + 1  # further on nobody looks
+    steps = last_ms // (STEP_S * 1000) + 1  # later steps are not evaluated
     return {
         "name": case.name,
         "interval": f"{STEP_S}s",

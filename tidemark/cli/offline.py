@@ -257,9 +257,7 @@ class OfflineStore:
             return True
         if self._foreign_ranges is None:
             # The checkpoint may have been lost.
-            self._foreign_ranges = recorded_ranges(
-                self.files, at
-            )  # the checkpoint may have been lost
+            self._foreign_ranges = recorded_ranges(self.files, at)
         return any(low <= at < high for low, high in self._foreign_ranges)
 
     def _judge(self, at: int, reason: str) -> LogEnd:

@@ -1,4 +1,4 @@
-"""The boards, in the order in which they link each other: from what is wrong to why."""
+"""The boards, in the order of their links: from symptoms to causes."""
 
 from __future__ import annotations
 

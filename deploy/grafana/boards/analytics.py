@@ -1,4 +1,4 @@
-"""Analytics: is lag judged in time, what of, and what does it say. What feeds the report."""
+"""Analytics: whether lag is evaluated in time, its results, and the sources of the report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import ANALYTICS_BEHIND, ANALYTICS_STALE
 from deploy.grafana.panels import (
     RED,
@@ -29,16 +30,15 @@ from deploy.grafana.problems import (
     status_state,
 )
 from deploy.grafana.queries import Query, growth, quantile, rate
-from deploy.grafana.told import told
 
 CLUSTER: Final = 'cluster=~"$cluster"'
-"""Of the exporter itself, which belongs to no broker set."""
+"""Selector of the exporter itself, which belongs to no broker set."""
 NOT_RUN: Final = "Lag analytics does not run"
 
 FRESH: Final[tuple[Panel, ...]] = (
     Stat(
         title="Evaluated until",
-        description=told(
+        description=describe(
             "How long ago. Everything on this board is as old.",
             "tidemark_analytics_newest_tick_timestamp_seconds",
         ),
@@ -55,7 +55,7 @@ FRESH: Final[tuple[Panel, ...]] = (
     ),
     Stat(
         title="Pairs late, by status",
-        description=told("Pairs that need somebody.", "tidemark_analytics_pairs"),
+        description=describe("Pairs that need somebody.", "tidemark_analytics_pairs"),
         unit=units.COUNT,
         queries=(
             Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{ALARMS}"}})', needs=NEEDS),
@@ -66,7 +66,7 @@ FRESH: Final[tuple[Panel, ...]] = (
     ),
     Lines(
         title="Last good run",
-        description=told(
+        description=describe(
             "How long ago, by job. At the line the alert waits for `evaluate`; `rollup` and "
             "`forecast` run by the hour.",
             "tidemark_analytics_last_success_timestamp_seconds",
@@ -87,7 +87,7 @@ FRESH: Final[tuple[Panel, ...]] = (
     ),
     Lines(
         title="Newest sample",
-        description=told(
+        description=describe(
             "How long ago, by source.", "tidemark_analytics_source_watermark_timestamp_seconds"
         ),
         unit=units.SECONDS,
@@ -106,7 +106,7 @@ FRESH: Final[tuple[Panel, ...]] = (
 WORK: Final = (
     Lines(
         title="Time of a run, p99",
-        description=told(
+        description=describe(
             "A stream's batches should take less than the time between them.",
             "tidemark_analytics_run_duration_seconds",
         ),
@@ -124,7 +124,7 @@ WORK: Final = (
     ),
     Lines(
         title="Rows written",
-        description=told("By table.", "tidemark_analytics_rows_total"),
+        description=describe("By table.", "tidemark_analytics_rows_total"),
         unit=units.EVENTS_RATE,
         queries=(
             Query(
@@ -137,7 +137,7 @@ WORK: Final = (
     ),
     Lines(
         title="Gaps",
-        description=told(
+        description=describe(
             "Around each point, by source. Of these times nothing is known, and nothing is made "
             "up.",
             "tidemark_analytics_source_gaps_total",
@@ -159,7 +159,7 @@ WHO: Final = (problems(16), blamed(8))
 HOW_LONG: Final = (
     Timeline(
         title="Status over time",
-        description=told(
+        description=describe(
             "Of the pairs that were not in time. A gap: in time, or nobody knows.",
             "tidemark_analytics_group_status",
         ),
@@ -171,7 +171,7 @@ HOW_LONG: Final = (
     ),
     Lines(
         title="Pairs by status",
-        description=told("All of them, those in time too.", "tidemark_analytics_pairs"),
+        description=describe("All of them, those in time too.", "tidemark_analytics_pairs"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -188,7 +188,7 @@ HOW_LONG: Final = (
 TIMES: Final = (
     Lines(
         title="Age of the oldest unread message",
-        description=told(
+        description=describe(
             "How old it is; not how long it takes to read it.",
             "tidemark_analytics_group_age_seconds",
         ),
@@ -199,7 +199,7 @@ TIMES: Final = (
     ),
     Lines(
         title="Drain time",
-        description=told(
+        description=describe(
             "How long until all is read; not how old it is. A group that never will has no line.",
             "tidemark_analytics_group_drain_seconds",
         ),
@@ -211,7 +211,7 @@ TIMES: Final = (
     ),
     Lines(
         title="Progress",
-        description=told(
+        description=describe(
             "Below 1 a group falls behind.", "tidemark_analytics_group_progress_ratio"
         ),
         unit=units.PLAIN,
@@ -223,7 +223,7 @@ TIMES: Final = (
 ODD: Final = (
     Lines(
         title="Skew of queues",
-        description=told(
+        description=describe(
             "Far above 1: one queue is behind, not the group. A poison message, a slow member, or "
             "a hot queue: the report says which.",
             "tidemark_analytics_queue_skew_ratio",
@@ -236,7 +236,7 @@ ODD: Final = (
     ),
     Lines(
         title="Not visible yet",
-        description=told(
+        description=describe(
             "A group with a lag of 0 may still wait for dispatch or copies.",
             "tidemark_analytics_group_hidden_lag_messages",
         ),
@@ -249,7 +249,7 @@ ODD: Final = (
 COMING: Final = (
     Lines(
         title="Time until a volume is full, foreseen",
-        description=told(
+        description=describe(
             "From the slope of days and the profile of the week; the lower end of the band.",
             "tidemark_analytics_store_full_seconds",
         ),
@@ -267,7 +267,7 @@ COMING: Final = (
     ),
     Table(
         title="Anomalies",
-        description=told(
+        description=describe(
             "Far from the same hour of weeks before. They inform, and alert nobody.",
             "tidemark_analytics_anomaly_score",
         ),

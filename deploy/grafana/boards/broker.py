@@ -1,4 +1,4 @@
-"""Broker: what one set of replicas does with its time, its disk and its memory."""
+"""Broker: requests, disk and memory of one set of replicas."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import PUT_SLOW, REJECTING, TIMER_OVERDUE
 from deploy.grafana.panels import RED, Board, Heat, Lines, Row, Step, Timeline
 from deploy.grafana.queries import JOBS, NODE, TOPIC, Query, growth, quantile, quantiles, rate
 from deploy.grafana.states import YES_NO
-from deploy.grafana.told import told
 
 PUT: Final = (
     Lines(
         title="Send until answer, by acknowledgement",
-        description=told(
+        description=describe(
             "By the level that was reached.",
             "tidemark_broker_put_duration_seconds",
         ),
@@ -33,7 +33,7 @@ PUT: Final = (
     ),
     Heat(
         title="Send until answer",
-        description=told(
+        description=describe(
             "All levels together. Two bands are two levels, or a disk that sometimes stands still.",
             "tidemark_broker_put_duration_seconds",
         ),
@@ -43,7 +43,7 @@ PUT: Final = (
     ),
     Lines(
         title="Append",
-        description=told(
+        description=describe(
             "Above a few milliseconds the disk cannot take the writeback.",
             "tidemark_broker_append_duration_seconds",
         ),
@@ -56,7 +56,7 @@ PUT: Final = (
 PUT_MORE: Final = (
     Lines(
         title="Send results",
-        description=told("Stacked.", "tidemark_broker_put_results_total"),
+        description=describe("Stacked.", "tidemark_broker_put_results_total"),
         unit=units.REQUESTS_RATE,
         queries=(Query(rate("tidemark_broker_put_results_total", "result"), "{{result}}"),),
         width=8,
@@ -65,7 +65,7 @@ PUT_MORE: Final = (
     ),
     Heat(
         title="Message sizes",
-        description=told(
+        description=describe(
             "Dark cells are where most messages fell.", "tidemark_broker_message_size_bytes"
         ),
         unit=units.BYTES,
@@ -74,7 +74,7 @@ PUT_MORE: Final = (
     ),
     Lines(
         title="Messages kept",
-        description=told(
+        description=describe(
             "Max minus min offset, by topic: what is retained. As the master counts.",
             "tidemark_topic_max_offset_messages",
             "tidemark_topic_min_offset_messages",
@@ -94,14 +94,14 @@ PUT_MORE: Final = (
 WORK: Final = (
     Lines(
         title="Requests waiting",
-        description=told("By kind of work.", "tidemark_broker_requests_queued"),
+        description=describe("By kind of work.", "tidemark_broker_requests_queued"),
         unit=units.COUNT,
         queries=(Query(f"sum by (pool) (tidemark_broker_requests_queued{{{NODE}}})", "{{pool}}"),),
         width=8,
     ),
     Lines(
         title="Oldest waiting",
-        description=told(
+        description=describe(
             "Near the time-out of clients: they give up and try again, and it gets worse.",
             "tidemark_broker_oldest_queued_request_seconds",
         ),
@@ -116,7 +116,7 @@ WORK: Final = (
     ),
     Lines(
         title="Answered with an error",
-        description=told(
+        description=describe(
             "By code of the runbook. The alert looks at all codes of a kind of work together.",
             "tidemark_broker_requests_rejected_total",
         ),
@@ -136,7 +136,7 @@ WORK: Final = (
 SERVICE: Final = (
     Lines(
         title="Service time by request, p99",
-        description=told(
+        description=describe(
             "Held pulls include the time they were held.",
             "tidemark_broker_request_duration_seconds",
         ),
@@ -152,7 +152,7 @@ SERVICE: Final = (
     ),
     Lines(
         title="Requests",
-        description=told("Stacked, by kind.", "tidemark_broker_request_duration_seconds"),
+        description=describe("Stacked, by kind.", "tidemark_broker_request_duration_seconds"),
         unit=units.REQUESTS_RATE,
         queries=(
             Query(
@@ -165,7 +165,7 @@ SERVICE: Final = (
     ),
     Lines(
         title="Connections",
-        description=told("Stacked, by what they last asked.", "tidemark_broker_connections"),
+        description=describe("Stacked, by what they last asked.", "tidemark_broker_connections"),
         unit=units.COUNT,
         queries=(Query(f"sum by (role) (tidemark_broker_connections{{{NODE}}})", "{{role}}"),),
         width=8,
@@ -175,14 +175,14 @@ SERVICE: Final = (
 HELD: Final = (
     Lines(
         title="Held pulls",
-        description=told("Consumers that wait for messages.", "tidemark_broker_long_polls"),
+        description=describe("Consumers that wait for messages.", "tidemark_broker_long_polls"),
         unit=units.COUNT,
         queries=(Query(f"sum by (replica) (tidemark_broker_long_polls{{{NODE}}})", "{{replica}}"),),
         width=8,
     ),
     Lines(
         title="Held pulls ended",
-        description=told(
+        description=describe(
             "Many by time-out: nothing comes in, or what comes is filtered.",
             "tidemark_broker_long_poll_wakeups_total",
         ),
@@ -193,7 +193,7 @@ HELD: Final = (
     ),
     Lines(
         title="Connections refused",
-        description=told("Around each point.", "tidemark_broker_connections_refused_total"),
+        description=describe("Around each point.", "tidemark_broker_connections_refused_total"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -211,7 +211,7 @@ HELD: Final = (
 OFFSETS: Final = (
     Lines(
         title="Not yet flushed, confirmed, dispatched",
-        description=told(
+        description=describe(
             "Distances between the log's positions. What grows is where records wait.",
             "tidemark_log_flushed_offset_bytes",
             "tidemark_log_confirm_offset_bytes",
@@ -239,7 +239,7 @@ OFFSETS: Final = (
     ),
     Heat(
         title="Flush",
-        description=told(
+        description=describe(
             "Every `ack=disk` waits for one. Dark cells are where most fell.",
             "tidemark_log_flush_duration_seconds",
         ),
@@ -249,7 +249,7 @@ OFFSETS: Final = (
     ),
     Lines(
         title="Sends per flush",
-        description=told(
+        description=describe(
             "How well flushes are shared; 1 is one flush per send.",
             "tidemark_log_group_commit_requests",
         ),
@@ -261,7 +261,7 @@ OFFSETS: Final = (
 KEPT: Final = (
     Lines(
         title="Log kept",
-        description=told(
+        description=describe(
             "Max minus min physical offset.",
             "tidemark_log_max_offset_bytes",
             "tidemark_log_min_offset_bytes",
@@ -278,7 +278,7 @@ KEPT: Final = (
     ),
     Lines(
         title="Oldest record",
-        description=told(
+        description=describe(
             "Its age: how far back reads go.", "tidemark_log_oldest_message_timestamp_seconds"
         ),
         unit=units.SECONDS,
@@ -293,7 +293,7 @@ KEPT: Final = (
     ),
     Lines(
         title="Files removed",
-        description=told("Around each point.", "tidemark_log_segments_deleted_total"),
+        description=describe("Around each point.", "tidemark_log_segments_deleted_total"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -308,7 +308,7 @@ KEPT: Final = (
     ),
     Lines(
         title="Volume used",
-        description=told("Retention deletes early above 85 %.", "tidemark_store_used_ratio"),
+        description=describe("Retention deletes early above 85 %.", "tidemark_store_used_ratio"),
         unit=units.SHARE,
         queries=(
             Query(f"max by (broker, replica) (tidemark_store_used_ratio{{{NODE}}})", "{{replica}}"),
@@ -320,7 +320,7 @@ KEPT: Final = (
 ENDANGERED: Final = (
     Timeline(
         title="Sends refused for want of room",
-        description=told("Yes is an outage for producers.", "tidemark_retention_sends_refused"),
+        description=describe("Yes is an outage for producers.", "tidemark_retention_sends_refused"),
         unit=units.PLAIN,
         queries=(
             Query(
@@ -336,7 +336,7 @@ ENDANGERED: Final = (
     ),
     Lines(
         title="Groups about to lose messages",
-        description=told(
+        description=describe(
             "They have to read faster, or retention has to be longer.",
             "tidemark_retention_expiring_groups",
         ),
@@ -352,7 +352,7 @@ ENDANGERED: Final = (
     ),
     Lines(
         title="Clock steps",
-        description=told("Around each point.", "tidemark_broker_clock_steps_total"),
+        description=describe("Around each point.", "tidemark_broker_clock_steps_total"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -370,7 +370,7 @@ ENDANGERED: Final = (
 DELAYED: Final = (
     Lines(
         title="Waiting for their time",
-        description=told("As the master counts.", "tidemark_timer_pending_messages"),
+        description=describe("As the master counts.", "tidemark_timer_pending_messages"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -382,7 +382,7 @@ DELAYED: Final = (
     ),
     Lines(
         title="Overdue",
-        description=told(
+        description=describe(
             "Delivery of delayed messages does not keep up.", "tidemark_timer_overdue_seconds"
         ),
         unit=units.SECONDS,
@@ -401,7 +401,7 @@ WHO: Final = "{{replica}} {{service}}"
 LIFE: Final = (
     Timeline(
         title="Ready",
-        description=told("By process.", "tidemark_ready"),
+        description=describe("By process.", "tidemark_ready"),
         unit=units.PLAIN,
         queries=(Query(f"max by (broker, replica, service) (tidemark_ready{{{NODE}}})", WHO),),
         width=12,
@@ -409,7 +409,7 @@ LIFE: Final = (
     ),
     Lines(
         title="Start: recovered so far",
-        description=told(
+        description=describe(
             "After a start: how much of the log is checked and dispatched. 100 % is done. The time "
             "left is in the `/startup` answer and in `tidemark_recovery_eta_seconds`.",
             "tidemark_recovery_done_bytes",
@@ -430,7 +430,7 @@ LIFE: Final = (
     ),
     Lines(
         title="Start: time left",
-        description=told("Estimated.", "tidemark_recovery_eta_seconds"),
+        description=describe("Estimated.", "tidemark_recovery_eta_seconds"),
         unit=units.SECONDS,
         queries=(
             Query(
@@ -453,7 +453,7 @@ USE: Final = (
     ),
     Lines(
         title="Memory that is kept",
-        description=told(
+        description=describe(
             "Steady growth over days is a leak.", "tidemark_process_anonymous_memory_bytes"
         ),
         unit=units.BYTES,
@@ -483,7 +483,7 @@ USE: Final = (
 HANDLES: Final = (
     Lines(
         title="Mappings",
-        description=told(
+        description=describe(
             "Half of `vm.max_map_count` is the time to act.", "tidemark_process_mappings"
         ),
         unit=units.COUNT,
@@ -510,7 +510,7 @@ HANDLES: Final = (
     ),
     Lines(
         title="Running since",
-        description=told(
+        description=describe(
             "Age of each process. A drop to 0 is a start.", "tidemark_up_since_timestamp_seconds"
         ),
         unit=units.SECONDS,
@@ -525,7 +525,7 @@ HANDLES: Final = (
     ),
     Lines(
         title="Look behind the gauges",
-        description=told(
+        description=describe(
             "Gauges of topics, queues and groups are as old as the last look, whatever the time of "
             "the scrape.",
             "tidemark_broker_look_timestamp_seconds",
@@ -534,7 +534,7 @@ HANDLES: Final = (
         unit=units.SECONDS,
         queries=(
             Query(
-                # A look that a scrape waits for begins after the scrape's own time.
+                # The sampling that a scrape waits for begins after the scrape's own timestamp.
                 "clamp_min(time() - max by (broker, replica) "
                 f"(tidemark_broker_look_timestamp_seconds{{{NODE}}}), 0)",
                 "{{replica}} age",

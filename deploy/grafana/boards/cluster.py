@@ -1,4 +1,4 @@
-"""Cluster: what is wrong, and where to look next. The board that an alert's reader opens first."""
+"""Cluster: present problems and links to details; the first board to open after an alert."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import DISPATCH_SLOW, REPLICA_LAG, STORE_NEARLY_FULL
 from deploy.grafana.panels import (
     ALONE,
@@ -52,14 +53,13 @@ from deploy.grafana.states import (
     role_state,
     severity_state,
 )
-from deploy.grafana.told import told
 
 TARGETS: Final = f"up{{{JOBS}, {NODE}}}"
 FIRING: Final = 'ALERTS{alertname=~"Tidemark.*", alertstate="firing", cluster=~"$cluster"}'
 LATE: Final = f"{AGE} > on ({BY_GROUP}) group_left () {OBJECTIVE}"
 WORST: Final = f"topk(5, {TO_OBJECTIVE})"
 WORST_NOW: Final = at_end(WORST)
-"""The five at the right edge of the graph, at every point of it."""
+"""The five largest at the right edge of the graph, at every point of the graph."""
 MESSAGES: Final = f'sum by ({BY_PAIR}) (tidemark_group_lag_messages{{{PAIR}, kind="main"}})'
 RULES_RUN: Final = 'tidemark:targets:count{cluster=~"$cluster"}'
 WORRY: Final = (Step(1, RED),)
@@ -67,7 +67,7 @@ CAUTION: Final = (Step(1, ORANGE),)
 
 
 def _firing(severity: str) -> Query:
-    # 0 only while the rules run: a Prometheus without them knows nothing of alerts.
+    # 0 only while the rules are evaluated: without them the number of alerts is unknown.
     firing = FIRING.replace("}", f', severity="{severity}"}}')
     return Query(or_zero(f"count({firing})", RULES_RUN))
 
@@ -102,7 +102,7 @@ NOW: Final = (
     ),
     Stat(
         title="Not ready",
-        description=told(
+        description=describe(
             "Processes whose readiness says no. Ask `/ready` of the process, or its log, why.",
             "tidemark_ready",
         ),
@@ -118,7 +118,7 @@ NOW: Final = (
     ),
     Stat(
         title="Without one master",
-        description=told(
+        description=describe(
             "Broker sets that have no master, or two. None: sends are refused until one is "
             "elected. Unknown: no ha process is scraped, as with a node that runs alone.",
             "tidemark_ha_role",
@@ -140,7 +140,7 @@ NOW: Final = (
     ),
     Stat(
         title="Copies missing",
-        description=told(
+        description=describe(
             "Configured replicas that are not in sync, over all broker sets. A send with "
             "`ack=replicated` waits for the ones that are.",
             "tidemark_ha_in_sync_replicas",
@@ -159,7 +159,7 @@ NOW: Final = (
     ),
     Stat(
         title="Pairs late",
-        description=told(
+        description=describe(
             "Pairs of group and topic whose oldest unread message is older than the group's "
             "objective.",
             "tidemark_group_lag_seconds",
@@ -174,7 +174,7 @@ NOW: Final = (
     ),
     Stat(
         title="Queues stuck",
-        description=told(
+        description=describe(
             "Members are there, messages are there, and nothing is committed: a poison message, or "
             "a member that hangs.",
             "tidemark_group_stuck_queues",
@@ -215,7 +215,7 @@ WHAT: Final = (
     ),
     Table(
         title="Worst five by age",
-        description=told(
+        description=describe(
             "The five pairs furthest beyond their objective: age of the oldest unread message over "
             "the group's objective. Click the group.",
             "tidemark_group_lag_seconds",
@@ -298,7 +298,7 @@ HOW_LONG: Final = (
     ),
     Timeline(
         title="Roles",
-        description=told(
+        description=describe(
             "Who led each broker set when. No node in green: sends were refused meanwhile. A gap: "
             "the node's ha did not answer.",
             "tidemark_ha_role",
@@ -338,7 +338,7 @@ TRAFFIC_OF_ALL: Final = (
     ),
     Lines(
         title="Sends not answered with ok",
-        description=told(
+        description=describe(
             "By result. Some `invalid` are a client's mistake; `disk_full` and `failed` are ours.",
             "tidemark_broker_put_results_total",
         ),
@@ -355,7 +355,7 @@ TRAFFIC_OF_ALL: Final = (
 TRAFFIC_BY: Final = (
     Lines(
         title="Messages in by kind",
-        description=told("Stacked.", "tidemark_broker_messages_in_total"),
+        description=describe("Stacked.", "tidemark_broker_messages_in_total"),
         unit=units.MESSAGES_RATE,
         queries=(Query(rate("tidemark_broker_messages_in_total", "kind", TOPIC), "{{kind}}"),),
         width=8,
@@ -393,7 +393,7 @@ TRAFFIC_BY: Final = (
 DELAY: Final = (
     Lines(
         title="Where the time goes: the group furthest behind",
-        description=told(
+        description=describe(
             "Distance of the oldest uncommitted message from the newest record, split without a "
             "rest: waiting for copies, for dispatch, for delivery, for the consumer's commit. The "
             "tallest colour is the stage to look at. Of several broker sets, each stage is the "
@@ -410,7 +410,7 @@ DELAY: Final = (
     ),
     Lines(
         title="Behind in dispatch",
-        description=told(
+        description=describe(
             "Messages become visible to consumers this late, whatever the consumers do.",
             "tidemark_dispatch_lag_seconds",
         ),
@@ -426,7 +426,7 @@ DELAY: Final = (
     ),
     Lines(
         title="Behind in replication",
-        description=told("As the master sees its slaves.", "tidemark_ha_replica_lag_seconds"),
+        description=describe("As the master sees its slaves.", "tidemark_ha_replica_lag_seconds"),
         unit=units.SECONDS,
         queries=(
             Query(f"max by (broker, peer) (tidemark_ha_replica_lag_seconds{{{NODE}}})", "{{peer}}"),
@@ -441,7 +441,7 @@ DELAY: Final = (
 ROOM: Final = (
     Lines(
         title="Free share of volumes",
-        description=told(
+        description=describe(
             "At the line the alert fires. Below it retention deletes early, then sends are "
             "refused.",
             "tidemark_store_free_bytes",
@@ -460,7 +460,7 @@ ROOM: Final = (
     ),
     Lines(
         title="Time until full",
-        description=told(
+        description=describe(
             "At the present pace. No line: not to be foreseen, for the volume empties or is new.",
             "tidemark_store_full_seconds",
         ),
@@ -475,7 +475,7 @@ ROOM: Final = (
     ),
     Lines(
         title="Retention span",
-        description=told(
+        description=describe(
             "Age of the oldest record that is still there. A group further behind than this loses "
             "messages unread.",
             "tidemark_log_oldest_message_timestamp_seconds",
@@ -497,7 +497,7 @@ ROOM: Final = (
 RUNNING: Final = (
     Table(
         title="What runs",
-        description=told(
+        description=describe(
             "Versions of every process, and since when it runs.", "tidemark_node_info"
         ),
         unit=units.PLAIN,
@@ -524,7 +524,7 @@ RUNNING: Final = (
     ),
     Lines(
         title="Series beyond a bound",
-        description=told(
+        description=describe(
             "Around each point. What is folded is still counted, under `_other`, but no longer "
             "told apart.",
             "tidemark_telemetry_series_dropped_total",

@@ -1,4 +1,4 @@
-"""Consumer group: how late it is, whether it gets better, and which stage or queue is to blame."""
+"""Consumer group: its delay, the trend, and the stage or queue that causes the delay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import FALLING_BEHIND
 from deploy.grafana.panels import (
     BLUE,
@@ -42,7 +43,6 @@ from deploy.grafana.queries import (
 )
 from deploy.grafana.stages import COLOURS, stages
 from deploy.grafana.states import PAIR_WORDS, pair_state
-from deploy.grafana.told import told
 
 PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{PAIR}}}"
 NO_RETRIES: Final = 'topic!~"%RETRY%.*"'
@@ -51,7 +51,7 @@ BEHIND: Final = "a group that has unread messages"
 STATE: Final = (
     Stat(
         title="Age",
-        description=told(
+        description=describe(
             "How old the oldest unread message is, of the worst pair chosen: how late the group "
             "is.",
             "tidemark_group_lag_seconds",
@@ -65,7 +65,7 @@ STATE: Final = (
     ),
     Stat(
         title="Age / objective",
-        description=told(
+        description=describe(
             "The same against what the group is meant to keep; above 100 % it is late.",
             "tidemark_group_lag_objective_seconds",
         ),
@@ -107,7 +107,7 @@ STATE: Final = (
     ),
     Stat(
         title="Members",
-        description=told("Over all chosen groups and broker sets.", "tidemark_group_members"),
+        description=describe("Over all chosen groups and broker sets.", "tidemark_group_members"),
         unit=units.COUNT,
         queries=(Query(f"sum(tidemark_group_members{{{GROUP}}})"),),
         width=4,
@@ -118,7 +118,7 @@ STATE: Final = (
     ),
     Stat(
         title="Unread",
-        description=told(
+        description=describe(
             "A count has no limit of its own: look at the age.", "tidemark_group_lag_messages"
         ),
         unit=units.COUNT,
@@ -146,7 +146,7 @@ HISTORY: Final = (
     ),
     Lines(
         title="Members by group",
-        description=told(
+        description=describe(
             "A saw means members that come and go: sessions that run out, or restarts.",
             "tidemark_group_members",
         ),
@@ -159,7 +159,7 @@ HISTORY: Final = (
 LATE: Final = (
     Lines(
         title="Age by topic",
-        description=told(
+        description=describe(
             "The twenty oldest; those that wait for another try are below. Dashed: the objective "
             "of the chosen groups, the smallest.",
             "tidemark_group_lag_seconds",
@@ -178,7 +178,7 @@ LATE: Final = (
     ),
     Lines(
         title="Where the time goes",
-        description=told(
+        description=describe(
             "Distance of the oldest uncommitted message of the chosen pairs from the newest "
             "record, split without a rest: waiting for copies, for dispatch, for delivery, for the "
             "commit. The age is larger by the time since anything was stored.",
@@ -196,7 +196,7 @@ LATE: Final = (
 HOW_MUCH: Final = (
     Lines(
         title="Unread messages",
-        description=told("The twenty largest.", "tidemark_group_lag_messages"),
+        description=describe("The twenty largest.", "tidemark_group_lag_messages"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -209,7 +209,7 @@ HOW_MUCH: Final = (
     ),
     Lines(
         title="Unread in retry topics",
-        description=told(
+        description=describe(
             "Messages whose handling failed and whose time for another try has come.",
             "tidemark_group_lag_messages",
         ),
@@ -225,7 +225,7 @@ HOW_MUCH: Final = (
     ),
     Lines(
         title="In flight",
-        description=told(
+        description=describe(
             "The twenty largest. Flat at a bound: the members' buffers are full, they are what is "
             "slow.",
             "tidemark_group_inflight_messages",
@@ -242,7 +242,7 @@ HOW_MUCH: Final = (
     ),
     Lines(
         title="Queues by condition",
-        description=told(
+        description=describe(
             "Over all chosen pairs.",
             "tidemark_group_lagging_queues",
             "tidemark_group_stuck_queues",
@@ -284,7 +284,7 @@ RATES: Final = (
     ),
     Lines(
         title="Consumed by topic",
-        description=told("Stacked.", "tidemark_group_consumed_messages_total"),
+        description=describe("Stacked.", "tidemark_group_consumed_messages_total"),
         unit=units.MESSAGES_RATE,
         queries=(
             Query(
@@ -300,7 +300,7 @@ RATES: Final = (
 AGAIN: Final = (
     Lines(
         title="Delivered again, withheld",
-        description=told(
+        description=describe(
             "Work without progress.",
             "tidemark_group_redelivered_messages_total",
             "tidemark_group_filtered_messages_total",
@@ -323,7 +323,7 @@ AGAIN: Final = (
     ),
     Lines(
         title="Given up, never read",
-        description=told(
+        description=describe(
             "Messages per step of the graph. `expired` are lost to the group.",
             "tidemark_group_dead_messages_total",
             "tidemark_group_skipped_messages_total",
@@ -347,7 +347,7 @@ AGAIN: Final = (
     ),
     Lines(
         title="Offset resets",
-        description=told(
+        description=describe(
             "Per step of the graph. Somebody moved the group.", "tidemark_group_offset_resets_total"
         ),
         unit=units.COUNT,
@@ -372,7 +372,7 @@ UNREAD_OF_QUEUE: Final = (
 SKEW: Final = (
     Lines(
         title="Largest queue's share of the lag",
-        description=told(
+        description=describe(
             "1 / number of queues when the lag is even; 100 % when a single queue has all of it: a "
             "hot key, or one slow member. Nothing is shown without lag.",
             "tidemark_group_lag_queue_max_messages",
@@ -393,7 +393,7 @@ SKEW: Final = (
     ),
     Lines(
         title="Longest since a commit moved",
-        description=told(
+        description=describe(
             "Rises by a second per second while a queue with lag stands still.",
             "tidemark_group_commit_age_seconds",
         ),
@@ -409,7 +409,7 @@ SKEW: Final = (
     ),
     Table(
         title="Ten longest queues",
-        description=told(
+        description=describe(
             "Unread messages per queue now, the age of the oldest, and which member has the queue: "
             "queues of a group and broker set with one number are one member's. Only for queues "
             "below the bound of series by queue.",
@@ -451,7 +451,7 @@ SKEW: Final = (
 DELAYS: Final = (
     Heat(
         title="Store to delivery",
-        description=told(
+        description=describe(
             "Each column is a moment; dark cells are where most deliveries fell.",
             "tidemark_group_delivery_delay_seconds",
         ),
@@ -463,7 +463,7 @@ DELAYS: Final = (
     ),
     Heat(
         title="Store to commit",
-        description=told(
+        description=describe(
             "Each column is a moment; dark cells are where most commits fell.",
             "tidemark_group_consume_delay_seconds",
         ),
@@ -477,7 +477,7 @@ DELAYS: Final = (
 DELAY_SHARES: Final = (
     Lines(
         title="Store to delivery, quantiles",
-        description=told(
+        description=describe(
             "Half, 99 % and 99.9 % of deliveries were faster.",
             "tidemark_group_delivery_delay_seconds",
         ),
@@ -488,7 +488,7 @@ DELAY_SHARES: Final = (
     ),
     Lines(
         title="Store to commit, quantiles",
-        description=told(
+        description=describe(
             "Half, 99 % and 99.9 % of commits were faster.", "tidemark_group_consume_delay_seconds"
         ),
         unit=units.SECONDS,

@@ -1,4 +1,4 @@
-"""Dispatch and replication: what stands between a stored record and a consumer that may see it."""
+"""Dispatch and replication: the steps from a stored record to its visibility for consumers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
+from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import CLOCK_SKEW, DISPATCH_SLOW, REPLICA_LAG
 from deploy.grafana.panels import ALONE, RED, Board, Heat, Lines, Row, Step, Timeline
 from deploy.grafana.queries import NODE, WINDOW, Query, growth, quantile, quantiles, rate
 from deploy.grafana.states import ROLE_WORDS, YES_NO, role_state
-from deploy.grafana.told import told
 
 BEHIND: Final = (
     Lines(
         title="Behind, in seconds",
-        description=told(
+        description=describe(
             "Confirmed, but not yet to be seen by consumers.", "tidemark_dispatch_lag_seconds"
         ),
         unit=units.SECONDS,
@@ -29,7 +29,7 @@ BEHIND: Final = (
     ),
     Lines(
         title="Behind, in bytes",
-        description=told(
+        description=describe(
             "At the configured bound sends are refused until dispatch has caught up.",
             "tidemark_dispatch_lag_bytes",
         ),
@@ -43,7 +43,7 @@ BEHIND: Final = (
     ),
     Lines(
         title="Not yet on disk",
-        description=told(
+        description=describe(
             "Dispatched, and to be dispatched again after a power cut: how long a restart would "
             "take.",
             "tidemark_dispatch_durable_offset_bytes",
@@ -62,7 +62,7 @@ BEHIND: Final = (
 SPEED: Final = (
     Lines(
         title="Records dispatched",
-        description=told(
+        description=describe(
             "Records and the queue units made of them; the rest are half messages and their ends.",
             "tidemark_dispatch_records_total",
             "tidemark_dispatch_messages_total",
@@ -76,14 +76,14 @@ SPEED: Final = (
     ),
     Lines(
         title="Bytes dispatched",
-        description=told("Per node.", "tidemark_dispatch_bytes_total"),
+        description=describe("Per node.", "tidemark_dispatch_bytes_total"),
         unit=units.BYTES_RATE,
         queries=(Query(rate("tidemark_dispatch_bytes_total", "replica"), "{{replica}}"),),
         width=8,
     ),
     Lines(
         title="Index keys and repairs",
-        description=told(
+        description=describe(
             "Repairs without a crash before them mean that something else writes to the store.",
             "tidemark_dispatch_index_entries_total",
             "tidemark_dispatch_repaired_units_total",
@@ -99,7 +99,7 @@ SPEED: Final = (
 DURATION: Final = (
     Heat(
         title="Store to visible",
-        description=told(
+        description=describe(
             "Dark cells are where most steps fell.", "tidemark_dispatch_visible_delay_seconds"
         ),
         unit=units.SECONDS,
@@ -108,7 +108,7 @@ DURATION: Final = (
     ),
     Lines(
         title="Time per step, p99",
-        description=told(
+        description=describe(
             "A step as a whole, its targets, and the sync of what was touched.",
             "tidemark_dispatch_step_duration_seconds",
             "tidemark_dispatch_duration_seconds",
@@ -125,7 +125,7 @@ DURATION: Final = (
     ),
     Lines(
         title="Errors",
-        description=told(
+        description=describe(
             "Per step of the graph, by code of the runbook. Dispatch stands still at the first.",
             "tidemark_dispatch_errors_total",
         ),
@@ -147,7 +147,7 @@ GROUP: Final = "a group of at least two nodes"
 WHO: Final = (
     Timeline(
         title="Roles",
-        description=told(
+        description=describe(
             "Two masters at once is an alert. A gap: the node's ha did not answer.",
             "tidemark_ha_role",
         ),
@@ -159,7 +159,7 @@ WHO: Final = (
     ),
     Timeline(
         title="Epoch",
-        description=told(
+        description=describe(
             "Nodes of one broker set agree, but for the moment of a change.", "tidemark_ha_epoch"
         ),
         unit=units.PLAIN,
@@ -171,7 +171,7 @@ WHO: Final = (
 COPIES: Final = (
     Lines(
         title="Copies",
-        description=told(
+        description=describe(
             "Below the dashed line of the least, sends with `ack=replicated` are refused.",
             "tidemark_ha_in_sync_replicas",
             "tidemark_ha_configured_replicas",
@@ -195,7 +195,7 @@ COPIES: Final = (
     ),
     Timeline(
         title="Links",
-        description=told("As the master sees them.", "tidemark_ha_replica_connected"),
+        description=describe("As the master sees them.", "tidemark_ha_replica_connected"),
         unit=units.PLAIN,
         queries=(
             Query(
@@ -210,7 +210,7 @@ COPIES: Final = (
     ),
     Timeline(
         title="In the set",
-        description=told("As the master published it.", "tidemark_ha_replica_in_sync"),
+        description=describe("As the master published it.", "tidemark_ha_replica_in_sync"),
         unit=units.PLAIN,
         queries=(
             Query(
@@ -227,7 +227,7 @@ COPIES: Final = (
 LINKS: Final = (
     Lines(
         title="Slaves behind, in seconds",
-        description=told("As the master sees them.", "tidemark_ha_replica_lag_seconds"),
+        description=describe("As the master sees them.", "tidemark_ha_replica_lag_seconds"),
         unit=units.SECONDS,
         queries=(
             Query(
@@ -242,7 +242,7 @@ LINKS: Final = (
     ),
     Lines(
         title="Slaves behind, in bytes",
-        description=told(
+        description=describe(
             "With what nobody but the master has yet, a power cut there loses what was not "
             "acknowledged by replicas.",
             "tidemark_ha_replica_lag_bytes",
@@ -265,7 +265,7 @@ LINKS: Final = (
     ),
     Lines(
         title="How fast copies grow",
-        description=told(
+        description=describe(
             "Each node's log, the confirm offset, and what each peer acknowledges. Where the lines "
             "part, somebody falls behind; below 0 a log was cut. Not distances: nodes are scraped "
             "at different moments.",
@@ -299,7 +299,7 @@ LINKS: Final = (
 TRANSFER: Final = (
     Lines(
         title="Sent to peers",
-        description=told("By peer.", "tidemark_ha_transferred_bytes_total"),
+        description=describe("By peer.", "tidemark_ha_transferred_bytes_total"),
         unit=units.BYTES_RATE,
         queries=(Query(rate("tidemark_ha_transferred_bytes_total", "broker, peer"), "{{peer}}"),),
         width=8,
@@ -307,7 +307,7 @@ TRANSFER: Final = (
     ),
     Heat(
         title="Sent to acknowledged",
-        description=told(
+        description=describe(
             "Every send with `ack=replicated` waits this long. Dark cells are where most fell.",
             "tidemark_ha_ack_duration_seconds",
         ),
@@ -318,7 +318,9 @@ TRANSFER: Final = (
     ),
     Lines(
         title="Sent to acknowledged, quantiles",
-        description=told("Half, 99 % and 99.9 % were faster.", "tidemark_ha_ack_duration_seconds"),
+        description=describe(
+            "Half, 99 % and 99.9 % were faster.", "tidemark_ha_ack_duration_seconds"
+        ),
         unit=units.SECONDS,
         queries=quantiles("tidemark_ha_ack_duration_seconds"),
         width=8,
@@ -329,7 +331,7 @@ TRANSFER: Final = (
 CHANGES: Final = (
     Lines(
         title="Masters made",
-        description=told(
+        description=describe(
             "Around each point, by reason. Several `lost_peer` within minutes: a link or a disk "
             "that comes and goes.",
             "tidemark_ha_failovers_total",
@@ -360,7 +362,7 @@ CHANGES: Final = (
     ),
     Lines(
         title="In-sync set changes",
-        description=told("Around each point.", "tidemark_ha_in_sync_changes_total"),
+        description=describe("Around each point.", "tidemark_ha_in_sync_changes_total"),
         unit=units.COUNT,
         queries=(
             Query(
@@ -376,7 +378,7 @@ CHANGES: Final = (
     ),
     Lines(
         title="Bytes cut",
-        description=told(
+        description=describe(
             "Around each point: what a node had that the group does not keep. Nothing that was "
             "acknowledged by replicas is among it.",
             "tidemark_ha_truncated_bytes_total",
@@ -397,7 +399,7 @@ CHANGES: Final = (
 CLOCKS: Final = (
     Lines(
         title="Clock against peers",
-        description=told(
+        description=describe(
             "Beyond a second either way, lag in seconds across nodes is not to be trusted.",
             "tidemark_ha_clock_skew_seconds",
         ),
@@ -416,7 +418,7 @@ CLOCKS: Final = (
     ),
     Lines(
         title="Lease",
-        description=told(
+        description=describe(
             "The master's time left drops to 0 where the lease cannot be renewed; then it stops to "
             "answer as master.",
             "tidemark_ha_lease_left_seconds",
@@ -439,7 +441,7 @@ CLOCKS: Final = (
     ),
     Lines(
         title="Requests to the lease",
-        description=told(
+        description=describe(
             "A steady rate of unknown ones: the place where the lease is kept is slow or away.",
             "tidemark_ha_lease_writes_total",
             "tidemark_ha_lease_conflicts_total",
@@ -458,7 +460,7 @@ CLOCKS: Final = (
 STRANGE: Final = (
     Lines(
         title="Refused on the replication port",
-        description=told(
+        description=describe(
             "Who knocks without the secret, and frames of old terms.",
             "tidemark_ha_refused_connections_total",
             "tidemark_ha_fenced_frames_total",
@@ -482,7 +484,7 @@ STRANGE: Final = (
     ),
     Lines(
         title="Connections",
-        description=told(
+        description=describe(
             "On the replication port.",
             "tidemark_ha_connections",
         ),
@@ -495,7 +497,7 @@ STRANGE: Final = (
     ),
     Lines(
         title="New connections",
-        description=told(
+        description=describe(
             "A steady rate: links that do not hold.", "tidemark_ha_accepted_connections_total"
         ),
         unit=units.EVENTS_RATE,
@@ -505,7 +507,7 @@ STRANGE: Final = (
     ),
     Lines(
         title="Elections, cuts, stalls",
-        description=told(
+        description=describe(
             "Around each point.",
             "tidemark_ha_elections_won_total",
             "tidemark_ha_elections_lost_total",

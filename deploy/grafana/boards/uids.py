@@ -1,4 +1,4 @@
-"""Names under which Grafana finds the boards, and the links between them. Pure."""
+"""Uids of the boards in Grafana, and the links between the boards. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TO_PAIR: Final = Link(
     f"/d/{CONSUMER_GROUP}?{_KEEP}&${{broker:queryparam}}"
     f"&var-group={_FIELD}.Group}}&var-topic={_FIELD}.Topic}}",
 )
-"""From a table with the columns Group and Topic."""
+"""Link from a table with the columns Group and Topic."""
 TO_BROKER: Final = Link(
     "This broker set", f'/d/{BROKER}?{_KEEP}&var-broker={_FIELD}["Broker set"]}}'
 )
-"""From a table with the column Broker set."""
+"""Link from a table with the column Broker set."""
 
 
 def to(uid: str, title: str) -> Link:
-    """A panel's link to another board, variables and time kept."""
+    """Return a panel's link to another board that keeps variables and time."""
     return Link(title, f"/d/{uid}")

@@ -1,4 +1,4 @@
-"""The rules, by what they are about. Order matters: recordings come first."""
+"""The rules, by subject. The order matters: recordings come first."""
 
 from __future__ import annotations
 

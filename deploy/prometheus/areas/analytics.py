@@ -1,4 +1,4 @@
-"""Alerts about lag analytics itself: nobody is woken for it, alerts about groups go on. Pure."""
+"""Alerts about lag analytics itself. They never page; alerts about groups do not need it. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Alerts about consumer groups: judged by age and by progress, never by counts. Pure.
+"""Alerts about consumer groups: based on age and progress, never on counts. Pure.
 
-A pair is a group and a topic. With members on the topic it may be late, stand still or race with
-retention. Without, it has stopped as long as anybody read it within a day; then it is abandoned.
+A pair is a group and a topic. With members on the topic it may be late, stuck or close to the
+messages that retention deletes. Without members it counts as stopped if it was read within a day;
+otherwise as abandoned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alerts about processes: is everything there, up, and the same. Pure."""
+"""Alerts about processes: whether all exist, are up, and have the same version. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deploy.prometheus.areas.recording import NODE, SET
 from deploy.prometheus.model import TARGET_LABELS, Alert, Group, Severity, events
 
 SAMPLES_MAX: Final = 400_000
-"""``sample_limit`` of the scrape configuration: more than a broker has at its default bounds."""
+"""``sample_limit`` of the scrape configuration; higher than a broker's maximum with defaults."""
 BY_NODE: Final = f"by ({', '.join(NODE)})"
 BY_PROCESS: Final = f"by ({', '.join(TARGET_LABELS)})"
 
@@ -20,7 +20,7 @@ NODES: Final = Group(
     (
         Alert(
             "TidemarkTargetDown",
-            # Of analytics it is a ticket of its own: it serves nobody's messages.
+            # Analytics has a separate ticket, because it serves no messages.
             'up{job=~"tidemark-.*", job!="tidemark-analytics"} == 0',
             Severity.PAGE,
             (*TARGET_LABELS, "job", "instance"),

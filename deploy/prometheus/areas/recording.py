@@ -1,7 +1,7 @@
-"""Recorded series: what alerts and dashboards share. Pure.
+"""Recorded series that alerts and dashboards share. Pure.
 
-All keep ``broker``, the set of replicas that holds the queues: a consumer group is late on a
-set, not on a cluster, and a set's troubles silence what they cause.
+All keep ``broker``, the set of replicas that holds the queues: a consumer group is late on a set,
+not on a cluster, and alerts of a set inhibit the alerts that they cause.
 """
 
 from __future__ import annotations

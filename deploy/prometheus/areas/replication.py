@@ -1,6 +1,6 @@
 """Alerts about a group of nodes: masters, copies, leases, clocks. Pure.
 
-A node alone exports nothing of ha, so none of these is ever true for it.
+A standalone node exports no metrics of ha, so none of these alerts fires for it.
 """
 
 from __future__ import annotations

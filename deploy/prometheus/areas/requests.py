@@ -1,4 +1,4 @@
-"""Alerts about what clients get: refused, failed and slow requests, dispatch. Pure."""
+"""Alerts about requests of clients (refused, failed, slow) and about dispatch. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from deploy.prometheus.areas.nodes import BY_NODE
 from deploy.prometheus.areas.recording import NODE
 from deploy.prometheus.model import Alert, Group, Severity, events
 
-# What silences failing sends stays for longer than these look back: else they would be told when
-# their cause is over.
+# Alerts that inhibit the one for failing sends must keep firing longer than the ranges here;
+# otherwise failing sends would alert after their cause is over.
 FAILED: Final = "failed|disk_full|flush_timeout|busy|replica_unavailable"
 WAITING: Final = "tidemark_log_confirm_offset_bytes - tidemark_log_dispatched_offset_bytes"
 STANDS_STILL: Final = f"({WAITING} > 0 and changes(tidemark_log_dispatched_offset_bytes[2m]) == 0)"

@@ -1,4 +1,4 @@
-"""Alerts about disks and what retention does on them. Pure."""
+"""Alerts about disks and about retention. Pure."""
 
 from __future__ import annotations
 

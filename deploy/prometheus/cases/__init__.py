@@ -1,7 +1,7 @@
-"""What the rules are tried on, by area: each case is a healthy cluster and what differs. Pure.
+"""Test cases of the rules, by area: each is a healthy cluster with some differences. Pure.
 
-``promtool`` plays the files that are made of them: at each time exactly the named alerts fire, so
-every case also proves that all others stay silent.
+``promtool`` runs the files generated from them. At each time exactly the named alerts fire, so
+every case also verifies that all others stay silent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Histories of lag analytics: gone, standing still, without samples."""
+"""Cases of lag analytics: gone, stuck, without samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of consumer groups."""
+"""Cases of consumer groups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 from deploy.prometheus.cases.healthy import HEALTHY, STEPS, Case, always, series
 
 START: Final = 20
-"""Steps before something happens: it happens at 10 minutes."""
+"""Steps before the event of a case, which happens at 10 minutes."""
 
 
 def of_pair(metric: str, node: str = "n0", **labels: str) -> str:
-    """A series of ``orders`` on its topic."""
+    """Return a series of the group ``orders`` on its topic."""
     return series(
         f"tidemark_group_{metric}", f"{node}/broker", group="orders", topic="orders", **labels
     )
 
 
 def of_group(metric: str, node: str = "n0") -> str:
-    """A series of ``orders`` as a whole."""
+    """Return a series of the whole group ``orders``."""
     return series(f"tidemark_group_{metric}", f"{node}/broker", group="orders")
 
 
@@ -34,7 +34,7 @@ UP: Final = series("up", "n0/broker")
 
 
 def moved(metric: str, values: str, *, grouped: bool = False, **labels: str) -> dict[str, str]:
-    """A series that n0 exports for 15 minutes, and n1, the next master, from 16 on."""
+    """Return a series that n0 exports for 15 minutes, and n1, the next master, from 16 on."""
     if grouped:
         before, after = of_group(metric), of_group(metric, "n1")
     else:

@@ -1,4 +1,4 @@
-"""A healthy cluster as series: a master, a slave and a node alone, seen every 30 seconds. Pure.
+"""Series of a healthy cluster: a master, a slave and a standalone node, every 30 seconds. Pure.
 
 Values are in promtool's notation: ``5+2x3`` is 5 7 9 11, ``_`` a missing sample.
 """
@@ -14,18 +14,18 @@ STEPS: Final = 160
 
 
 class Case(NamedTuple):
-    """One history and what fires in it."""
+    """One test case: a history and the alerts that fire in it."""
 
     name: str
     """A sentence."""
     changes: Mapping[str, str | None]
-    """Series that differ from the healthy ones, or are added; None: it is not there."""
+    """Series that differ from the healthy ones or are added; None: the series is missing."""
     fires: tuple[tuple[str, tuple[str, ...]], ...]
-    """Times since the start (``10m``) with the names of all alerts that fire then."""
+    """Times since the start (``10m``) with the names of all alerts that fire at that time."""
 
 
 def series(metric: str, target: str, **labels: str) -> str:
-    """A series' name with its labels. target: ``n0/broker`` and the like, a key of ``TARGETS``."""
+    """Return a series' name with labels. target: a key of ``TARGETS``, such as ``n0/broker``."""
     cluster, broker, replica, service = TARGETS[target]
     every = {
         "cluster": cluster,
@@ -41,12 +41,12 @@ def series(metric: str, target: str, **labels: str) -> str:
 
 
 def always(value: float) -> str:
-    """The same at every step."""
+    """Return the same value for every step."""
     return f"{value}x{STEPS}"
 
 
 def growing(by: float, start: float = 0) -> str:
-    """More by so much at each step."""
+    """Return values that grow by the same amount at each step."""
     return f"{start}+{by}x{STEPS}"
 
 
@@ -143,7 +143,7 @@ def _add_ha(node: str, role: str, found: dict[str, str]) -> None:
 
 
 def _add_groups(target: str, found: dict[str, str]) -> None:
-    """``orders`` reads its topic; ``new`` has a member and never committed."""
+    """Add ``orders``, which reads its topic, and ``new``, which has members and no commit."""
     for group, lag in (("orders", always(1)), ("new", None)):
         pair = {"group": group, "topic": "orders"}
         if lag is not None:

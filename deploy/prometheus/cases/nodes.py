@@ -1,4 +1,4 @@
-"""Histories of processes: gone, hanging, restarted, rolled."""
+"""Cases of processes: gone, hanging, restarted, rolled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECOVERED: Final = series("tidemark_recovery_done_bytes", "n1/broker")
 
 
 def gone(*targets: str, at: int = 20, discovered: bool = True) -> dict[str, str | None]:
-    """Nothing of the targets after so many steps. discovered: Prometheus still asks them."""
+    """End all series of the targets after ``at`` steps. discovered: they are still scraped."""
     found: dict[str, str | None] = {}
     for target in targets:
         labels = series("", target)[1:-1]
@@ -25,17 +25,17 @@ def gone(*targets: str, at: int = 20, discovered: bool = True) -> dict[str, str 
 
 
 def of_node(node: str) -> tuple[str, ...]:
-    """Its targets."""
+    """Return the targets of a node."""
     return tuple(target for target in TARGETS if target.startswith(f"{node}/"))
 
 
 def role(node: str, name: str, values: str) -> dict[str, str]:
-    """What a node says of one role."""
+    """Return a node's series of one role."""
     return {series("tidemark_ha_role", f"{node}/ha", role=name): values}
 
 
 def restart(target: str, at: int) -> dict[str, str]:
-    """One look that finds nobody, then a process that started later."""
+    """Return one failed scrape, then a process with a later start time."""
     return {
         series("up", target): f"1x{at} 0x0 1x{STEPS}",
         series("tidemark_up_since_timestamp_seconds", target): f"1000x{at} _x0 1600x{STEPS}",
@@ -44,8 +44,8 @@ def restart(target: str, at: int) -> dict[str, str]:
 
 
 def rolled() -> dict[str, str]:
-    """Slave first, then a switchover, then the master of before; nodes are away for half a
-    minute."""
+    """Return a rolling update: the slave, a switchover, the old master. Each node is away for half
+    a minute."""
     found: dict[str, str] = {}
     for target in of_node("n1"):
         found |= restart(target, 20)

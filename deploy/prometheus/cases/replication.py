@@ -1,4 +1,4 @@
-"""Histories of groups of nodes."""
+"""Cases of groups of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of requests and of dispatch."""
+"""Cases of requests and of dispatch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LATE: Final = series("tidemark_timer_overdue_seconds", BROKER)
 
 
 def results(result: str) -> str:
-    """Outcomes of sends."""
+    """Return the counter of sends with that result."""
     return series("tidemark_broker_put_results_total", BROKER, result=result)
 
 
 def rejected(code: str, pool: str = "pull") -> str:
-    """Refused requests."""
+    """Return the counter of rejected requests."""
     return series("tidemark_broker_requests_rejected_total", BROKER, pool=pool, code=code)
 
 
 def errors(reason: str) -> str:
-    """Errors of dispatch."""
+    """Return the counter of dispatch errors."""
     return series("tidemark_dispatch_errors_total", "n0/reput", reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Histories of disks."""
+"""Cases of disks."""
 
 from __future__ import annotations
 
