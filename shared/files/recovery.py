@@ -242,7 +242,7 @@ class _Recovery:
             if not any(low <= walked.end < high for low, high in self.recorded_ranges):
                 return walked
 
-    # -- what is known before the walk --------------------------------------------------------
+    # -- evidence before the walk -------------------------------------------------------------
 
     def _drop_leftovers(self) -> int:
         """Return the start of the log. Two kinds of files in front of it do not belong to the log.
@@ -448,7 +448,7 @@ class _Recovery:
         # Both marks are 0 if the page was lost: then nothing proves any record.
         return max(self.flushed, self._written_same_boot())
 
-    # -- what the break means -------------------------------------------------------------------
+    # -- meaning of the break -------------------------------------------------------------------
 
     def _marks(self, queues_end: int, walked: WalkResult) -> Marks:
         return Marks(
@@ -521,12 +521,12 @@ class _Recovery:
         """Return the evidence about bytes behind the end if no mark lies behind it."""
         if self.origin is not Origin.OURS:
             return Witness.ROCKETMQ
-        # Bytes behind an end that the page proves are no message, whoever wrote them.
+        # If the page proves the end, bytes behind it are not a message, whatever wrote them.
         ended_here = end == self.flushed == self._mark(Slot.WRITTEN)
         was_clean = self.store.was_clean and not ended_here and not self.rocketmq_wrote
         return Witness.CLEAN_STOP if was_clean else Witness.NONE
 
-    # -- what is kept, cut and published --------------------------------------------------------
+    # -- keep, cut and publish ------------------------------------------------------------------
 
     def _next_queue_offsets(
         self, start: PhysicalOffset, walked: WalkResult

@@ -99,7 +99,7 @@ class ProcessFacts:
 
 
 def start_time(proc: Path = PROC) -> float | None:
-    """Return the start time of this process [wall clock s]; None if the kernel does not say."""
+    """Return the start time of this process [wall clock s]; None if it is unknown."""
     try:
         stat = (proc / "self/stat").read_text(encoding="ascii", errors="replace")
         boot = (proc / "stat").read_text(encoding="ascii", errors="replace")

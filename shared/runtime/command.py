@@ -58,8 +58,8 @@ def run_service(
     config: a TOML file. given: values of the command line, None for those not given. run: the
     service's coroutine. work: runs instead of ``run``, without an event loop. If settings are
     wrong, all mistakes are printed to standard error, because no log exists yet, and the exit
-    status is 2. check_config: only check the settings. look: called by that check to read what the
-    settings refer to (a secret); it may raise BadConfig.
+    status is 2. check_config: only check the settings. look: called by that check to read the
+    files that the settings name (a secret); it may raise BadConfig.
     """
     try:
         settings = load(kind, config, env_prefix, given)

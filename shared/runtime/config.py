@@ -202,7 +202,7 @@ def _put(values: dict[str, object], names: typing.Sequence[str], value: object) 
     for name in names[:-1]:
         below = values.setdefault(name, {})
         if not isinstance(below, dict):
-            return  # _build reports a value that stands where a table belongs
+            return  # _build reports a value in place of a table
         values = below
     values[names[-1]] = value
 

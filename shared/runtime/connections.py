@@ -136,7 +136,7 @@ class BoundedHandler(web.RequestHandler):
             messages.pop()
             body.set_exception(web.RequestPayloadError("a chunk is not as HTTP has it"))
             body.feed_eof()
-            self.close()  # once the requests in hand are answered
+            self.close()  # after the running requests are answered
 
     def drop(self) -> None:
         """Close the connection at once."""
