@@ -1,1 +1,1 @@
-"""The broker: accepts and serves; appends the commit log on a master."""
+"""The broker: accepts sends, serves reads, and appends to the commit log on a master."""

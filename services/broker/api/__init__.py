@@ -1,1 +1,1 @@
-"""The HTTP API: connections, checks of requests, calls, answers; the document of all calls."""
+"""The HTTP API: connections, request checks, handlers, answers, and the OpenAPI document."""

@@ -1,1 +1,1 @@
-"""From checked messages to bytes in the log that last: append, numbering, flushing, waiting."""
+"""The write path: assigns queue offsets, appends, flushes, and waits for durability."""

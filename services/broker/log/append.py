@@ -1,11 +1,11 @@
-"""Number, encode, write, publish: from checked runs to bytes in the log.
+"""Appends the runs of a checked request to the commit log: number, encode, write, publish.
 
-All of a request happens in one step without an await, so the append lock is never held across one
-and requests never interleave: numbers are taken, the records are put as one contiguous batch (those
-of one queue adjacent), and only after that do the queue offsets move. A request that is refused
-leaves no trace. When the next commit log file is not there yet the request waits for it *outside*
-that step. Nothing here is done per message: what a request costs does not depend on how many it
-holds. Before: ``messages`` and ``queue_offsets`` (write path, step 4). After: ``flusher``.
+A request is appended in one step without an await, so requests never interleave. The step takes the
+queue offsets, writes the records as one contiguous batch (records of one queue are adjacent), and
+only then advances the queue offsets. A refused request therefore leaves no trace. If the next
+commit log file does not exist yet, the request waits for it *outside* that step. This module does
+no work per message: the cost of a request does not depend on its number of messages. The modules
+``messages`` and ``queue_offsets`` come before it (write path, step 4); ``flusher`` comes after it.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ if TYPE_CHECKING:
     from services.broker.state.state_log import StateLog
 
 FILE_TRIES: Final = 3
-"""A request that waited for a file may find it filled by others; it does not wait for ever."""
+"""Attempts per request: other requests may fill the new file before this one is resumed."""
 DISPATCH_CHECK_S: Final = 0.5
-"""As often as ``watch`` judges whether the broker is ready."""
+"""Same interval as the readiness check of ``watch``."""
 
 
 class Appended(NamedTuple):
-    """Where one request's messages are: adjacent records, in the order of its runs."""
+    """Location of one request's messages: adjacent records, in the order of its runs."""
 
     firsts: list[QueueOffset]
     """Queue offset of each run's first message."""
     start: PhysicalOffset
-    """Of the first record."""
+    """Physical offset of the first record."""
     sizes: bytes
-    """Bytes of each record: native unsigned 32-bit numbers, one behind the other."""
+    """Size of each record [bytes] as an array of native unsigned 32-bit numbers."""
     store_timestamp_ms: int
     end: PhysicalOffset
-    """Behind the last record: what has to be committed, or flushed, before they are promised."""
+    """End of the last record: the log must be committed or flushed up to here before the messages
+    are acknowledged."""
 
 
 def store_time(clock_ms: int, last_ms: int, step_max_ms: int) -> tuple[int, bool]:
-    """The store time to use, and whether the clock has stepped back too far to hide it.
+    """Return the store time to use, and whether the clock stepped back by more than step_max_ms.
 
-    Store times never step back because of a clock that is being slewed: they stand still for up to
-    step_max_ms. After a larger step they follow the clock, or they would stand still for as long.
+    If the clock goes back by up to step_max_ms, the store time stays at last_ms. After a larger
+    step it follows the clock; otherwise it would not advance for as long as the step was.
     """
     if clock_ms >= last_ms:
         return clock_ms, False
@@ -71,9 +72,7 @@ class Append:
     def __init__(
         self, ground: Ground, queue_offsets: QueueOffsets, state_log: StateLog, held: HeldPulls
     ) -> None:
-        """state_log: gives the snapshot that a new file begins with. held: the pulls that wait for
-        messages.
-        """
+        """state_log: supplies the snapshot at the start of each new file. held: the long polls."""
         config = ground.config
         self._ground = ground
         self._appender, self._files, self._clock = ground.appender, ground.files, ground.clock
@@ -85,28 +84,29 @@ class Append:
         self._reserve = config.reserve
         self._dispatch_lag_max = config.dispatch_lag_max
         self._is_near_to = -1
-        """End of the log up to which dispatch, as of the last check, is near enough."""
+        """Largest end of the log that the dispatch lag limit allows, as of the last check."""
         self._check_dispatch_at = 0.0
-        """When to check again in any case, on the monotonic clock."""
+        """Time of the next unconditional check, on the monotonic clock [s]."""
         self._end = PhysicalOffset(0)
         """End of the log after the last append."""
         self._clock_step_max_ms = config.clock_step_max_ms
         self._last_store_time_ms = ground.store.last_store_timestamp_ms
         self._term = ground.term
         self.records_size_max = self._file_size - record.BLANK_SIZE
-        """Bytes of records that one file of the commit log holds."""
+        """Bytes of records that fit into one commit log file."""
         self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
         self._closed = not ground.appends
         self._appender.on_new_file = self._begin_file
 
     def close(self) -> None:
-        """Refuse all further appends: the node stops, or is no master any more."""
+        """Refuse all further appends because the node stops or is no longer the master."""
         self._closed = True
 
     async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
-        """Store all of the runs' messages or none; wait for a file to be made, if it takes one.
+        """Store all of the runs' messages or none; wait for the next file if it is missing.
 
-        Raises what ``append_now`` raises; FileNotReady only if the file takes too long.
+        Raises what ``append_now`` raises. Raises FileNotReady only if creating the file takes too
+        long.
         """
         for tries_left in range(FILE_TRIES, 0, -1):
             try:
@@ -118,17 +118,17 @@ class Append:
         raise AssertionError("the loop returns or raises")
 
     async def file_made(self) -> None:
-        """Wait, for a while, until the file that ``append_now`` found missing is there."""
+        """Wait until the file that ``append_now`` found missing exists; the wait is bounded."""
         await self._files.wait()
 
     def append_now(self, runs: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
-        """Store all of the runs' messages or none: the critical section, which awaits nothing.
+        """Store all of the runs' messages or none. This is the critical section: it has no await.
 
-        runs: at least one; those of one queue adjacent. own: records of the broker itself (state):
-        they go on while sends are refused because the disk is full or dispatch is behind. room:
-        bytes that a file must be able to hold beyond the records. Raises
+        runs: at least one; runs of one queue are adjacent. own: the records are the broker's own
+        (state); they are accepted even while sends are refused because the disk is full or dispatch
+        is behind. room: bytes that must fit into a file in addition to the records. Raises
         FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
-        ReadOnlyDisk, OutOfResources, MessageTooLarge; nothing was stored then.
+        ReadOnlyDisk, OutOfResources or MessageTooLarge; nothing is stored in these cases.
         """
         if self._closed:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
@@ -154,9 +154,9 @@ class Append:
     def _write(
         self, runs: Sequence[Run], total: int, time_ms: int
     ) -> tuple[Numbered, Placed, PhysicalOffset]:
-        """Put the runs, behind a snapshot if they open a new file; number all of them.
+        """Number and write the runs; if they open a new file, write a snapshot before them.
 
-        Returns their numbers, their places, and the end of the log.
+        Returns the queue offsets, the location of the runs, and the end of the log.
         """
         first: Sequence[Run] = self._state_log.snapshot() if self._opens_file(total) else ()
         while True:
@@ -169,7 +169,7 @@ class Append:
             except MessageTooLarge:
                 if not count:
                     raise
-                # It fits into a file, but not behind the snapshot: the file goes without one.
+                # The request fits into a file, but not together with the snapshot: write none.
                 first = ()
                 continue
             except (WriteFailed, FlushFailed) as fault:
@@ -193,11 +193,12 @@ class Append:
             return numbered, placed, end
 
     def _opens_file(self, total: int) -> bool:
-        """Whether an append of so many bytes goes to the start of a new file, which is there.
+        """Return whether an append of total bytes starts a new file; the file exists in that case.
 
-        Raises why it is not there: a snapshot must be asked for only if it goes out now. Otherwise:
-        1. the snapshot is taken; 2. the append finds no file and waits for it; 3. the second try
-        gets no snapshot, for the first is counted as the one of this file.
+        Raises the reason if the file does not exist. ``StateLog.snapshot`` may be called only if
+        the snapshot is written now. Otherwise: 1. the snapshot is taken; 2. the append finds no
+        file and waits for it; 3. the second attempt gets no snapshot, because the first one counts
+        as the snapshot of this file.
         """
         appender = self._appender
         if appender.room(total):
@@ -211,7 +212,7 @@ class Append:
         return True
 
     def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
-        """What the appender asks for when it moves into the file at start."""
+        """Return the snapshot's runs and queue offsets; the appender calls it for a new file."""
         return self._first
 
     def _too_large(self, total: int, limit: int) -> MessageTooLarge:
@@ -227,16 +228,16 @@ class Append:
         if self._end > self._is_near_to or now >= self._check_dispatch_at:
             self._check_dispatch(now)
         if self._appender.reserved_bytes < total + self._reserve + self._files.kept_back:
-            # Also while it is not known yet whether a file can be made: what is left is kept for
-            # the broker's own records.
+            # This also holds while it is unknown whether a file can be created: the remaining
+            # space is reserved for the broker's own records.
             self._files.raise_why_not()
 
     def _check_dispatch(self, now: float) -> None:
-        """Raise DispatchBehind while reput is too far behind; note up to where it is not.
+        """Raise DispatchBehind if the dispatch lag is over its limit; else store the limit offset.
 
         While the dispatched offset only grows, no other check is needed until the log ends
-        ``dispatch_lag_max`` behind it. It goes back when reput makes its files again: for that, a
-        check is made at least every DISPATCH_CHECK_S.
+        ``dispatch_lag_max`` bytes after it. The dispatched offset decreases when reput rebuilds its
+        files; therefore a check happens at least every DISPATCH_CHECK_S.
         """
         behind = self._ground.undispatched()
         if behind > self._dispatch_lag_max:

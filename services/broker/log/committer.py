@@ -1,10 +1,10 @@
-"""Puts pooled records into the log's file: at once for senders that wait, else at intervals.
+"""Writes pooled records to the log's file: at once if senders wait, otherwise at intervals.
 
-With a write buffer pool an append is in memory of this process only, and a kill loses it: a send
-with ``ack=memory`` waits until it is in the file. All appends of one turn of the loop share one
-commit. Records that no sender waits for follow ``commit_due``; a flush commits first, so that it
-may be faster than both. Before: ``append`` put the bytes into the pool. After: ``waiting`` releases
-the senders.
+With a write buffer pool an append is only in the memory of this process, and a kill loses it.
+Therefore a send with ``ack=memory`` waits until its records are in the file. All appends of one
+iteration of the event loop share one commit. Records that no sender waits for are committed
+according to ``commit_due``. A flush commits first, so it may write the records earlier. ``append``
+puts the bytes into the pool before this step; after it ``waiting`` releases the senders.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tidemark.offsets import PhysicalOffset
 
 
 class PooledLog(Protocol):
-    """What the committer needs of the commit log's appender."""
+    """The part of the commit log's appender that the committer uses."""
 
     @property
     def appended(self) -> PhysicalOffset:
-        """End of what was appended."""
+        """End of the appended bytes."""
         ...
 
     @property
     def written(self) -> PhysicalOffset:
-        """End of what is in the file and published."""
+        """End of the bytes that are in the file and published."""
         ...
 
     def commit(self) -> PhysicalOffset:
-        """Put everything appended into the file, publish it, return its end."""
+        """Write all appended bytes to the file, publish their end and return it."""
         ...
 
 
 class Committer:
-    """Owns the line of senders that wait for the file, and the pace of the rest.
+    """Owns the queue of senders that wait for the file, and the commit interval.
 
-    Commits on the loop: the bytes go from memory to memory, and as many of them as senders wait
-    for, or as a share of a second brought in.
+    The commit runs on the event loop. It only copies memory, and the amount is bounded by what
+    waiting senders appended, or by what arrived within one interval.
     """
 
     def __init__(
@@ -60,26 +60,26 @@ class Committer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look_is_due = False
+        self._check_is_due = False
         self._committed_at = clock.monotonic()
 
     def appended(self) -> None:
-        """Note that there are new bytes. Cheap: called for every append."""
+        """Record that there are new bytes. Called for every append, so it must be cheap."""
         if self._timer is None:
-            self._look_soon()
+            self._check_soon()
 
     def committed(self, end: PhysicalOffset) -> asyncio.Future[bool]:
-        """A future that is done once bytes below end are in the file.
+        """Return a future that is done once the bytes below end are in the file.
 
-        Call ``appended`` first. It raises NotServing if the part ends before.
+        Call ``appended`` first. The future raises NotServing if the committer ends before.
         """
         future = self._waiting.wait(end)
         if not future.done():
-            self._look_soon()
+            self._check_soon()
         return future
 
     def flushed(self) -> None:
-        """A flush has committed what it flushed: release the senders that waited for that."""
+        """Release senders after a flush, which commits the bytes that it flushes."""
         self._committed_at = self._clock.monotonic()
         self._waiting.reach(self._log.written)
 
@@ -88,7 +88,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         stopper = asyncio.create_task(self._stop_on(stop))
-        self._look_soon()
+        self._check_soon()
         try:
             await self._ended
         finally:
@@ -98,21 +98,21 @@ class Committer:
                 self._timer.cancel()
             self._waiting.close()
 
-    def _look_soon(self) -> None:
-        """Call ``_look`` when the loop has run what is ready now: all of that shares the commit."""
-        if self._loop is not None and not self._look_is_due:
-            self._look_is_due = True
-            self._loop.call_soon(self._look)
+    def _check_soon(self) -> None:
+        """Call ``_check`` after the callbacks that are ready now; their appends share a commit."""
+        if self._loop is not None and not self._check_is_due:
+            self._check_is_due = True
+            self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
-        """Commit, or set the timer to when that is due."""
-        self._look_is_due = False
+    def _check(self) -> None:
+        """Commit if that is due; otherwise set the timer."""
+        self._check_is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._loop is None:
             return
-        # A flush, or the search for a repeated send, may have put their bytes into the file.
+        # A flush, or the search for a repeated send, may have committed bytes of waiting senders.
         self._waiting.reach(self._log.written)
         due_s = commit_due(
             self._pace,
@@ -123,13 +123,13 @@ class Committer:
         if due_s == 0.0:
             self._commit()
         elif due_s is not None:
-            # It may become due sooner, when there are enough bytes: checked again then.
-            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._look)
+            # More bytes may make it due sooner: check again after the interval.
+            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._check)
 
     def _commit(self) -> None:
         try:
             end = self._log.commit()
-        except Exception as fault:  # noqa: BLE001 - whatever it is ends the part
+        except Exception as fault:  # noqa: BLE001 - any error ends the committer
             self._end(fault)
             return
         self._committed_at = self._clock.monotonic()
@@ -137,7 +137,7 @@ class Committer:
         self._on_committed()
 
     def _end(self, fault: Exception | None) -> None:
-        """End the part: with fault, or at the stop."""
+        """End ``run``: with fault, or normally if it is None."""
         if self._ended is None or self._ended.done():
             return
         if fault is None:

@@ -1,10 +1,11 @@
-"""The step in front of the append that keeps a repeated send from being stored twice.
+"""Prevents a repeated send from being stored twice: the step before the append.
 
-Every send passes here. A first try goes straight on to ``sender``. A send that its client repeats,
-because it does not know the outcome, is compared with the log: what is there already is answered
-with its place, and only the rest is appended. A first try that had to wait may have been overtaken
-by its own repeat: it is compared with what repeats have appended since it came. Before:
-``send_call``. After: ``sender`` appends; ``stored_ids`` searches.
+Every send passes through this module. A first attempt goes directly to ``sender``. If a client
+repeats a send because it does not know the outcome, the messages are looked up in the log. Messages
+found there are answered with their location, and only the others are appended. A first attempt that
+had to wait may have been overtaken by its own repeat; it is compared with the messages that repeats
+appended since it arrived. ``send_call`` comes before this step; ``stored_ids`` does the search, and
+``sender`` appends after it.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ class _Found(NamedTuple):
     unique_ids: list[str | None]
     """The unique id of each message."""
     places: list[Place | None]
-    """The place of each message in the log; None: it is not there."""
+    """The location of each message in the log; None: it is not stored."""
     waits: Sequence[Wait | None]
-    """The time that each message waits for; empty: none waits."""
+    """The delay of each message; empty: no message is delayed."""
 
     @property
     def present(self) -> frozenset[int]:
-        """Positions in the request of the messages that are there."""
+        """Indexes in the request of the messages that are stored."""
         return frozenset(n for n, place in enumerate(self.places) if place is not None)
 
     def merged(self, rest: Iterable[dict[str, Any]], host: Host) -> list[dict[str, Any]]:
-        """Results of what is there already and, in between, those of the rest of the request."""
+        """Combine the results of stored messages with those of the rest, in the request's order."""
         fresh = iter(rest)
         return [
             next(fresh)
@@ -56,17 +57,17 @@ class _Found(NamedTuple):
 
 
 class Deduplicator:
-    """Sends each message once, however often its client repeats it. Belongs to one loop."""
+    """Stores each message once, however often its client repeats it. Belongs to one loop."""
 
     def __init__(self, sender: Sender, stored: StoredIds | None = None) -> None:
-        """stored: finds messages by their ids; None: repeats are stored again."""
+        """stored: finds messages by unique id; None: repeats are stored again."""
         self._sender = sender
         self._stored = stored
         self._repeats = Repeats()
 
     @property
     def repeat_count(self) -> int:
-        """Repeated requests that have appended something; for ``send``."""
+        """Number of repeated requests that appended something; pass it to ``send`` as since."""
         return self._repeats.count
 
     async def send(
@@ -80,9 +81,9 @@ class Deduplicator:
     ) -> SendResult:
         """Store the messages of the request that are not stored yet; wait for its level.
 
-        since: ``repeat_count`` when the request began to arrive; None: it came in one piece. way:
-        the rests of the search for what a repeated request has stored; None: turns only. Raises as
-        ``Sender.send``, and DispatchBehind, Overloaded and CorruptRecord of the search.
+        since: ``repeat_count`` when the request began to arrive; None: it arrived in one piece.
+        way: the pauses between slices of the search; None: only yield to the loop. Raises what
+        ``Sender.send`` raises, and DispatchBehind, Overloaded or CorruptRecord from the search.
         """
         sender, count = self._sender, self._repeats.count
         started = sender.clock.monotonic()
@@ -91,7 +92,7 @@ class Deduplicator:
         if since is None or since == count:
             sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
-            if self._repeats.count == count:  # else it waited for the topic to be made
+            if self._repeats.count == count:  # else it waited for the topic to be created
                 try:
                     return await sender.send(
                         topic, queue_count, request, born_host, on_appended, started
@@ -110,7 +111,7 @@ class Deduplicator:
         started: float,
         way: GiveWay | None,
     ) -> SendResult:
-        """Send what is missing of a repeated request, and note what that appends."""
+        """Store the missing messages of a repeated request, and record the appended range."""
 
         def note(topic: str, result: SendResult, start: int, end: int) -> None:
             part = Part(PhysicalOffset(start), PhysicalOffset(end))
@@ -134,14 +135,14 @@ class Deduplicator:
         started: float,
         known: int | Indexed,
     ) -> SendResult:
-        """Append what is missing; answer when all of it has reached the level.
+        """Append the missing messages; return when the whole request has reached the level.
 
-        known: of a repeat what the index says; of a first try that has to wait the count of repeats
-        when it came: only what they have appended since is searched. A wait never lies between the
-        search and the append; the index, which says nothing of what is appended meanwhile, is asked
-        before. Otherwise: 1. a send waits for the next log file; 2. its client gives up and sends
-        it again; 3. the repeat finds nothing, and waits as well; 4. the file is there, and both
-        append.
+        known: for a repeat, the result of the index search; for a first attempt that had to wait,
+        the count of repeats when it arrived, so that only later repeats are searched. There is no
+        wait between the final search and the append. The index search comes earlier, because it
+        covers only dispatched messages. Otherwise: 1. a send waits for the next log file; 2. its
+        client gives up and repeats it; 3. the repeat finds nothing and waits as well; 4. the file
+        is created, and both append.
         """
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
@@ -172,9 +173,9 @@ class Deduplicator:
         started: float,
         found: _Found,
     ) -> SendResult:
-        """Append what was not found of a request, and wait until all of it has the level.
+        """Append the messages that were not found, and wait until all messages have the level.
 
-        Results, also those of an error, are of all messages of the request.
+        The results, also those in an error, cover all messages of the request.
         """
         sender, present = self._sender, found.present
         admitted = sender.admit(request.ack)
@@ -203,7 +204,7 @@ class Deduplicator:
     def _find(
         self, topic: str, request: ProduceRequest, queue_count: int, known: int | Indexed
     ) -> _Found:
-        """Find the messages of the request that are stored. known: as of ``_send_rest``."""
+        """Find the messages of the request that are stored. known: as in ``_send_rest``."""
         unique_ids = unique_ids_of(request.entries)
         wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
         topics = _stored_in(topic, request)
@@ -224,7 +225,7 @@ class Deduplicator:
 
 
 def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
-    """A request of the messages that are not stored yet."""
+    """Return the request reduced to the messages that are not stored yet."""
 
     def left(values: list[T]) -> list[T]:
         return [value for number, value in enumerate(values) if number not in present]
@@ -241,5 +242,5 @@ def _rest(request: ProduceRequest, present: frozenset[int]) -> ProduceRequest:
 
 
 def _stored_in(topic: str, request: ProduceRequest) -> list[str]:
-    """The topics in which messages of a request may be."""
+    """Return the topics in which the messages of a request may be stored."""
     return [topic] if request.delays is None else [topic, SCHEDULE_TOPIC, TIMER_TOPIC]

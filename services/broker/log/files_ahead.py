@@ -1,14 +1,14 @@
-"""Commit log files made before they are needed, in a worker thread.
+"""Creates commit log files before they are needed, in a worker thread.
 
-Making a file reserves all its blocks, which takes long and fails on a full disk: neither may happen
-inside the append step. When the log has moved into the next file, another one is made behind it. If
-the disk is full or read-only, or the limit of open files is reached, the error is kept as
-``failure`` and the attempt repeated every second, so that sends go on by themselves once it
+Creating a file allocates all its blocks, which takes long and fails on a full disk; neither may
+happen inside the append step. When the log moves into the next file, another one is created after
+it. If the disk is full or read-only, or the limit of open files is reached, the error is kept as
+``failure`` and the attempt is repeated every second. Sends resume by themselves once an attempt
 succeeds.
 
-Retention takes part in three ways: its ``guard`` prevents further files that would fill the disk
-beyond what it allows, its ``refusal`` stops sends, but not the broker's own records, and
-``on_made`` starts a new check whenever files have taken space.
+Retention controls this in three ways. Its ``guard`` prevents files that would fill the disk beyond
+the allowed level. Its ``refusal`` stops sends, but not the broker's own records. ``on_made`` starts
+a new retention check after files have taken space.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class FilesAhead:
         wait_s: float,
         on_change: Callable[[StoreError | None], None],
     ) -> None:
-        """prepare: makes what is missing for appending, blocking; raises DiskFull,
-        ReadOnlyDisk, OutOfResources. wait_s: how long a request waits for a file. on_change: called
-        when writes stop for lack of space (with why) and when they may go on (with None).
+        """prepare: creates what an append needs; blocks; raises DiskFull, ReadOnlyDisk or
+        OutOfResources. wait_s: longest time that a request waits for a file. on_change: called with
+        the error when writes stop, and with None when they resume.
         """
         self._prepare = prepare
         self._appender = appender
@@ -49,30 +49,30 @@ class FilesAhead:
         self._on_change = on_change
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="files-ahead")
         self.made_in = -1
-        """Number of the file that the log ended in when files were made last."""
+        """Number of the file in which the log ended when files were last created."""
         self._making: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self.failure: StoreError | None = None
-        """Why no file can be made now: DiskFull, ReadOnlyDisk or OutOfResources; None if all is
-        well."""
+        """Reason why no file can be created now: DiskFull, ReadOnlyDisk or OutOfResources; None if
+        files can be created."""
         self.refusal: StoreError | None = None
-        """Why sends are refused although files can be made; None: they are not."""
+        """Reason why sends are refused although files can be created; None: sends are accepted."""
         self.guard: Callable[[], None] = lambda: None
-        """Called in the thread before files are made. Raises DiskFull to keep them from being: the
-        one that is ahead is left to the broker's own records then."""
+        """Called in the thread before files are created. It raises DiskFull to prevent that; the
+        file already created is then reserved for the broker's own records."""
         self.kept_back = 0
-        """Bytes of log that sends leave alone, besides the usual reserve: a file, or nothing."""
+        """Bytes of log that sends may not use, besides the usual reserve: one file, or 0."""
         self.on_made: Callable[[], None] = lambda: None
-        """Called on the loop after each attempt to make files."""
+        """Called on the loop after each attempt to create files."""
         self._was_prepared = False
 
     def log_moved_on(self) -> None:
-        """The log has moved into the next file: make another one behind it soon."""
+        """Create another file soon, because the log has moved into the next one."""
         if self._making is None:
             self._wake.set()
 
     def check_may_append(self) -> None:
-        """Raise unless everything was prepared at least once: before, nothing may be written."""
+        """Raise unless prepare succeeded at least once; nothing may be written before that."""
         if not self._was_prepared:
             self.raise_why_not()
 
@@ -82,13 +82,13 @@ class FilesAhead:
             raise self.refusal.with_traceback(None)
 
     def raise_why_not(self) -> None:
-        """Raise the reason why there is no further file: it cannot be made, or is being made."""
+        """Raise the reason for the missing file: it cannot be created, or creation is running."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         raise FileNotReady("the next log file is being made. Nothing was stored.", "Try again.")
 
     async def wait(self) -> None:
-        """Wait until files were made. Raises FileNotReady after wait_s, or why they cannot be."""
+        """Wait until files are created. Raises FileNotReady after wait_s, or ``failure``."""
         try:
             async with asyncio.timeout(self._wait_s):
                 await asyncio.shield(self._make())
@@ -103,7 +103,7 @@ class FilesAhead:
             raise self.failure.with_traceback(None)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Make files ahead until stop; while they cannot be made, try every second."""
+        """Create files ahead until stop; after a failure, retry every second."""
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
@@ -119,7 +119,7 @@ class FilesAhead:
             self._executor.shutdown(wait=True)
 
     def _make(self) -> asyncio.Future[None]:
-        """The attempt in flight, or a new one; its end is noted in ``failure``."""
+        """Return the attempt in progress, or start one; it stores its error in ``failure``."""
         if self._making is None:
             self._making = asyncio.ensure_future(self._make_once())
         return self._making
@@ -150,8 +150,9 @@ class FilesAhead:
             self.on_made()
 
     def _guarded(self) -> None:
-        """Blocks, in the thread. The first time nothing is asked: what appending needs has to be
-        there, or not even the start could be recorded."""
+        """Check the guard and prepare. Blocks; runs in the thread.
+
+        The first call skips the guard: without the files the start could not be recorded."""
         if self._was_prepared:
             try:
                 self.guard()

@@ -1,13 +1,13 @@
-"""One fdatasync in flight, in a thread of its own; everybody who waits is answered by the next one.
+"""Flushes the log: one fdatasync at a time, in a thread; waiting senders share the next one.
 
-While bytes are unflushed a flush is in flight or due within ``flush_interval_ms``, at once when a
-sender waits. Appends go on while it runs; the next one starts when it ends, if somebody waits.
-"At once" means when the loop has no more senders to take in: they all share the flush then, instead
-of each waiting for that of the one before. With ``visible_after = "written"`` bytes that nobody
-waits for follow RocketMQ's intervals instead (store layout 9.2). A failed flush is never repeated:
-what the page cache holds may never reach the disk, so ``FlushFailed`` ends the part, and with it
-the process. Before: ``append`` put the bytes. After: ``waiting`` releases the senders (write
-path, steps 5 and 6).
+While there are unflushed bytes, a flush is running or due within ``flush_interval_ms``; it is due
+at once if a sender waits. Appends continue during a flush, and the next flush starts when it ends
+if a sender waits. "At once" means after the loop has processed all senders that are ready, so that
+they share one flush instead of waiting for each other's. With ``visible_after = "written"`` bytes
+without a waiting sender follow RocketMQ's intervals instead (store layout 9.2). A failed flush is
+never repeated, because the bytes in the page cache may never reach the disk; ``FlushFailed`` ends
+the flusher and the process. ``append`` writes the bytes before this step; after it ``waiting``
+releases the senders (write path, steps 5 and 6).
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from tidemark.offsets import PhysicalOffset
 
 PAGE_SIZE: Final = 4096
 GATHER_MAX_S: Final = 0.001
-"""A flush that somebody waits for is not held back longer, however many senders keep coming."""
+"""Longest time for which a flush with waiting senders is delayed to let more senders join."""
 
 
 class FlushedLog(Protocol):
-    """What the flusher needs of the commit log's appender."""
+    """The part of the commit log's appender that the flusher uses."""
 
     @property
     def appended(self) -> PhysicalOffset:
-        """End of what was appended."""
+        """End of the appended bytes."""
         ...
 
     @property
     def flushed(self) -> PhysicalOffset:
-        """End of what is on disk."""
+        """End of the bytes that are on disk."""
         ...
 
     def flush(self) -> PhysicalOffset:
-        """Make everything appended durable, publish it, return its end. Blocks."""
+        """Make all appended bytes durable, publish their end and return it. Blocks."""
         ...
 
 
 class Pace(NamedTuple):
-    """When bytes that nobody waits for are flushed. Times in seconds."""
+    """When bytes without a waiting sender are flushed. Times in seconds."""
 
     interval_s: float
-    """After the first unflushed byte (continuous), after the last flush (by interval)."""
+    """Continuous mode: time after the first unflushed byte. Interval mode: after the last flush."""
     least_bytes: int = 0
-    """By interval: fewer than this wait for the thorough flush."""
+    """Interval mode: fewer bytes than this wait for the thorough flush."""
     thorough_s: float | None = None
-    """By interval: flush whatever there is after this long. None: continuous."""
+    """Interval mode: time after which any number of bytes is flushed. None: continuous mode."""
 
 
 def due_in_s(
     pace: Pace, *, unflushed: int, waiting: bool, since_first_s: float, since_flush_s: float
 ) -> float | None:
-    """Say when to flush: 0 at once, None when there is nothing to flush.
+    """Return the time until the next flush: 0 at once, None if there is nothing to flush.
 
-    unflushed: bytes. since_first_s: age of the oldest of them. since_flush_s: since the last flush
-    ended.
+    unflushed: bytes. since_first_s: age of the oldest of them. since_flush_s: time since the last
+    flush ended.
     """
     if unflushed <= 0:
         return None
@@ -79,10 +79,10 @@ def due_in_s(
 
 
 class Flusher:
-    """Owns the flush thread and the line of senders that wait for it.
+    """Owns the flush thread and the queue of senders that wait for it.
 
-    Everything but the flush itself happens on the loop, in callbacks: a task would add a turn of
-    the loop to every flush.
+    Everything except the flush itself runs on the event loop, in callbacks: a task would add an
+    iteration of the loop to every flush.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look_is_due = False
+        self._check_is_due = False
         self._in_flight = False
         self._stopping = False
         self._first_at: float | None = None
@@ -116,13 +116,13 @@ class Flusher:
         self._fault: StoreError | None = None
 
     def fail(self, fault: StoreError) -> None:
-        """Writing failed: end the part, and with it the process, as a failed flush does."""
+        """End the flusher, and with it the process, because a write failed."""
         self._fault = fault
         self._end(fault)
 
     @property
     def failed(self) -> bool:
-        """Whether writing or flushing has failed: nothing more reaches the disk."""
+        """Whether a write or flush has failed; nothing more is written to disk then."""
         return self._fault is not None or (
             self._ended is not None
             and self._ended.done()
@@ -131,33 +131,33 @@ class Flusher:
         )
 
     def appended(self) -> None:
-        """Note that there are new bytes. Cheap: called for every append."""
+        """Record that there are new bytes. Called for every append, so it must be cheap."""
         if self._first_at is None:
             self._first_at = self._clock.monotonic()
-            self._look_soon()
+            self._check_soon()
 
     def hurry(self) -> None:
-        """Flush what is appended now at once: somebody waits, elsewhere, for more than the disk.
+        """Flush the appended bytes at once for a caller that waits elsewhere, e.g. for the group.
 
-        Call ``appended`` first, like with ``durable``.
+        Call ``appended`` first, as for ``durable``.
         """
         self._hurries += 1
-        if not self._look_is_due:
-            self._look_soon()
+        if not self._check_is_due:
+            self._check_soon()
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
-        """A future: True once bytes below end are on disk, False if the deadline came first.
+        """Return a future: True once bytes below end are on disk, False if the deadline passed.
 
-        Call ``appended`` first. deadline: on the monotonic clock. The future raises NotServing if
-        the part ends before.
+        Call ``appended`` first. deadline: on the monotonic clock [s]. The future raises NotServing
+        if the flusher ends before.
         """
         future = self._waiting.wait(end, deadline)
-        if not self._look_is_due:
-            self._look_soon()
+        if not self._check_is_due:
+            self._check_soon()
         return future
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Flush until stop is set and all is on disk. Raises FlushFailed, WriteFailed."""
+        """Flush until stop is set and all bytes are on disk. Raises FlushFailed, WriteFailed."""
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         thread = threading.Thread(target=self._work, args=(self._loop,), name="flush", daemon=True)
@@ -165,7 +165,7 @@ class Flusher:
         stopper = asyncio.create_task(self._stop_on(stop))
         if self._fault is not None:
             self._end(self._fault)
-        self._look_soon()
+        self._check_soon()
         try:
             await self._ended
         finally:
@@ -179,15 +179,15 @@ class Flusher:
 
     # -- when -----------------------------------------------------------------------------------
 
-    def _look_soon(self) -> None:
-        """Look when the loop has run what is ready now: whoever is about to append has, then."""
-        if self._loop is not None and not self._look_is_due and not self._in_flight:
-            self._look_is_due = True
-            self._loop.call_soon(self._look)
+    def _check_soon(self) -> None:
+        """Call ``_check`` after the callbacks that are ready now, which may append."""
+        if self._loop is not None and not self._check_is_due and not self._in_flight:
+            self._check_is_due = True
+            self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
-        """Start a flush, or set the timer to when one is due."""
-        self._look_is_due = False
+    def _check(self) -> None:
+        """Start a flush if one is due; otherwise set the timer."""
+        self._check_is_due = False
         if self._loop is None or self._in_flight:
             return
         if self._timer is not None:
@@ -198,11 +198,11 @@ class Flusher:
             self._end(None)
             return
         if unflushed <= 0:
-            self._hurries = 0  # whoever hurried was served by the flush in flight
+            self._hurries = 0  # the previous flush covered the bytes of all hurry calls
         in_line = len(self._waiting.places) + self._hurries
         now = self._clock.monotonic()
         if in_line and self._gathers(in_line, now):
-            self._look_soon()
+            self._check_soon()
             return
         due_s = due_in_s(
             self._pace,
@@ -214,14 +214,14 @@ class Flusher:
         if due_s == 0.0:
             self._start()
         elif due_s is not None:
-            # By interval it may become due sooner, when there are enough bytes: look again then.
-            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._look)
+            # In interval mode more bytes may make it due sooner: check again after the interval.
+            self._timer = self._loop.call_later(min(due_s, self._pace.interval_s), self._check)
 
     def _gathers(self, in_line: int, now: float) -> bool:
-        """Whether more senders joined during the last turn of the loop: the flush waits for more.
+        """Return whether more senders joined in the last loop iteration, so the flush waits.
 
-        Without it the first of 64 senders that are woken together would have a flush of its own,
-        and the other 63 would wait for two.
+        Otherwise the first of 64 senders that are woken together would get its own flush, and the
+        other 63 would wait for two flushes.
         """
         if self._gathers_from is None:
             self._gathers_from = now
@@ -236,36 +236,36 @@ class Flusher:
         self._in_flight = True
         self._gathers_from, self._seen_in_line = None, 0
         self._hurries = 0
-        # Bytes appended from here on may miss this flush: their time starts anew.
+        # Bytes appended from here on may miss this flush: their age is measured anew.
         self._first_at = None
         self._orders.put(True)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the thread: flush when told, tell the loop; until told to leave.
+        """Thread function: flush on each True from the queue and report to the loop; end on False.
 
-        Plain hand-over, no executor: a future for each flush, and one more to bring it to the loop,
-        would cost a fifth of the flush.
+        It uses a queue instead of an executor: a future per flush, and another one to pass the
+        result to the loop, would cost a fifth of the flush.
         """
         clock, log, orders = self._clock, self._log, self._orders
         while orders.get():
             started = clock.monotonic()
             try:
                 end = log.flush()
-            except Exception as error:  # noqa: BLE001 - whatever it is ends the part
+            except Exception as error:  # noqa: BLE001 - any error ends the flusher
                 loop.call_soon_threadsafe(self._end, error)
             else:
                 took_s = clock.monotonic() - started
                 loop.call_soon_threadsafe(self._flushed, end, started, took_s)
 
     def _flushed(self, end: PhysicalOffset, started: float, took_s: float) -> None:
-        """On the loop: bytes below end are on disk."""
+        """Process a finished flush on the loop: bytes below end are on disk."""
         if self._loop is None:
-            return  # the part has ended meanwhile, and nobody waits any more
+            return  # the flusher has ended meanwhile, and no sender waits any more
         self._in_flight = False
         self._flushed_at = started + took_s
         self._flush_duration.observe(took_s)
         if self._log.appended <= end:
-            self._first_at = None  # what came while it ran was in time for it
+            self._first_at = None  # bytes appended during the flush were covered by it
         elif self._first_at is None:
             self._first_at = started
         released = self._waiting.reach(end)
@@ -273,12 +273,12 @@ class Flusher:
             self._group_commit_size.observe(released)
         self._on_flushed()
         if self._stopping or self._first_at is not None or len(self._waiting.places):
-            self._look_soon()
+            self._check_soon()
 
     # -- the end --------------------------------------------------------------------------------
 
     def _end(self, fault: Exception | None) -> None:
-        """End the part: with fault, or because all is on disk."""
+        """End ``run``: with fault, or normally if it is None."""
         if self._ended is None or self._ended.done():
             return
         if fault is None:
@@ -289,4 +289,4 @@ class Flusher:
     async def _stop_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._stopping = True
-        self._look_soon()
+        self._check_soon()

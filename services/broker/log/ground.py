@@ -1,9 +1,9 @@
-"""The log of an open store, and what moves with it: appender, flusher, committer, queues, bells.
+"""The log of an open store and its components: appender, flusher, committer, queues, doorbells.
 
-Made before the state is known, because a start needs it to read the state. Before: ``open_store``.
-After: ``building`` makes what serves on it. In a group there is one for each role that this
-process has, one after another, on the same readers: as a slave nothing is appended, and where the
-log ends is what ha says.
+It is built before the state is known, because the state is read from it at start. ``open_store``
+comes before this step; after it ``building`` builds the serving components on it. In a group each
+role of this process has its own instance, one after another, on the same readers. A slave appends
+nothing; there the ha process publishes the end of the log.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ PAGE_SIZE: Final = 4096
 
 
 class Readers(NamedTuple):
-    """The log and its queues, as they are read in every role."""
+    """Readers of the log and its consume queues, used in every role."""
 
     log: CommitLogReader
     queues: ConsumeQueues
 
     @classmethod
     def of(cls, store: OpenStore) -> Readers:
-        """Of an open store."""
+        """Create the readers of an open store."""
         log = CommitLogReader(store.directory, store.positions)
         return cls(log, ConsumeQueues(store.directory, log))
 
 
 class Ground:
-    """The log of one store, and what moves with it."""
+    """The log of one store and its components."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Ground:
         term: Term | None = None,
         master_from: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """port: of the API, as records carry it. readers: those of a node of a group; None: the
-        node is alone. term: that this node is master for; None: it is alone, or a slave.
-        master_from: where the log of a slave's master begins; None: not known.
+        """port: API port, stored in the records. readers: the readers of a node in a group; None:
+        the node is standalone. term: the node's term as master; None: it is standalone or a slave.
+        master_from: returns the start of the master's log on a slave; None: not known.
         """
         self.master_from = master_from
         self.term = term
         self.grouped = readers is not None
         self.appends = term is not None or not self.grouped
-        """Whether this process is the one that appends."""
+        """Whether this process appends to the log."""
         self.config = config
         self.clock = clock
         self.metrics = metrics
@@ -123,7 +123,7 @@ class Ground:
         self.committer = self._make_committer() if self.appender.pooled else None
         self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
         self.lasting: Lasting = self.flusher if self.confirmer is None else self.confirmer
-        """Whom to wait for until something lasts."""
+        """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
 
     def _pace(self) -> Pace:
         config = self.config
@@ -145,9 +145,9 @@ class Ground:
         return Committer(self.appender, pace, self.clock, on_committed=self._written)
 
     def _prepare(self) -> None:
-        """All that appending needs. Blocks, in the thread of FilesAhead."""
-        # The marker first: it tells whether the disk takes writes at all, and before it is there
-        # nothing may be appended.
+        """Prepare everything that an append needs. Blocks; runs in the thread of FilesAhead."""
+        # The abort marker comes first: it shows whether the disk accepts writes at all, and nothing
+        # may be appended before it exists.
         self.store.directory.mark_running()
         if self.store.needs_restart:
             raise self.store.restart_needed()
@@ -166,12 +166,12 @@ class Ground:
         if self.committer is not None:
             self.committer.flushed()
         if self._ha_bell is not None:
-            self._ha_bell.ring()  # reput hears of it from ha, once it is confirmed
+            self._ha_bell.ring()  # ha wakes reput once the bytes are confirmed
         elif self.committer is not None or not self._shows_written:
             self._bell.ring()
 
     def _written(self) -> None:
-        """More of the log is in its file."""
+        """Ring the doorbells after bytes were written to the file."""
         if self._ha_bell is not None:
             self._ha_bell.ring()
         elif self._shows_written:
@@ -180,37 +180,38 @@ class Ground:
     # -- how far it is ---------------------------------------------------------------------------
 
     def dispatched(self) -> PhysicalOffset:
-        """End of what queues and index cover and may be seen."""
+        """Return the offset up to which queues and index cover the log and may be read."""
         return self.store.dispatched
 
     def confirmed(self) -> PhysicalOffset:
-        """End of what consumers may see."""
+        """Return the offset up to which consumers may read."""
         return PhysicalOffset(self.positions.get(self.store.confirm_slot))
 
     def flushed(self) -> PhysicalOffset:
-        """End of what is on disk."""
+        """Return the offset up to which the log is on disk."""
         if not self.appends:
             return PhysicalOffset(self.positions.get(Slot.FLUSHED))
         return self.appender.flushed
 
     def undispatched(self) -> int:
-        """Bytes that are on disk, and that reput has not dispatched."""
+        """Return the number of bytes that are on disk and not dispatched by reput."""
         return self.appender.flushed - self.store.dispatched
 
     def lasts_to(self) -> PhysicalOffset:
-        """End of what no crash takes back, and in a group no failover."""
+        """Return the offset up to which no crash and, in a group, no failover loses records."""
         return self.confirmed() if self.grouped else self.appender.flushed
 
     def end(self) -> PhysicalOffset:
-        """End of the log."""
+        """Return the end of the log."""
         if not self.appends:
             return PhysicalOffset(self.positions.get(Slot.WRITTEN))
         return self.appender.appended
 
     def newest(self) -> Mark:
-        """End of the log and the store time of its last record; of a slave's, of what is on disk.
+        """Return the end of the log and the store time of its last record; 0: time not known.
 
-        What waits in the pool is not counted: it is in no file yet. Store time 0: not known.
+        On a slave this is the flushed part of the log. Bytes in the write buffer pool do not count,
+        because they are in no file yet.
         """
         if not self.appends:
             return newest_on_disk(self.positions)
@@ -220,7 +221,7 @@ class Ground:
         return Mark(mark.end, self.store.last_store_timestamp_ms)
 
     def log_look(self) -> LogLook:
-        """What looks at how old the log's stages are."""
+        """Return the sampler of the ages of the log's stages."""
         return LogLook(
             self.reader,
             newest=self.newest,
@@ -229,26 +230,26 @@ class Ground:
         )
 
     def readable_end(self) -> PhysicalOffset:
-        """End of the log, all of it in its files: what waits in the pool is put there now.
+        """Commit the write buffer pool to the files and return the end of the log.
 
         Raises WriteFailed, FlushFailed.
         """
         return self.appender.commit() if self.appends else self.end()
 
     def index_is_whole(self) -> bool:
-        """False while reput makes some of the index again."""
+        """Return False while reput rebuilds a part of the index."""
         return not self.positions.get(Slot.INDEX_BEHIND)
 
     # -- the life --------------------------------------------------------------------------------
 
     def start_appender(self) -> None:
-        """Go on where recovery found the end. Blocks."""
+        """Start the appender at the end that recovery found. Blocks."""
         self.appender.start_at(self.store.recovered.end)
 
     def committer_part(
         self, stop: asyncio.Event
     ) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
-        """The committer, if there is one, as a part to run."""
+        """Return the committer as a component to run; empty if there is none."""
         committer = self.committer
         return {} if committer is None else {"committer": lambda: committer.run(stop)}
 
@@ -257,7 +258,7 @@ class Ground:
         self.doorbell.ring(REPUT)
 
     def epoch_recorded(self, end: PhysicalOffset) -> None:
-        """The record that opens the epoch is in the log and ends there: ha waits for it."""
+        """Publish the end of the record that opens the epoch, and flush: ha waits for it."""
         self.positions.publish(Slot.EPOCH_RECORD_END, end)
         self.flusher.hurry()
         self.ring_ha()
@@ -267,17 +268,17 @@ class Ground:
         self.doorbell.ring(HA)
 
     def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
-        """Note that these queues got messages, which are in the log up to end."""
+        """Schedule flush and commit, and wake readers: these queues got messages up to end."""
         self.flusher.appended()
         if held.appended(queues, end):
-            self.doorbell.wake()  # to poll often until it is dispatched
+            self.doorbell.wake()  # poll often until the messages are dispatched
         if self.committer is not None:
             self.committer.appended()
         else:
             self._written()
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The wall clock went back so far that store times follow it."""
+        """Count and log that the wall clock stepped back too far for store times to stay."""
         self.metrics.clock_steps.inc()
         log.warning(
             "the wall clock stepped back; store times follow it, look-ups by time may be inexact",
@@ -285,10 +286,10 @@ class Ground:
         )
 
     def close_clean(self) -> None:
-        """Everything is flushed: close, and say that the stop was clean. Blocks."""
+        """Close and mark the stop as clean; call it when everything is flushed. Blocks."""
         self.appender.close(clean=True)
         self.store.stopped_clean()
 
     def abandon(self) -> None:
-        """Close as a crash does: the next start recovers. Blocks."""
+        """Close without marking the stop as clean, so that the next start recovers. Blocks."""
         self.appender.close(clean=False)

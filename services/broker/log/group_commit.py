@@ -1,11 +1,11 @@
-"""Which waiting sends does an offset release, and which have run out of time. Pure.
+"""Group commit: decides which waiting sends an offset releases and which time out. Pure.
 
-One ``fdatasync`` answers all sends whose bytes lie below the offset that it reached. Each send
-joins the line with the end of its bytes. Appends come in physical order, so the line is sorted and
-releasing is popping from its front; a send that joins late (of a pooled log, after its time-out)
-waits for a little more than its own bytes. The commit of a pooled log has a line of the same kind.
-Before: ``flusher``, ``committer``. After: ``waiting`` completes the futures of the senders (write
-path, step 6).
+One ``fdatasync`` completes all sends whose bytes lie below the flushed offset. Each send joins the
+queue with the end of its bytes. Appends come in physical order, so the queue is sorted and sends
+are released from its front. A send that joins late (in a pooled log, after its timeout) waits for
+slightly more than its own bytes. The commit of a pooled log uses a second queue of the same kind.
+``flusher`` and ``committer`` come before this step; after it ``waiting`` completes the futures of
+the senders (write path, step 6).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Waiter = TypeVar("Waiter")
 
 
 class GroupCommit(Generic[Waiter]):
-    """The line of sends that wait for their bytes to be durable."""
+    """The queue of sends that wait for their bytes to be durable."""
 
     __slots__ = ("durable", "next_deadline", "places")
 
     def __init__(self, durable: PhysicalOffset) -> None:
         self.durable = durable
-        """Everything below is on disk."""
+        """All bytes below this offset are on disk."""
         self.next_deadline = NO_DEADLINE
-        """The first deadline in line, or an earlier one whose waiter was released."""
+        """The earliest deadline in the queue, or an earlier one whose waiter was released."""
         self.places: Final[deque[tuple[PhysicalOffset, float, Waiter]]] = deque()
-        """End of the bytes, deadline and waiter of each in line, in the order of the ends."""
+        """End of the bytes, deadline and waiter of each entry, sorted by end."""
 
     def join(self, end: PhysicalOffset, waiter: Waiter, deadline: float = NO_DEADLINE) -> bool:
-        """Add a waiter to the line until bytes below end are durable; False if they are already.
+        """Queue a waiter until bytes below end are durable; return False if they already are.
 
-        end: end of the waiter's bytes; behind waiters with a later end it waits as long as the last
-        of them. deadline: on the clock of ``expire``.
+        end: end of the waiter's bytes. If the last waiter in the queue has a larger end, that one
+        is used. deadline: on the clock that ``expire`` uses.
         """
         if end <= self.durable:
             return False
@@ -50,9 +50,9 @@ class GroupCommit(Generic[Waiter]):
         return True
 
     def advance(self, durable: PhysicalOffset) -> list[Waiter]:
-        """Note that bytes below durable are on disk; return the released waiters, oldest first.
+        """Record that bytes below durable are on disk; return the released waiters, oldest first.
 
-        An offset below the one known already changes nothing: two flushes may report out of order.
+        A smaller offset than the current one is ignored: two flushes may report out of order.
         """
         if durable <= self.durable:
             return []
@@ -64,7 +64,7 @@ class GroupCommit(Generic[Waiter]):
         return released
 
     def expire(self, now: float) -> list[Waiter]:
-        """Remove the waiters whose deadline has come, and return them, oldest first."""
+        """Remove the waiters whose deadline has passed, and return them, oldest first."""
         expired = [waiter for _, deadline, waiter in self.places if deadline <= now]
         if expired:
             left = [place for place in self.places if place[1] > now]
@@ -74,8 +74,8 @@ class GroupCommit(Generic[Waiter]):
         return expired
 
     def dissolve(self) -> list[Waiter]:
-        """Empty the line and return its waiters, which are not released: the process stops, or
-        appends no longer."""
+        """Empty the queue and return its waiters, whose bytes are not durable: the process stops
+        or no longer appends."""
         waiters = [waiter for _, _, waiter in self.places]
         self.places.clear()
         self.next_deadline = NO_DEADLINE

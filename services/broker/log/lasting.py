@@ -1,6 +1,7 @@
-"""What it takes until bytes of the log last: the seam between those who wait and who knows.
+"""The interface for waiting until bytes of the log are durable.
 
-Alone that is the disk (``flusher``), in a group the whole in-sync set (``replication.confirmer``).
+On a standalone node the flush to disk decides (``flusher``), in a group the whole in-sync set
+(``replication.confirmer``).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Lasting(Protocol):
-    """Who is asked to wait."""
+    """Waits until a physical offset is durable."""
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
-        """A future: True once bytes below end last, False if the deadline came first.
+        """Return a future: True once bytes below end are durable, False if the deadline passed.
 
-        deadline: on the monotonic clock. It raises NotServing if that will not come any more.
+        deadline: on the monotonic clock [s]. The future raises NotServing if the bytes can no
+        longer become durable because the node stops or loses its role.
         """
         ...

@@ -1,8 +1,8 @@
-"""Looks at how old the stages of the log are: reads the records that the positions point to.
+"""Measures how old the stages of the log are: reads the records that the positions point to.
 
-The positions are read from the last stage to the first. Each only grows, so none is found beyond
-one that was read after it. Rules are ``log_times``'. Before: a look at the groups begins.
-After: the gauges of the log.
+The positions are read from the last stage to the first. Each only grows, so a position never
+exceeds one that was read after it. The rules are in ``log_times``. A sample of the groups' lag
+starts this step; the gauges of the log come after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.offsets import PhysicalOffset
 
 
 class LogLook:
-    """Looks at the log of one node, in whatever role."""
+    """Samples the store times of one node's log, in any role."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class LogLook:
         confirmed: Callable[[], PhysicalOffset],
         dispatched: Callable[[], PhysicalOffset],
     ) -> None:
-        """newest: end of the log and store time of the record before it, in one; 0: not known.
-        confirmed, dispatched: ends of what is.
+        """newest: end of the log and store time of its last record, taken together; 0: not known.
+        confirmed, dispatched: the confirmed and the dispatched offset.
         """
         self._reader = reader
         self._newest = newest
@@ -40,7 +40,7 @@ class LogLook:
         self._dispatched = dispatched
 
     def times(self) -> LogTimes | None:
-        """The times as of now; None while there is no record, or one cannot be read."""
+        """Return the current store times; None if there is no record or one cannot be read."""
         dispatched = self._dispatched()
         confirmed = self._confirmed()
         newest = self._newest()
@@ -58,20 +58,21 @@ class LogLook:
         return log_times(newest.store_timestamp_ms, unconfirmed_ms, undispatched_ms)
 
     def _first_ms(self, at: PhysicalOffset, end: int) -> int | None:
-        """Store time of the first record at or behind at; None if it cannot be read below end."""
+        """Return the store time of the first record from at on; None if it cannot be read."""
         reader, below = self._reader, PhysicalOffset(end)
         at = max(at, reader.min_offset)
         with contextlib.suppress(CorruptRecord):
             time_ms = peek_store_timestamp(reader.window(at, below), 0)
             if time_ms is None and (next_file := reader.next_file(at)) < end:
-                # The rest of the file was too short for the record: it begins the next one.
+                # The rest of the file was too short for the record: it is in the next file.
                 time_ms = peek_store_timestamp(reader.window(next_file, below), 0)
             return time_ms
         return None
 
 
 def newest_on_disk(positions: Positions) -> Mark:
-    """End of what is on disk and store time of its last record, of a log that another process
-    writes: a slave's, which ha does."""
+    """Return the flushed offset and the store time of the last flushed record.
+
+    Used on a slave, where the ha process writes the log."""
     end = positions.get(Slot.FLUSHED)
     return Mark(end, positions.head().physic_timestamp_ms)

@@ -1,11 +1,12 @@
 """Store times at the stages of the log: newest record, first unconfirmed, first undispatched. Pure.
 
-With the oldest message that a group was not handed and the oldest that it has not committed
-(``groups.oldest``) they split how far the group is behind the newest record into replication,
-dispatch, delivery and processing, exactly: the four add up, and none is negative. So all of it is
-taken against one look at the log: this one.
+``groups.oldest`` adds the oldest message that a group has not received and the oldest that it has
+not committed. Together these times split the group's lag behind the newest record exactly into
+replication, dispatch, delivery and processing: the four parts add up, and none is negative. For
+that, all of them must be computed from the same sample of the log, which is a ``LogTimes``.
 
-Before: ``log_look`` reads the records. After: ``groups.oldest``, and the gauges of the log.
+``log_look`` reads the records before this step. ``groups.oldest`` and the gauges of the log use the
+result.
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from typing import NamedTuple
 
 
 class LogTimes(NamedTuple):
-    """Store times [wall clock ms] of one look; each at most the one before it."""
+    """Store times [wall clock ms] of one sample; each is at most the one before it."""
 
     newest_ms: int
-    """Of the newest record."""
+    """Store time of the newest record."""
     confirmed_ms: int
-    """Of the first record that is not confirmed; as the newest if all are."""
+    """Store time of the first unconfirmed record; ``newest_ms`` if all are confirmed."""
     dispatched_ms: int
-    """Of the first confirmed record that is not dispatched; as confirmed if all are."""
+    """Store time of the first confirmed record that is not dispatched; ``confirmed_ms`` if all
+    are dispatched."""
 
 
 def log_times(
     newest_ms: int, first_unconfirmed_ms: int | None, first_undispatched_ms: int | None
 ) -> LogTimes:
-    """Judge what one look at the log found; None: there is no such record.
+    """Compute the store times of one sample; None: there is no such record.
 
-    Store times only run backwards where the clock stepped back further than they are held
-    (``clock_step_max_ms``): such a record then counts as old as the stage before it.
+    Store times decrease only where the clock stepped back by more than ``clock_step_max_ms``. A
+    record with such a time is given the time of the stage before it.
     """
     confirmed_ms = newest_ms if first_unconfirmed_ms is None else first_unconfirmed_ms
     confirmed_ms = min(confirmed_ms, newest_ms)

@@ -1,8 +1,8 @@
-"""The store as this process holds it: locks, positions, what recovery found, the clean end.
+"""The store as this process has opened it: locks, positions, recovery result and clean stop.
 
-Bytes 0 (append) and 1 (broker) of ``lock`` are held from the first moment to the last. On a disk
-that takes no writes everything is opened for reading and the attempt is repeated by ``files_ahead``
-until writing works. Before: configuration. After: ``service`` builds the parts on it.
+The process holds the locks on bytes 0 (append) and 1 (broker) of ``lock`` for its whole life. If
+the disk does not accept writes, the store is opened for reading, and ``files_ahead`` retries until
+writes succeed. The configuration is read before this step; ``service`` builds the components on it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class _Stopped(Exception):
-    """Recovery was interrupted because the process is to end; repeating it costs only time."""
+    """Recovery was interrupted because the process stops; repeating it costs only time."""
 
 
 class OpenStore:
-    """One store, locked by this process."""
+    """One store that this process has locked."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class OpenStore:
 
     @classmethod
     def open(cls, config: BrokerConfig, disk: Disk, clock: Clock) -> OpenStore:
-        """Lock and open. Blocks. Raises StoreLocked, StoreSizesDiffer, StoreFormatUnknown …"""
+        """Lock and open the store. Blocks. Raises StoreLocked, StoreSizesDiffer and others."""
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
-        disk.make_directory(config.store_dir)  # its name is synced: all acked bytes are below it
+        disk.make_directory(config.store_dir)  # synced by name: it contains all acked bytes
         locks: list[RecordLock] = []
         try:
-            # Before anything else is looked at: what another process is changing means nothing.
+            # Locked before anything is read: another process might still be changing the files.
             for role in (Role.APPEND, Role.BROKER):
                 locks.append(directory.lock(role))
             directory.open_or_create()
@@ -79,32 +79,32 @@ class OpenStore:
 
     @property
     def confirm_slot(self) -> Slot:
-        """The position up to which consumers may see."""
+        """Slot of the position up to which consumers may read."""
         return self.directory.config.confirm_slot
 
     # -- recovery -------------------------------------------------------------------------------
 
     @property
     def recovered(self) -> Recovered:
-        """What recovery found."""
+        """Result of recovery."""
         assert self._recovered is not None, "recover comes first"
         return self._recovered
 
     @property
     def last_store_timestamp_ms(self) -> int:
-        """Of the newest record that recovery looked at; 0 if there was none."""
+        """Store time of the newest record that recovery read; 0 if there was none."""
         return self.recovered.last_store_timestamp_ms
 
     async def recover(self, progress: Callable[[int, int], None], stop: asyncio.Event) -> None:
-        """Find the end of the log, in a thread. Raises CorruptRecord. Ends early if stop is set."""
+        """Find the end of the log, in a thread. Raises CorruptRecord. Returns early on stop."""
 
         def report(done: int, total: int) -> None:
             progress(done, total)
             if stop.is_set():
                 raise _Stopped
 
-        # While a process may write, abort is there. A disk that does not take it takes nothing:
-        # it is tried again before the first append.
+        # The file abort exists while a process may write. If the disk refuses to create it, it
+        # refuses every write; creating it is tried again before the first append.
         try:
             await asyncio.to_thread(self.directory.mark_running)
         except (DiskFull, ReadOnlyDisk) as error:
@@ -123,9 +123,9 @@ class OpenStore:
         )
 
     def recover_again(self) -> bool:
-        """Repeat a recovery that the disk kept from cutting; whether it was done now. Blocks.
+        """Repeat a recovery whose truncation the disk refused; return whether it was needed.
 
-        Raises why the disk still does not take it.
+        Blocks. Raises the disk's error if the disk still refuses to write.
         """
         if self.recovered.read_only is None:
             return False
@@ -137,15 +137,15 @@ class OpenStore:
 
     @property
     def unwritable(self) -> StoreError | None:
-        """Why this start could not write, if it could not."""
+        """Reason why this start could not write; None if it could."""
         return self._unmarked or self.directory.read_only or self.recovered.read_only
 
     @property
     def dispatched(self) -> PhysicalOffset:
-        """End of what queues and index cover and may be seen.
+        """Offset up to which queues and index cover the log and may be read.
 
-        Reput says so once it has taken up this start's generation. Where it cannot, because the
-        disk takes no writes from it either, what was on disk before counts.
+        Reput publishes it once it works in the generation of this start. If reput cannot do so,
+        because the disk refuses its writes too, the durable offset of the previous run is used.
         """
         positions = self.positions
         if positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION):
@@ -157,11 +157,11 @@ class OpenStore:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether the positions are a stand-in that other processes will not look for."""
+        """Whether the positions are in a private substitute file, unseen by other processes."""
         return self.positions.is_private
 
     def restart_needed(self) -> StoreError:
-        """What ends the process once a disk that was read-only at start takes writes again."""
+        """Return the error that ends the process: the disk was read-only and is now writable."""
         return RestartNeeded(
             f"the disk of {self.directory.root} takes writes again, and this process was started "
             "without. Nothing is lost.",
@@ -172,21 +172,23 @@ class OpenStore:
     # -- end ------------------------------------------------------------------------------------
 
     def stopped_clean(self) -> None:
-        """Everything is flushed: if nobody else uses the store and all is dispatched, say so.
+        """Mark the store as cleanly stopped if no other process uses it and all is dispatched.
 
-        Whoever stops last removes ``abort``; the disk may keep it, which costs time only.
+        Call it when everything is flushed. The process that stops last removes ``abort``. If the
+        disk refuses the removal, the next start only takes longer.
         """
         if self.recovered.read_only is not None:
-            # A cut that the disk refused is due still: after a clean stop it would be damage.
+            # A truncation that the disk refused is still due: if the stop counted as clean, the
+            # next start would report the bytes as damage.
             self._release()
             return
-        # Reput, stopping last, sees that this process did not die.
+        # If reput stops last, 0 shows it that this process did not crash.
         self.positions.claim(Slot.BROKER_PID, 0)
         self._release()
         mark_clean_if_last(self.directory, self.positions)
 
     def close(self) -> None:
-        """Give the locks back and unmap."""
+        """Release the locks and unmap the positions."""
         self._release()
         self.positions.close()
 

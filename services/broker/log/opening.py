@@ -1,14 +1,15 @@
-"""What is appended before a node opens for sends: what RocketMQ did, and that there was a start.
+"""Appends the first records of a start, before the node accepts sends.
 
-1. What RocketMQ left in its JSON files becomes the state, with one snapshot: half of a take-over
-   does not count.
+1. The state in RocketMQ's JSON files is taken over with one snapshot, so that a partial take-over
+   has no effect.
 2. A range of the log that RocketMQ wrote is recorded, so that it is known even without the
-   checkpoint: record CRC properties are not judged there.
-3. The start is recorded: generations of groups begin with its number, so that one of before never
-   fits.
+   checkpoint: record CRC properties are not checked there.
+3. The start is recorded: generations of groups begin with its number, so that a generation of an
+   earlier start is never valid.
 
-On a disk that takes no writes it is tried until it does: sends and groups stay shut so long, reads
-do not. Before: ``serving`` has replayed the state. After: the gate opens.
+If the disk does not accept writes, the steps are retried until it does. Meanwhile sends and groups
+are refused, and reads are served. ``serving`` replays the state before this step; after it the gate
+opens.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 ALONE: Final = 0
-"""Epoch in the records of a node alone."""
+"""Epoch in the records of a standalone node."""
 
 
 class AdoptingTopics(Protocol):
-    """What takes topics over (``topics.Topics``)."""
+    """Takes over topics (implemented by ``topics.Topics``)."""
 
     def adopt(self, state: BrokerState, foreign: Iterable[TopicConfig]) -> int:
-        """Make a state's topics those; how many that changes."""
+        """Put the topics into state; return how many topics that changes."""
         ...
 
 
 class OpeningLog(Protocol):
-    """Where the records go (``state_log.StateLog``)."""
+    """Appends the records (implemented by ``state_log.StateLog``)."""
 
     async def append_state(self, body: bytes) -> PhysicalOffset:
-        """Append a record, durable on return."""
+        """Append a record; it is durable on return."""
         ...
 
     async def append_soon(self, body: bytes) -> PhysicalOffset:
-        """Append a record, not durable yet."""
+        """Append a record without waiting until it is durable."""
         ...
 
     async def append_snapshot(self, state: BrokerState | None = None) -> PhysicalOffset:
-        """Append a snapshot of that state."""
+        """Append a snapshot of the given state."""
         ...
 
     async def durable(self, end: PhysicalOffset) -> None:
@@ -78,9 +79,10 @@ class Opening:
         epoch: int = ALONE,
         on_recorded: Callable[[PhysicalOffset], None] | None = None,
     ) -> None:
-        """state: as served. foreign: what recovery says that RocketMQ wrote; None: nothing.
-        epoch: that this start of a master opens. on_recorded: called in the step in which the
-        record of the start is appended, with its end; None: the record is waited for.
+        """state: the served state. foreign: range of the log that RocketMQ wrote, from recovery;
+        None: there is none. epoch: the epoch that this start of a master opens. on_recorded: called
+        with the end of the start record when it is appended; None: wait until the record is
+        durable.
         """
         self._epoch = epoch
         self._on_recorded = on_recorded
@@ -92,18 +94,20 @@ class Opening:
         self._flushed = flushed
         self._foreign = foreign
         self._waits_for: str | None = None
-        """Code of what the disk answers, while it takes no writes."""
+        """Error code of the disk while it does not accept writes."""
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Append them and write the JSON files; False if stopped before. Durable on return, but for
-        the record of a master's start: the group confirms that later."""
+        """Append the records and write the JSON files; return False if stopped before the end.
+
+        All records are durable on return except a master's start record, which the group confirms
+        later."""
         left = await self._files.read_foreign(state_known=self._state.is_known)
         steps: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._record_range,
             lambda: self._take_over(left),
             self._begin_files,
-            # While the files are RocketMQ's, a restart would take them over again and undo what is
-            # changed from here on.
+            # As long as the files are RocketMQ's, a restart would take them over again and undo all
+            # later changes.
             self._files.write_all if any_left(left) else _nothing,
             self._files.opened,
             self._record_start,
@@ -161,7 +165,7 @@ class Opening:
             "levels": 0 if left.levels is None else foreign_state.adopt_levels(state, left.levels),
             "timer": left.timer is not None and foreign_state.adopt_timer(state, left.timer),
         }
-        # Also if it changes nothing: files that RocketMQ began have no snapshot.
+        # The snapshot is needed even if nothing changed: log files of RocketMQ have none.
         await self._log.durable(await self._log.append_snapshot(state.copy()))
         self._state.become(state)
         self._offsets.recount()
@@ -188,7 +192,7 @@ class Opening:
 
 
 def any_left(left: ForeignTables) -> bool:
-    """Whether RocketMQ wrote any of the files."""
+    """Return whether RocketMQ wrote any of the files."""
     return any(table is not None for table in left)
 
 

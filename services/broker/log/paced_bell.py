@@ -1,8 +1,9 @@
-"""Rings a service's doorbell, but not more often than it pays.
+"""Rings a service's doorbell at a limited rate.
 
-Every ring wakes the other process: a switch to it, a step of its loop, and back. Once per flush
-that is more than the flush costs. So a ring that follows another too closely waits for its moment,
-and all that come meanwhile are one. None is lost: the last is always rung behind what it tells of.
+Every ring wakes the other process, which costs two context switches and an iteration of its event
+loop. Once per flush that would cost more than the flush. A ring that follows another too closely is
+delayed, and all rings during the delay are merged into one. None is lost: the delayed ring always
+comes after the event that it announces.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
 
 INTERVAL_S: Final = 0.001
-"""As often as consumers notice; a hundred times a ring's own cost. The loop's timers go by whole
-milliseconds: less than half of one left is none."""
+"""Shortest time between two rings: about a hundred times the cost of a ring, and short enough for
+consumers. The loop's timers have a resolution of one millisecond; less than half rounds to 0."""
 
 
 class PacedBell:
-    """The bell of one service. Belongs to one loop."""
+    """Rate-limited doorbell of one service. Belongs to one loop."""
 
     def __init__(self, doorbell: Doorbell, service: str, clock: Clock) -> None:
         self._doorbell = doorbell
@@ -29,7 +30,7 @@ class PacedBell:
         self._timer: asyncio.TimerHandle | None = None
 
     def ring(self) -> None:
-        """Ring now, or as soon as it is time again."""
+        """Ring now, or as soon as the interval has passed."""
         if self._timer is not None:
             return
         left_s = self._next_at - self._clock.monotonic()

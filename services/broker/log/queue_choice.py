@@ -1,8 +1,8 @@
-"""Which queue each message of a request goes to, and the request cut into runs by it. Pure.
+"""Chooses the queue of each message of a request and splits the request by queue. Pure.
 
-The usual request names no queue, or one: it is one run as it stands, whatever it holds. Only
-messages that name different queues, or sharding keys, are looked at one by one. Before:
-``messages``. After: ``append`` numbers the runs (write path, step 4).
+Most requests name no queue or one queue: such a request is one run, whatever its size. Messages are
+processed one by one only if they name different queues or sharding keys. ``messages`` comes before
+this step; after it ``append`` numbers the runs (write path, step 4).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Share(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A request cut by queue."""
+    """A request split by queue."""
 
     shares: list[Share]
-    """In the order in which the request names the queues."""
+    """One share per queue, in the order in which the request names the queues."""
     positions: list[int]
-    """Of each message of the request: its place among all messages of the shares."""
+    """For each message of the request, its index among all messages of the shares."""
 
 
 def unknown_queue(topic: str, queue: int, count: int, index: int | None = None) -> UnknownQueue:
-    """The refusal of message ``index``, whose queue is none of count; None: of all messages."""
+    """Return the error for a queue number that is too large. index: of the message; None: all."""
     field = f"messages[{0 if index is None else index}].queue"
     error = UnknownQueue(
         f"{field} is {queue}; topic {topic} has {count} "
@@ -47,7 +47,7 @@ def unknown_queue(topic: str, queue: int, count: int, index: int | None = None) 
 
 
 def choose(topic: str, count: int, picks: Sequence[Pick], turn: int) -> list[int]:
-    """The queue of every message; those that name none share the one whose turn it is.
+    """Return the queue of every message; messages that name none go to the queue ``turn``.
 
     Raises UnknownQueue.
     """
@@ -65,7 +65,7 @@ def choose(topic: str, count: int, picks: Sequence[Pick], turn: int) -> list[int
 
 
 def cut(entries: bytes, queues: Sequence[int]) -> Shares:
-    """Cut a request's wire entries by queue; queues: one per entry."""
+    """Split a request's wire entries by queue; queues: one per entry."""
     parts: dict[int, list[bytes]] = {}
     at = 0
     placed: list[tuple[list[bytes], int]] = []

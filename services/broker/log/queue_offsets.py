@@ -1,13 +1,14 @@
-"""Next queue offset of every queue: the number its next message gets. Pure.
+"""Next queue offset of every queue: the offset that its next message gets. Pure.
 
-A queue offset is assigned when a message is appended, long before its queue unit exists, and the
-table moves only after the bytes are in the log: a refused append leaves no gap. Rebuilt at start
-from the log, the queues and the newest snapshot, whichever knows the largest (design 4). Offsets of
-a queue are dense, ascending and never used twice (promise P5).
+A queue offset is assigned when a message is appended, before its consume queue unit exists. The
+table is updated only after the bytes are in the log, so a refused append leaves no gap. At start it
+is rebuilt from the log, the queues and the newest snapshot; the largest offset wins (design 4).
+Offsets of a queue are dense, ascending and never used twice (promise P5).
 
-It also knows which queues got messages of late, and where in the log those end: once that is
-dispatched the queue's max offset is its next queue offset, and nobody has to look at its files.
-Before: ``messages``. After: ``append`` encodes with these numbers (write path, step 4).
+The module also records which queues got messages lately, and where these messages end in the log.
+Once the log is dispatched up to there, the queue's max offset equals its next queue offset, and the
+queue's files need not be read. ``messages`` comes before this step; after it ``append`` encodes the
+records with these offsets (write path, step 4).
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ FIRST: Final = QueueOffset(0)
 
 
 class QueueBehind(Exception):
-    """The table would step back: an offset that somebody was told would be given out again."""
+    """An update would lower a next queue offset, so an offset would be assigned twice."""
 
 
 class Numbered(NamedTuple):
-    """Numbers for one append, not yet in force."""
+    """Queue offsets of one append, not yet committed to the table."""
 
     firsts: list[QueueOffset]
-    """Of each run's first message; those behind it follow without a gap."""
+    """Queue offset of each run's first message; the others of the run follow without a gap."""
     after: dict[Queue, QueueOffset]
-    """What the table says once the append succeeded."""
+    """Next queue offsets after the append succeeded."""
 
 
 class QueueOffsets:
@@ -46,18 +47,18 @@ class QueueOffsets:
     def __init__(self, known: Mapping[Queue, QueueOffset]) -> None:
         self._next: dict[Queue, QueueOffset] = dict(known)
         self.ends: dict[Queue, PhysicalOffset] = {}
-        """Queues that got messages since somebody took them out of here, with the end of the log
-        when the last of these was appended."""
+        """Queues that got messages since their entry was last removed, each with the end of the log
+        when its newest message was appended."""
 
     def __len__(self) -> int:
         return len(self._next)
 
     def next_of(self, queue: Queue) -> QueueOffset:
-        """The number that the next message of this queue gets."""
+        """Return the queue offset that the next message of this queue gets."""
         return self._next.get(queue, FIRST)
 
     def number(self, runs: Sequence[Run]) -> Numbered:
-        """Number the runs, one after the other: a later one of the same queue goes on behind."""
+        """Assign queue offsets to the runs in order; a later run of the same queue continues."""
         after: dict[Queue, QueueOffset] = {}
         firsts: list[QueueOffset] = []
         for run in runs:
@@ -70,7 +71,7 @@ class QueueOffsets:
         return Numbered(firsts, after)
 
     def commit(self, numbered: Numbered, end: PhysicalOffset) -> None:
-        """The append succeeded: these numbers are given out, and the log ends at end now."""
+        """Update the table after a successful append; end: the new end of the log."""
         ends = self.ends
         for queue, offset in numbered.after.items():
             known = self._next.get(queue, FIRST)
@@ -80,10 +81,10 @@ class QueueOffsets:
         self._next.update(numbered.after)
 
     def raise_to(self, queue: Queue, offset: QueueOffset) -> None:
-        """Learn of offsets given out by somebody else; never lowers."""
+        """Raise the next offset to one found elsewhere (log, queue or snapshot); never lower it."""
         if offset > self._next.get(queue, FIRST):
             self._next[queue] = offset
 
     def items(self) -> Iterator[tuple[Queue, QueueOffset]]:
-        """Every queue that ever had a message, with its next offset (for snapshots)."""
+        """Return every queue that ever had a message, with its next offset (for snapshots)."""
         return iter(self._next.items())

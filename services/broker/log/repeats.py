@@ -1,6 +1,7 @@
-"""What repeated sends have appended lately, for first tries that were overtaken by their repeats.
+"""Records what repeated sends appended lately, so that a delayed first attempt finds its repeat.
 
-Before: ``deduplicator`` appends what a repeat brings. After: ``stored_ids`` searches those parts.
+Before this step ``deduplicator`` appends the messages of a repeat. After it ``stored_ids`` searches
+the parts of the log that are recorded here.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from tidemark.errors import Overloaded
 from tidemark.offsets import PhysicalOffset
 
 NOTED_MAX: Final = 16_384
-"""Unique ids of repeats that are kept for requests under way: some 2 MiB."""
+"""Unique ids of repeats that are kept for requests in progress: about 2 MiB."""
 
 
 class Part(NamedTuple):
-    """A part of the log: whole records."""
+    """A range of the log that consists of whole records."""
 
     start: PhysicalOffset
     end: PhysicalOffset
 
 
 class _Note(NamedTuple):
-    """What one repeated request has appended."""
+    """The messages that one repeated request appended."""
 
     topic: str
     unique_ids: frozenset[str]
@@ -33,24 +34,25 @@ class _Note(NamedTuple):
 
 
 class Repeats:
-    """What repeated requests have appended lately, for first tries that were under way meanwhile.
+    """The messages that repeated requests appended lately; checked by first attempts that waited.
 
-    Otherwise: 1. a first try waits: for the rest of its body, for its topic to be made, for the
-    next log file; 2. its client gives up and sends it again; 3. the repeat goes on first, finds
-    nothing and appends; 4. the first try goes on and appends as well.
+    Without it messages would be stored twice: 1. a first attempt waits for the rest of its body,
+    for the creation of its topic, or for the next log file; 2. the client gives up and repeats the
+    send; 3. the repeat is processed first, finds nothing and appends; 4. the first attempt
+    continues and appends as well.
     """
 
     __slots__ = ("_id_count", "_notes", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        """Repeated requests that ever appended something. To be kept before a wait, and compared
-        behind it."""
+        """Number of repeated requests that appended something since the start. A request saves it
+        before a wait and compares it after the wait."""
         self._notes: deque[_Note] = deque()
         self._id_count = 0
 
     def note(self, topic: str, unique_ids: Iterable[str], part: Part) -> None:
-        """Note what a repeated request has appended; called before anything is awaited."""
+        """Record what a repeated request appended; must be called before the next await."""
         made = _Note(topic, frozenset(unique_ids), part)
         self._notes.append(made)
         self.count += 1
@@ -59,9 +61,9 @@ class Repeats:
             self._id_count -= len(self._notes.popleft().unique_ids)
 
     def since(self, count: int, topic: str, unique_ids: Collection[str]) -> list[Part]:
-        """Where any of these ids may have been appended since the count was this one.
+        """Return the parts of the log where repeats appended any of these ids after this count.
 
-        Raises Overloaded if more was appended since then than is kept.
+        Raises Overloaded if some of the records since then were dropped.
         """
         new = self.count - count
         if new > len(self._notes):

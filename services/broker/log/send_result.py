@@ -1,8 +1,8 @@
-"""The result of a send: where each message is. Built only when it is asked for.
+"""The result of a send: the location of each message. It is built only on demand.
 
-The common answer is packed in one pass over the request's own bytes, without an object for each
-message. Before: ``sender`` has appended, and the level is reached. After: ``send_call`` writes the
-answer (write path, step 6).
+The common answer is packed in one pass over the request's own bytes, without an object per message.
+Before this step ``sender`` has appended the messages and their level is reached. After it
+``send_call`` writes the answer (write path, step 6).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tidemark.formats import batch, hosts, ids, native, properties
 from tidemark.formats.runs import Run
 
 COPIES: Final = 1
-"""Of a node alone."""
+"""Number of copies on a standalone node."""
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
 class SendResult:
-    """Level, copies and places of a send that was stored, whole or in part."""
+    """Level, copies and message locations of a send that was stored completely or in part."""
 
     __slots__ = (
         "_appended",
@@ -55,8 +55,9 @@ class SendResult:
         positions: Sequence[int] | None = None,
         waits: Sequence[Wait | None] | None = None,
     ) -> None:
-        """entries: all messages, in the request's order. positions: place of each of them among
-        the messages of the runs; None: the same. waits: what each waits for; None: none waits.
+        """entries: all messages, in the request's order. positions: index of each of them among
+        the messages of the runs; None: the same order. waits: delay of each message; None: no
+        message is delayed.
         """
         self.level = level
         self.copies = COPIES
@@ -102,7 +103,7 @@ class SendResult:
         }
 
     def results(self) -> list[dict[str, Any]]:
-        """Where each message is, in the request's order."""
+        """Return the location of each message, in the request's order."""
         if self._results is None:
             assert self._appended is not None, "of_places sets the results"
             self._results = self._made(self._appended)
@@ -142,7 +143,7 @@ def _unique_id(raw: bytes | memoryview) -> str | None:
 
 
 def result_of(error: TidemarkError) -> str:
-    """The label under which a refused put is counted."""
+    """Return the label value under which a refused put is counted."""
     match error:
         case AckTimeout():
             return "flush_timeout"

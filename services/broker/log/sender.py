@@ -1,11 +1,11 @@
-"""Appends the messages of a checked request and waits for the acknowledgement level it asks for.
+"""Appends the messages of a checked request and waits for the requested acknowledgement level.
 
-Picks the queue, makes runs of the request, appends them in one step, and waits. A level that cannot
-be promised is refused before anything is appended; messages that were appended and not confirmed in
-time are answered with an error that says so. There is no work per message unless the messages name
-different queues. Before: ``send_call`` has a checked request, and ``deduplicator`` passes it on
-(write path, steps 2 and 3). After: ``append``, then ``flusher`` (steps 4 and 5), then the answer
-(step 6).
+The sender picks the queue, splits the request into runs, appends them in one step, and waits. A
+level that cannot be reached is refused before anything is appended. If appended messages are not
+confirmed in time, the answer is an error that says so. There is no work per message unless the
+messages name different queues. Before this step ``send_call`` checks the request, and
+``deduplicator`` passes it on (write path, steps 2 and 3). After it come ``append`` and ``flusher``
+(steps 4 and 5) and the answer (step 6).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 OnAppended = Callable[[str, SendResult, int, int], None]
-"""Takes the topic, the result, and the first and last physical offset [bytes] of what was appended:
-called before the level is reached."""
+"""Called after the append, before the level is reached, with the topic, the result, and the start
+and end of the appended bytes (physical offsets)."""
 
 
 class Admitted(NamedTuple):
-    """What a send waits for."""
+    """The level that a send waits for."""
 
     level: AckLevel
     promise: Promise | None
-    """The promise of the group; None: the node is alone."""
+    """The promise of the replication group; None on a standalone node."""
 
 
 class Sender:
-    """Appends sends, and waits for their levels. Belongs to one loop."""
+    """Appends the messages of sends and waits for their levels. Belongs to one loop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Sender:
         topics: Topics,
         group: GroupSends | None = None,
     ) -> None:
-        """group: the group of a master; None: the node is alone."""
+        """group: the replication group of a master; None: the node is standalone."""
         self._append = append
         self._flusher = ground.flusher
         self._committer = ground.committer
@@ -76,9 +76,9 @@ class Sender:
         self._counts = SendCounts(ground.metrics)
 
     def admit(self, asked: AckLevel | None) -> Admitted:
-        """The level that a send waits for.
+        """Return the level that a send waits for.
 
-        Raises NodeAlone, NotEnoughReplicas, Fenced, SwitchingOver: nothing was stored.
+        Raises NodeAlone, NotEnoughReplicas, Fenced or SwitchingOver; nothing is stored then.
         """
         if self._group is not None:
             promise = self._group.admit(asked)
@@ -91,7 +91,9 @@ class Sender:
         return Admitted(AckLevel.DISK if asked is None else asked, None)
 
     async def queue_count(self, topic: str) -> int:
-        """Queues of a topic, which is made now if sends may make topics. Raises UnknownTopic …"""
+        """Return the number of queues of a topic; creates the topic if sends may do so.
+
+        Raises UnknownTopic and others."""
         return (await self._topics.for_sending(topic)).queues
 
     async def send(
@@ -105,9 +107,9 @@ class Sender:
     ) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
-        Nothing is awaited before the append. Raises FileNotReady, NotEnoughReplicas and
-        DelayOutOfRange before anything is stored, AckTimeout after everything is, also if the node
-        stops before the level is reached.
+        There is no await before the append. Raises FileNotReady, NotEnoughReplicas and
+        DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored if
+        the level is not reached in time or the node stops first.
         """
         admitted = self.admit(request.ack)
         result, end = self.append(
@@ -125,7 +127,7 @@ class Sender:
         on_appended: OnAppended | None,
         level: AckLevel,
     ) -> tuple[SendResult, PhysicalOffset]:
-        """Append all messages in one step; the result, and the end of the last record."""
+        """Append all messages in one step; return the result and the end of the last record."""
         entries, message_count, picks, _, _, delays, _ = request
         born_ms = self.clock.wall_ms()
         common = (born_host, self.store_host, born_ms)
@@ -167,10 +169,9 @@ class Sender:
         started: float,
         timeout_ms: int,
     ) -> None:
-        """Wait until what ends at end has its level; write what was reached into the result, and
-        count the send as answered.
+        """Wait until the bytes up to end have their level; store the level in the result; count.
 
-        Raises AckTimeout, WriteFailed, FlushFailed: the messages are stored, or may be.
+        Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
         level, promise = admitted
         deadline = started + timeout_ms / 1000
@@ -192,8 +193,8 @@ class Sender:
             why = f"{level.value} was not within {timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
         if group is not None and promise is not None:
-            # From here to the answer's last byte nothing is awaited that could take another turn of
-            # the loop: what is true now is true when it leaves.
+            # From here until the answer is written no await yields to the event loop: the level
+            # that holds now still holds when the answer is sent.
             reached = group.reached(promise)
             if reached is None:
                 raise self._not_reached(
@@ -206,13 +207,13 @@ class Sender:
         self._counts.answered(result.level, self.clock.monotonic() - started)
 
     async def file_made(self) -> None:
-        """Wait, for a while, until the log file that an append found missing is there."""
+        """Wait until the log file that an append found missing exists; the wait is bounded."""
         await self._append.file_made()
 
     def place(
         self, topic: str, queue_count: int, request: ProduceRequest, now_ms: int
     ) -> placing.Placed:
-        """Where the messages of a request go of which some wait."""
+        """Return topic and queue of each message of a request that has delayed messages."""
         picks, delays = request.picks, request.delays
         assert delays is not None
         each = picks if isinstance(picks, list) else [picks] * request.message_count
@@ -223,7 +224,7 @@ class Sender:
         )
 
     def _turn(self, topic: str, queue_count: int) -> int:
-        """The next queue of the topic in turn."""
+        """Return the next queue of the topic, round-robin."""
         queue = self._turns.get(topic, 0) % queue_count
         self._turns[topic] = queue + 1
         return queue
@@ -235,9 +236,9 @@ class Sender:
         return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
 
     def _stopped(self, result: SendResult, end: PhysicalOffset) -> AckTimeout:
-        """The error for messages that are appended on a node that ends, or is no master any more,
-        before their level is reached. Not NotServing: that says that nothing was stored, and
-        clients send again."""
+        """Return the error for appended messages when the node stops, or its term as master ends,
+        before the level is reached. It is not NotServing: that error says that nothing was stored,
+        and clients would repeat the send."""
         if self._group is not None:
             why = f"this node's term ended before level {result.level.value}"
             return self._not_reached(why, result, end)
@@ -253,7 +254,7 @@ class Sender:
     def _not_reached(
         self, why: str, result: SendResult, end: PhysicalOffset, **facts: int
     ) -> AckTimeout:
-        """The error for messages that are stored, with the level that is sure."""
+        """Return the error for stored messages, with the level that is certainly reached."""
         results = result.results()
         on_disk = self._group is not None and self._group.is_on_disk(end)
         level = AckLevel.DISK if on_disk else AckLevel.MEMORY
@@ -268,25 +269,25 @@ class Sender:
 
 
 class _TopicCounters(NamedTuple):
-    """What is counted for a topic's sends."""
+    """Counters of one topic's sends."""
 
     messages: Callable[[int], None]
     received_bytes: Callable[[int], None]
 
 
 class SendCounts:
-    """Counts what senders sent. Belongs to one loop."""
+    """Metrics of sends. Belongs to one loop."""
 
     def __init__(self, metrics: BrokerMetrics) -> None:
         self._messages_in, self._received_bytes = metrics.messages_in, metrics.received_bytes
-        # Every series is looked up once: by its labels it costs more than the counting itself.
+        # Each series is looked up once: a lookup by labels costs more than the counting itself.
         self._counters: dict[str, _TopicCounters] = metrics.registry.kept()
         self._message_size = metrics.message_size
         self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
         self._put_ok = metrics.put_results.labels("ok").inc
 
     def answered(self, level: AckLevel, took_s: float) -> None:
-        """A request's messages have reached its level."""
+        """Count a request whose messages have reached its level."""
         self._put_duration[level].observe(took_s)
         self._put_ok()
 
@@ -297,7 +298,7 @@ class SendCounts:
         appended: Appended,
         waits: Sequence[Wait | None] | None,
     ) -> None:
-        """A request's messages are in the log. waits: what of each waits; None: none does."""
+        """Count a request whose messages are in the log. waits: delays; None: none is delayed."""
         message_count = request.message_count
         counters = self._counters.get(topic)
         if counters is None:
@@ -324,10 +325,10 @@ class SendCounts:
         waits: Sequence[Wait | None] | None,
         normal: Callable[[int], None],
     ) -> None:
-        """Count messages that differ in kind: those that wait, those with a sharding key, others.
+        """Count the messages by kind: delayed, with a sharding key (fifo), and normal.
 
-        A message is counted when it is accepted, under the topic that it is meant for; not again
-        when its time has come.
+        A delayed message is counted when it is accepted, under its destination topic. It is not
+        counted again when it is delivered.
         """
         count, picks = request.message_count, request.picks
         waiting = [False] * count if waits is None else [wait is not None for wait in waits]
@@ -346,10 +347,10 @@ class SendCounts:
 
 
 def outcome_unknown(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
-    """A failure of the disk as one sender's error: where each message is if it is there."""
+    """Return a disk failure as the error of one send: it lists where each message may be stored."""
     return with_results(fault, [result | {"outcome": "unknown"} for result in results])
 
 
 def with_results(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
-    """The same error with other results."""
+    """Return the same error with other results."""
     return type(fault)(fault.detail, fault.advice, **{**fault.facts, "results": results})

@@ -1,13 +1,14 @@
-"""Unique ids of what is in the log already, for a send that is repeated.
+"""Finds messages of a repeated send that are in the log already, by their unique ids.
 
-The sender chose the unique ids and says that it sends again. What reput has dispatched is looked up
-in the index, in slices and within a bound; the ids of what lies behind that are read once and kept
-while it is not dispatched. How far back the index is searched is a position in the log, noted ten
-minutes before by the monotonic clock: the wall clock may be set between a send and its repeat.
-Without such a note, after a start, it is 4 GiB of log. In a store without an index, repeats of what
-is dispatched are stored again. While an index is made again, only what lies behind what is
-dispatched can be found; a repeat of anything else has to wait. Before: ``deduplicator`` has a
-repeated request, or one that waited. After: it appends the rest.
+The client chooses the unique ids and marks the request as a repeat. Dispatched messages are looked
+up in the index, in slices and within a bound. The ids of records after the dispatched offset are
+read from the log once and kept until they are dispatched. The index search goes back to the
+position at which the log ended ten minutes ago. That time is measured by the monotonic clock,
+because the wall clock may be set between a send and its repeat. If the position is not known, after
+a start, the search covers 4 GiB of log. In a store without an index, repeats of dispatched messages
+are stored again. While the index is rebuilt, only messages after the dispatched offset can be
+found; repeats of other messages are refused for the time being. ``deduplicator`` calls this module
+for a repeated request, or one that waited, and afterwards appends the messages that were not found.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ from tidemark.offsets import PhysicalOffset
 LOOK_BACK_S: Final = 600.0
 NOTE_INTERVAL_S: Final = 10.0
 LOOK_BACK_SIZE: Final = 4 << 30
-"""Bytes of log that are searched while it is not known where its end was LOOK_BACK_S ago."""
+"""Bytes of log that are searched while the end of the log LOOK_BACK_S ago is not known."""
 TAIL_MAX: Final = 64 << 20
-"""Bytes of log that are not dispatched yet and are searched; if there are more, the repeated send
-has to wait for reput."""
+"""Undispatched bytes of log that are searched at most; if there are more, the repeated send is
+refused until reput has caught up."""
 TAIL_IDS_MAX: Final = 1 << 18
-"""Unique ids of them that are kept: some 70 MiB."""
+"""Unique ids of undispatched records that are kept: about 70 MiB."""
 PART_SIZE: Final = 4 << 20
-"""Bytes of the log whose ids are kept, and dropped, together."""
+"""Bytes of log whose ids are kept, and dropped, as one unit."""
 WALKED_AT_ONCE: Final = 1024
 TAIL_READ_AT_ONCE: Final = 1 << 17
-"""Bytes that are left to be read in the step that appends."""
+"""Bytes of log that may remain unread for ``find``, which runs in the same step as the append."""
 ENTRIES_MAX: Final = 1 << 18
 RECORDS_MAX: Final = 8192
 BYTES_MAX: Final = 64 << 20
-"""Bounds of what one repeated request reads for the index; a full one needs far less."""
+"""Limits of the index search of one repeated request; the largest request needs far less."""
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
 
 class Place(NamedTuple):
-    """Where a message is."""
+    """Location of a stored message."""
 
     topic: str
     queue: int
@@ -63,18 +64,18 @@ class Place(NamedTuple):
     size: int
     store_timestamp_ms: int
     due_ms: int | None = None
-    """Until when it waits, as its record says; None if the record does not wait for a time."""
+    """Delivery time stored in the record; None if the record is not a timer message."""
 
     @property
     def end(self) -> int:
-        """Behind its record."""
+        """Physical offset of the end of the record."""
         return self.physical_offset + self.size
 
     def result(self, unique_id: str | None, host: Host, wait: Wait | None = None) -> dict[str, Any]:
-        """As a send's answer shows it. wait: what the repeated send would wait for.
+        """Return the location in the form of a send's answer. wait: delay of the repeated send.
 
-        A message that waits for a time waits for the one in its record: the time of a repeat with
-        ``delay_ms`` is later than that of the first try.
+        For a timer message the delivery time of the stored record applies: a repeat with
+        ``delay_ms`` computes a later time than the first attempt did.
         """
         due_ms = self.due_ms
         if due_ms is None and wait is not None and wait.topic == self.topic:
@@ -92,31 +93,31 @@ class Place(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """The answer of the index for some unique ids."""
+    """Result of an index search for some unique ids."""
 
     places: dict[str, Place]
-    """The places of those that it has."""
+    """Locations of the ids that were found."""
     up_to: int
-    """Physical offset: records from there on were not searched."""
+    """Physical offset up to which the records were searched."""
     is_whole: bool
-    """False while some of the index is made again: what it does not have may be stored."""
+    """False while part of the index is rebuilt: ids that were not found may be stored."""
 
 
 class _Tail:
-    """Unique ids of the log's end, each record read once. Belongs to one loop."""
+    """Unique ids of the undispatched log; reads each record once. Belongs to one loop."""
 
     def __init__(self, reader: CommitLogReader) -> None:
         self._reader = reader
         self._parts: deque[tuple[int, dict[tuple[str, str], int]]] = deque()
         """(end, (topic, unique id) → physical offset of the first such record), oldest first."""
         self.start = self.end = 0
-        """Physical offsets: what was read."""
+        """Physical offsets of the range that was read."""
         self._part_start = 0
-        """Physical offset at which the newest part begins."""
+        """Physical offset of the start of the newest part."""
         self._id_count = 0
 
     def drop_below(self, offset: int) -> None:
-        """Forget what lies below, as far as whole parts do; go on there if nothing was read yet."""
+        """Drop the parts that end at or below offset; if all do, continue reading at offset."""
         while self._parts and self._parts[0][0] <= offset:
             self.start, known = self._parts.popleft()
             self._id_count -= len(known)
@@ -146,7 +147,7 @@ class _Tail:
         self._parts.append((self.end, known))
 
     def find(self, topics: Collection[str], unique_id: str) -> int | None:
-        """Physical offset of the first record with this id in any of the topics."""
+        """Return the offset of the first record with this id in any of the topics, or None."""
         found: int | None = None
         for _, known in self._parts:
             for topic in topics:
@@ -159,15 +160,15 @@ class _Tail:
 
 
 class StoredIds:
-    """Finds stored messages by their unique ids, up to the log's last byte. Belongs to one loop."""
+    """Finds stored messages by unique id, up to the end of the log. Belongs to one loop."""
 
     def __init__(self, ground: Ground, index: IndexReader | None) -> None:
-        """index: None if the store keeps none."""
+        """index: None if the store has no index."""
         self._index = index
         self._reader = ground.reader
         self._clock = ground.clock
         self._dispatched = ground.dispatched
-        # All that was appended: the first try may be no older than a moment.
+        # Everything appended is searched: the first attempt may be only milliseconds old.
         self._written = ground.readable_end
         self._index_is_whole = ground.index_is_whole
         self._looking = asyncio.Lock()
@@ -178,10 +179,10 @@ class StoredIds:
     async def find_indexed(
         self, topics: Sequence[str], unique_ids: Iterable[str], way: GiveWay
     ) -> Indexed:
-        """Where dispatched messages of these topics with these ids are, and up to where that says
-        all; most of the rest of the log is read, for ``find``. In slices, one call at a time.
+        """Search the index for these ids in these topics; read most of the undispatched log.
 
-        way: the rests between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
+        ``find`` completes the search. The work is done in slices, and one call runs at a time.
+        way: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
         DamagedFile.
         """
         async with self._looking:
@@ -201,7 +202,7 @@ class StoredIds:
                             break
                         if budget.is_spent and not search.has_ended:
                             raise _too_much()
-                is_whole = self._index_is_whole()  # it was not removed between two searches
+                is_whole = self._index_is_whole()  # False if it was removed between two searches
             self._tail.drop_below(self._tail_start())
             while (end := self._checked_end()) - self._tail.end > TAIL_READ_AT_ONCE:
                 self._tail.read_some(end)
@@ -213,10 +214,11 @@ class StoredIds:
     def find(
         self, indexed: Indexed, topics: Sequence[str], unique_ids: Iterable[str]
     ) -> dict[str, Place]:
-        """Where messages of these topics with these ids are; those that are nowhere left out.
+        """Return the locations of these ids in these topics; ids that are not stored are left out.
 
-        indexed: what ``find_indexed`` said of the same. Of several with one id the first. Nothing
-        is awaited here: what is not found is not in the log. Raises as ``find_indexed``.
+        indexed: result of ``find_indexed`` for the same ids. If an id is stored several times, the
+        first location is returned. The method has no await, so an id that is not found is not in
+        the log when it returns. Raises as ``find_indexed``.
         """
         wanted, found = set(unique_ids), dict(indexed.places)
         tail = self._tail
@@ -225,7 +227,7 @@ class StoredIds:
         while tail.end < end:
             tail.read_some(end)
         start = max(indexed.up_to, int(self._reader.min_offset))
-        if start < tail.start:  # dispatched since the index was asked, and forgotten here
+        if start < tail.start:  # dispatched since the index search, and dropped from the tail
             self._walk(
                 Part(PhysicalOffset(start), PhysicalOffset(tail.start)),
                 frozenset(topics),
@@ -237,16 +239,17 @@ class StoredIds:
             if offset is not None:
                 found[unique_id] = _place(self._read(offset, end))
         if not indexed.is_whole:
-            # 1. A message is stored, dispatched and synced, its answer lost; 2. the node's power
-            # fails; 3. reput makes the index again, while all of the log is dispatched already;
-            # 4. the message is sent again: it is neither in the tail nor in the index, and stored.
+            # Without this check: 1. a message is stored, dispatched and synced, but its answer is
+            # lost; 2. the node loses power; 3. reput rebuilds the index, while the whole log counts
+            # as dispatched; 4. the client repeats the send: the message is neither in the tail nor
+            # in the index, and is stored twice.
             _check_all(wanted, found)
         return found
 
     def find_in(
         self, parts: Sequence[Part], topics: Sequence[str], unique_ids: Iterable[str]
     ) -> dict[str, Place]:
-        """Where messages of these topics with these ids are, in some parts of the log only.
+        """Search only the given parts of the log, and return the locations of these ids in topics.
 
         Raises CorruptRecord.
         """
@@ -260,7 +263,7 @@ class StoredIds:
         return max(self._dispatched(), self._reader.min_offset)
 
     def _checked_end(self) -> PhysicalOffset:
-        """The end of the log. Raises DispatchBehind."""
+        """Return the end of the log. Raises DispatchBehind if the undispatched tail is too long."""
         end = self._written()
         behind = int(end) - self._tail_start()
         if behind > TAIL_MAX:
@@ -274,7 +277,7 @@ class StoredIds:
         return end
 
     def _floor(self) -> int:
-        """Physical offset: records below it are not searched."""
+        """Return the physical offset from which the index search starts."""
         now, notes = self._clock.monotonic(), self._notes
         while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK_S:
             notes.popleft()
@@ -292,7 +295,7 @@ class StoredIds:
     def _walk(
         self, part: Part, topics: frozenset[str], wanted: set[str], found: dict[str, Place]
     ) -> None:
-        """Add to found where the first message of each wanted id is in a part of the log."""
+        """Add to found the location of the first message of each wanted id in a part of the log."""
         at, end = part
         while at < end:
             entries, at = walk(self._reader, at, end)
@@ -305,9 +308,9 @@ class StoredIds:
 def walk(
     reader: CommitLogReader, at: PhysicalOffset, end: PhysicalOffset
 ) -> tuple[Sequence[Entry], PhysicalOffset]:
-    """Up to WALKED_AT_ONCE records from a record's start on, and where to go on.
+    """Read up to WALKED_AT_ONCE records from the record at ``at`` on.
 
-    Raises CorruptRecord.
+    Returns the records and the offset at which to continue. Raises CorruptRecord.
     """
     walked = native.walk(
         reader.window(at, end),
@@ -318,7 +321,7 @@ def walk(
     )
     if walked.entries:
         return walked.entries, PhysicalOffset(at + walked.end)
-    reader.record(PhysicalOffset(at + walked.end), end)  # raises what is wrong
+    reader.record(PhysicalOffset(at + walked.end), end)  # raises CorruptRecord if it is damaged
     return (), reader.next_file(at)
 
 
@@ -333,7 +336,7 @@ def _too_much() -> Overloaded:
 
 
 def _check_all(wanted: Collection[str], found: Collection[str]) -> None:
-    """Raise DispatchBehind if some of the wanted ids are not found while the index is not whole."""
+    """Raise DispatchBehind if an id was not found. Called while the index is incomplete."""
     missing_count = len(wanted) - len(found)
     if missing_count:
         raise DispatchBehind(
@@ -357,7 +360,7 @@ def _place(stored: Record) -> Place:
 
 
 def unique_ids_of(entries: bytes) -> list[str | None]:
-    """The unique id of every message of a request; of a repeated one each has one."""
+    """Return the unique id of each message; in a repeated request every message has one."""
     raws = (
         properties.find(bytes(entry.properties), _UNIQUE_ID) for entry in batch.iterate(entries)
     )
@@ -365,7 +368,7 @@ def unique_ids_of(entries: bytes) -> list[str | None]:
 
 
 def without(entries: bytes, gone: frozenset[int]) -> bytes:
-    """The messages of a request but those at these positions."""
+    """Return the messages of a request without those at the given positions."""
     return batch.encode(
         entry for number, entry in enumerate(batch.iterate(entries)) if number not in gone
     )

@@ -1,7 +1,7 @@
-"""The client's unique id, made here for messages that bring none (store layout 2.9).
+"""Creates the client's unique id for messages that have none (store layout 2.9).
 
-Holds the clock that the pure ``tidemark.formats.ids`` does not: milliseconds since local midnight
-of the month's first day, the anchor moved on when the month ends.
+This module holds the clock, because ``tidemark.formats.ids`` is pure: the time in an id is the
+number of milliseconds since local midnight of the first day of the month.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.formats.ids import UniqueIdMaker
 
 
 class UniqueIds:
-    """Makes one id per call; ids of one process differ, and those of two differ by their salt."""
+    """Creates one id per call. Ids are unique in a process; a salt separates processes."""
 
     def __init__(self, clock: Clock, host: Host) -> None:
         self._clock, self._host = clock, host
@@ -26,15 +26,15 @@ class UniqueIds:
         self._month_end_ms = 0
 
     def apart(self) -> UniqueIds:
-        """Another maker of ids of this host, for another thread."""
+        """Return a separate id maker of the same host, for another thread."""
         return UniqueIds(self._clock, self._host)
 
     def make(self) -> str:
-        """An id of 32 (IPv6: 56) hexadecimal digits."""
+        """Return an id of 32 (IPv6: 56) hexadecimal digits."""
         return self.maker.make(self.now_ms())
 
     def now_ms(self) -> int:
-        """Milliseconds since the month began, as an id holds them."""
+        """Return the milliseconds since the month began, as an id holds them."""
         now_ms = self._clock.wall_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._anchor(now_ms)
@@ -44,6 +44,7 @@ class UniqueIds:
         now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
         start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
         following = (start + datetime.timedelta(days=32)).replace(day=1)
-        # Naive again and then localised: the first may lie on the other side of a clock change.
+        # Computed as naive times and localised afterwards: the first day of the month may have
+        # another UTC offset than today because of daylight saving time.
         self._month_start_ms = int(start.astimezone().timestamp() * 1000)
         self._month_end_ms = int(following.astimezone().timestamp() * 1000)

@@ -1,10 +1,10 @@
-"""Asks reput to compare a queue unit that a read could not follow with the log.
+"""Asks reput to compare a consume queue unit with the log if the unit points to no valid record.
 
-Only reput writes queues. The broker publishes which unit it is, one at a time, and reput answers
-whether units were replaced (``reput.unit_mending``). Until then reads of that unit get a
-retriable error. If reput finds that the unit is what the log says, the log is damaged there.
+Only reput writes queues. The broker publishes one unit at a time in the positions page, and reput
+answers whether it replaced units (``reput.unit_mending``). Until the answer arrives, reads of the
+unit get a retriable error. If reput finds that the unit agrees with the log, the log is damaged.
 
-Before: ``pull`` met the unit. After: ``gate`` makes the reader's error.
+``pull`` finds the unit before this step; after it ``gate`` builds the reader's error.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from tidemark.errors import CorruptRecord, DamagedFile, StoreError
 from tidemark.formats.checkpoint import Slot, queue_number
 
 SOUND_MAX: Final = 1024
-"""Units remembered that reput left as they are."""
+"""Number of remembered units that reput found to be correct."""
 
 ANSWER_POLL_S: Final = 0.02
 ANSWER_MAX_S: Final = 30.0
-"""Reput may have to read some log; without an answer the damage is named as it was met."""
+"""Longest wait for reput's answer, which may require reading the log. After it the read fails with
+its original error."""
 
 UNIT_WAITS: Final = "catching-up"
-"""Reason of a broker that waits for reput."""
+"""Readiness reason while the broker waits for reput."""
 
 T = TypeVar("T")
 
@@ -36,13 +37,13 @@ Place = tuple[str, int, int]
 
 
 def name_unit(error: StoreError, topic: str, queue: int, number: int) -> StoreError:
-    """The same error, which was met where that unit points: the unit or the log is damaged."""
+    """Add the queue unit to the facts of an error that occurred where the unit points to."""
     error.facts.update(topic=topic, queue=queue, queue_offset=number)
     return error
 
 
 class UnitChecks:
-    """What was asked, and what came of it. For the loop's thread."""
+    """The request to reput in progress and the results so far. For the event loop's thread."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class UnitChecks:
         ask: Callable[[], object],
         mended: Callable[[], None],
     ) -> None:
-        """health: says when a comparison takes long. ask: rings for reput. mended: is called once
-        units were replaced, or reput has begun anew, before the next read: what readers know of
-        the queues may be wrong."""
+        """health: reports a comparison that takes long. ask: wakes reput. mended: called before the
+        next read if units were replaced or reput was restarted; readers must then drop their cached
+        data of the queues."""
         self._positions = positions
         self._health = health
         self._ask = ask
@@ -66,16 +67,16 @@ class UnitChecks:
         self._sound: OrderedDict[Place, None] = OrderedDict()
 
     def is_open(self, topic: str, queue: int, number: int) -> bool:
-        """Whether reput may still mend that unit: it is asked if it was not.
+        """Return whether reput may still repair the unit; sends the request if necessary.
 
-        A start of reput that has not come up to date makes the queues whole by itself.
+        While a restarted reput is catching up, it repairs the queues without a request.
         """
         if self._reput_begins:
             return True
         self.began_anew()
         place = (topic, queue, number)
         if self.settle():
-            return True  # perhaps it is whole by now
+            return True  # this unit may be among the replaced ones
         if place in self._sound:
             return False
         if self._asked is None:
@@ -83,7 +84,8 @@ class UnitChecks:
             publish = self._positions.publish
             publish(Slot.UNIT_CHECK_QUEUE, queue_number(topic, queue))
             publish(Slot.UNIT_CHECK_OFFSET, number)
-            # Above the last answer too: an older page of the broker's slots may have been put back.
+            # The count must also exceed the last answer, because the broker's slots may have been
+            # restored from an older page.
             get = self._positions.get
             self._count = max(get(Slot.UNIT_CHECK_COUNT), get(Slot.UNIT_CHECKED) >> 1) + 1
             publish(Slot.UNIT_CHECK_COUNT, self._count)
@@ -95,8 +97,8 @@ class UnitChecks:
         return self._positions.resumed_dispatch() is None
 
     def began_anew(self) -> bool:
-        """Whether reput has begun anew since the last call: the queues may have been cut, and made
-        anew, and what readers know of them is forgotten."""
+        """Return whether reput restarted since the last call. If so, drop the readers' cached data,
+        because the queues may have been truncated and rebuilt."""
         reput = self._positions.resumed_dispatch()
         if reput is None or reput == self._reput:
             return False
@@ -106,7 +108,7 @@ class UnitChecks:
         return True
 
     def may_heal(self, error: StoreError) -> bool:
-        """Whether reput may still mend the unit at which the error was met, if it names one."""
+        """Return whether the error names a unit that reput may still repair."""
         facts = error.facts
         number = facts.get("queue_offset")
         if number is None or not {"topic", "queue"} <= facts.keys():
@@ -114,10 +116,10 @@ class UnitChecks:
         return self.is_open(facts["topic"], facts["queue"], number)
 
     async def healed(self, read: Callable[[], Awaitable[T]], goes_on: Callable[[], bool]) -> T:
-        """What read returns, which is called again after each damaged unit that reput replaced.
+        """Call read and return its result; call it again after each unit that reput replaced.
 
-        Waits for reput while goes_on, at most ANSWER_MAX_S for each unit. Raises CorruptRecord,
-        DamagedFile: reput has not replaced the unit.
+        Waits for reput while goes_on returns True, at most ANSWER_MAX_S per unit. Raises
+        CorruptRecord or DamagedFile if reput did not replace the unit.
         """
         while True:
             try:
@@ -133,7 +135,7 @@ class UnitChecks:
         deadline = now() + ANSWER_MAX_S
         reput = self._reput
         while (self._asked is not None or self._reput_begins) and goes_on() and now() < deadline:
-            await asyncio.sleep(ANSWER_POLL_S)  # another process's page: no event tells of it
+            await asyncio.sleep(ANSWER_POLL_S)  # reput writes the page; no event is sent
             self.settle()
         if self._reput_begins:
             return False
@@ -143,7 +145,7 @@ class UnitChecks:
         return self._reput != reput or (self._asked is None and place not in self._sound)
 
     def settle(self) -> bool:
-        """Take reput's answer in; whether units were replaced since the last call."""
+        """Process reput's answer; return whether units were replaced since the last call."""
         if self._asked is None:
             return False
         answer = self._positions.get(Slot.UNIT_CHECKED)
@@ -161,7 +163,7 @@ class UnitChecks:
         return False
 
     def _note_wait(self, topic: str, queue: int, number: int) -> None:
-        """Without an answer reads of the unit fail until there is one: /ready says so."""
+        """Set a readiness reason if reput has not answered in time; reads of the unit fail."""
         waited_s = self._health.clock.monotonic() - self._asked_at
         if waited_s >= ANSWER_MAX_S:
             self._health.add_reason(

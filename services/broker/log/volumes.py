@@ -1,8 +1,9 @@
-"""How much room the file systems of log, queues and index have: asked in a thread, for scrapes.
+"""Capacity and free space of the file systems of log, queues and index, queried in a thread.
 
-A file system that does not answer (one that hangs) holds up nobody: a scrape waits a moment, then
-shows what was last known, and after a while nothing. What retention does by is asked elsewhere, by
-``retention.fullness``. Before: a scrape. After: ``tidemark_store_{capacity,free}_bytes``.
+A file system that hangs does not block a scrape: the scrape waits up to WAIT_S, then shows the last
+known values, and after KNOWN_FOR_S none. Retention queries its own values
+(``retention.fullness``). A metrics scrape calls this module; it supplies
+``tidemark_store_{capacity,free}_bytes``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tidemark.clock import Clock
 
 AGAIN_S: Final = 1.0
 WAIT_S: Final = 0.2
-"""A scrape waits so long for an answer."""
+"""Longest time that a scrape waits for the file systems."""
 KNOWN_FOR_S: Final = 60.0
-"""What was said last is shown for so long."""
+"""Age up to which the last values are shown."""
 
 
 class Volumes:
@@ -40,7 +41,7 @@ class Volumes:
         self._asking: asyncio.Task[None] | None = None
 
     async def refresh(self) -> None:
-        """Ask, if the last answer is old; waits for WAIT_S at most."""
+        """Query the file systems if the last values are old; waits for WAIT_S at most."""
         now_s = self._clock.monotonic()
         if self._asking is None or self._asking.done():
             if now_s - self._asked_at_s < AGAIN_S:
@@ -50,11 +51,11 @@ class Volumes:
         await asyncio.wait({self._asking}, timeout=WAIT_S)
 
     def free(self) -> dict[str, int]:
-        """Bytes that an ordinary user may still take, by volume; those that are known."""
+        """Return the bytes free to an unprivileged user, for each volume with a known value."""
         return {name: space.available for name, space in self._known().items()}
 
     def capacity(self) -> dict[str, int]:
-        """Bytes that an ordinary user can use in all, by volume; those that are known."""
+        """Return the used and free bytes together, for each volume with a known value."""
         return {name: space.used + space.available for name, space in self._known().items()}
 
     def _known(self) -> Mapping[str, Space]:
@@ -62,16 +63,16 @@ class Volumes:
         return self._spaces if is_known else {}
 
     async def _ask(self) -> None:
-        self._spaces = await asyncio.to_thread(self._look)
+        self._spaces = await asyncio.to_thread(self._query)
         self._known_at_s = self._clock.monotonic()
 
-    def _look(self) -> dict[str, Space]:
-        """Blocks."""
+    def _query(self) -> dict[str, Space]:
+        """Query all volumes. Blocks."""
         found = {name: self._space(path) for name, path in self._paths.items()}
         return {name: space for name, space in found.items() if space is not None}
 
     def _space(self, path: Path) -> Space | None:
-        """None if it cannot be asked."""
+        """Return None if the query fails."""
         try:
             return self._disk.space(path)
         except OSError:

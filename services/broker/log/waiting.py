@@ -1,9 +1,10 @@
-"""Futures of senders that wait for their bytes: completed in bulk, timed out by one timer.
+"""Futures of senders that wait for a position: completed in bulk, timed out by one timer.
 
-The line itself is ``group_commit``. Each sender has a future of its own, so that a client that
-disconnects disturbs no other one. All share one timer, which is set to the first deadline in the
-line: a timer for each would cost more than the append. Before: ``flusher`` or ``committer`` reached
-an offset. After: ``sender`` answers (write path, step 6).
+``group_commit`` implements the queue of waiting sends. Each sender has its own future, so that a
+client that disconnects does not affect the others. All futures share one timer, which is set to the
+first deadline in the queue: one timer per sender would cost more than the append. The step before
+this module is ``flusher`` or ``committer`` reaching an offset; after it, ``sender`` answers (write
+path, step 6).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from tidemark.errors import NotServing
 from tidemark.offsets import PhysicalOffset
 
 TIMER_STEP_S: Final = 0.001
-"""uvloop's timers are rounded to this: one that came early would have to be set again."""
+"""Resolution of uvloop's timers; a timer that fires too early would have to be set again."""
 
 
 class Waiting:
-    """The senders that wait for one position to pass their bytes. Belongs to one loop."""
+    """The senders that wait until one position reaches the end of their bytes.
+
+    Belongs to one event loop."""
 
     def __init__(self, reached: PhysicalOffset, clock: Clock) -> None:
         self._line: GroupCommit[asyncio.Future[bool]] = GroupCommit(reached)
@@ -31,12 +34,12 @@ class Waiting:
         self._open = True
 
         self.places: Final = self._line.places
-        """One entry for each sender in line."""
+        """One entry per waiting sender."""
 
     def wait(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
-        """A future: True once the position has reached end, False if the deadline came first.
+        """Return a future: True once the position has reached end, False if the deadline passed.
 
-        deadline: on the monotonic clock. Raises NotServing, through the future, once closed.
+        deadline: on the monotonic clock [s]. The future raises NotServing after ``close``.
         """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if not self._open:
@@ -48,7 +51,7 @@ class Waiting:
         return future
 
     def reach(self, end: PhysicalOffset) -> int:
-        """The position has reached end: complete the futures below it. Returns their number."""
+        """Complete the futures of senders whose bytes are below end; return their number."""
         released = self._line.advance(end)
         for future in released:
             if not future.done():  # the client may have disconnected
@@ -56,7 +59,7 @@ class Waiting:
         return len(released)
 
     def close(self) -> None:
-        """Release no sender any more: each that waits, or will wait, gets NotServing."""
+        """Fail all current and future waits with NotServing."""
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
@@ -78,7 +81,7 @@ class Waiting:
         for future in self._line.expire(self._clock.monotonic()):
             if not future.done():
                 future.set_result(False)
-        # Also if none has expired: the one that the timer was set for may have been released since.
+        # Needed even if no wait expired: the sender whose deadline set the timer may be released.
         if self._line.next_deadline < NO_DEADLINE:
             self._set_timer()
 

@@ -1,1 +1,1 @@
-"""From a request to messages: pulls, held pulls, look-ups, what queues and topics show."""
+"""The read path: pulls, long polls, look-ups, and the visible range of queues and topics."""

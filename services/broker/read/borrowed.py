@@ -1,9 +1,10 @@
-"""Raw answers: records that are sent from where they lie, in the mapping of the log.
+"""Zero-copy answers: records are sent directly from the memory mapping of the log.
 
-Between the page cache and the socket nothing is copied, unless it is little: the stretches go to
-the transport as they are, and uvloop hands them to the kernel in one ``writev``. What the socket
-does not take at once is held as views, so a slow client costs no memory beyond the mapping that it
-keeps. Step before: ``pull`` chose the stretches (read path, step 2). After: the client.
+Except for small answers, no bytes are copied between the page cache and the socket: the ranges are
+passed to the transport as views, and uvloop passes them to the kernel in one ``writev``. Bytes that
+the socket does not accept at once are kept as views, so a slow client uses no memory except the
+mapping. ``pull`` chooses the ranges before this step (read path, step 2); after it the client
+receives them.
 """
 
 from __future__ import annotations
@@ -19,36 +20,36 @@ from services.broker.api.encodings import RECORDS
 from shared.files.pull import PullResult
 
 PIECE_MIN: Final = 2048
-"""Mean size [bytes] of a stretch below which one copy of all costs less than so many pieces.
-Measured with uvloop: 360 B 0.28 µs a piece joined and 0.44 µs apart, 2 KiB 0.74 and 0.63 µs,
-64 KiB 17 and 13 µs; one ``write`` for each costs 5 µs at any size."""
+"""Mean size [bytes] of a range below which joining all ranges costs less than sending each apart.
+Measured with uvloop, per range, joined and apart: 360 B 0.28 and 0.44 µs, 2 KiB 0.74 and 0.63 µs,
+64 KiB 17 and 13 µs. One ``write`` per range costs 5 µs at any size."""
 COPIED_MAX: Final = 65_536
-"""Answers up to this size [bytes] leave as one piece with their head: the copy costs less than the
-second call into the kernel, and the client is woken once."""
+"""Answers up to this size [bytes] are copied and sent together with their headers: the copy costs
+less than a second system call, and the client is woken only once."""
 
 
 class Stretches(Payload):
-    """Pieces of memory, sent one behind the other. They are held until the kernel has them."""
+    """Memory ranges that are sent one after another; held until the kernel has taken them."""
 
     def __init__(self, stretches: list[memoryview], size: int) -> None:
-        """size: bytes of all stretches together."""
+        """size: total bytes of all stretches."""
         super().__init__(stretches, content_type=RECORDS)
         self._stretches = stretches
         self._bytes = size
 
     @property
     def size(self) -> int:
-        """Bytes that are sent: the answer's Content-Length."""
+        """Number of bytes sent: the answer's Content-Length."""
         return self._bytes
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Not possible: records are no text. Raises TypeError."""
+        """Raise TypeError, because records are not text."""
         raise TypeError("commit log records are no text")
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Hand everything to the transport, then wait while it holds more than it likes to.
+        """Pass all ranges to the transport, then wait while its buffer is over the high-water mark.
 
-        Raises ConnectionResetError if the client is gone.
+        Raises ConnectionResetError if the client has disconnected.
         """
         if self._bytes <= COPIED_MAX:
             await writer.write(b"".join(self._stretches))
@@ -67,7 +68,7 @@ class Stretches(Payload):
 
 
 def records_answer(result: PullResult) -> web.Response:
-    """The records of a pull as they are stored; what else there is to say is in the head."""
+    """Return a response with the stored records of a pull; all other results are in headers."""
     headers = {
         "Content-Type": RECORDS,
         "Tidemark-Status": result.status.value,

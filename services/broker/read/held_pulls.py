@@ -1,13 +1,13 @@
-"""Pulls that wait for a message: who is woken when ``dispatched`` moves. No I/O, but futures.
+"""Long polls: pulls that wait for a message until ``dispatched`` advances. No I/O, only futures.
 
-A pull is held at the end of its queue. The broker numbers every message itself, so it knows which
-queues got messages that are not dispatched yet, and up to which physical end; only the pulls of
-those queues are looked at when ``dispatched`` passes that end, all of a queue in one go, and no
-other ones. A held pull that nothing happens to costs nothing but its place here.
+A pull is held when it is at the end of its queue. The broker assigns all queue offsets itself, so
+it knows which queues have undispatched messages and where these end in the log. When ``dispatched``
+passes that end, all pulls of that queue are woken together, and pulls of other queues are not
+touched. An idle held pull costs only its entry here.
 
-A group's member waits for many queues with one call: each of its places (``groups.sessions``) is a
-*watcher* of one queue, told once, and the call itself is held without a queue. So a member of a
-thousand queues costs as much as the ones that got messages.
+A group's member waits for many queues with one call. Each of its queues (``groups.sessions``) has a
+*watcher* that is notified once, and the call itself is held without a queue. So the cost of a
+member with a thousand queues depends only on the queues that get messages.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from services.broker.log.queue_offsets import Queue
 from tidemark.offsets import PhysicalOffset
 
 POLLS_PER_S: Final = 50
-"""Calls that could not be held come again at this rate, all together."""
+"""Total rate at which calls that could not be held are asked to poll again."""
 POLL_AFTER_MIN_S: Final = 0.5
 POLL_AFTER_MAX_S: Final = 60.0
 
 
 class Polls:
-    """When a call comes again that could not be held: each has a turn of its own. Pure.
+    """Spreads the next polls of calls that could not be held evenly over time. Pure.
 
-    Otherwise: 1. the bound of held calls is reached; 2. a member that has nothing to read is
-    answered at once, and asks again at once; 3. a few such members take all the broker's time.
+    Otherwise: 1. the limit of held calls is reached; 2. a member with nothing to read is answered
+    at once and polls again at once; 3. a few such members use all the broker's time.
     """
 
     def __init__(self) -> None:
         self._next_at = 0.0
 
     def after_s(self, now: float, wait_s: float) -> float:
-        """How long the caller is to wait: at most as long as it wanted to be held."""
+        """Return the time that the caller should wait; at most wait_s, the hold it asked for."""
         next_at = max(self._next_at, now) + 1 / POLLS_PER_S
         self._next_at = min(next_at, now + POLL_AFTER_MAX_S)
         return min(max(self._next_at - now, POLL_AFTER_MIN_S), wait_s)
 
 
 class Wake(Enum):
-    """Why a held pull goes on."""
+    """Reason why a held pull continues."""
 
     MESSAGE = "its queue has something to look at"
     TIME = "it has waited as long as it was to"
@@ -54,15 +54,15 @@ class Wake(Enum):
 
 
 class Watcher(Protocol):
-    """Who is told that a queue has something to look at."""
+    """Is notified when a queue has a message to read."""
 
     def wake(self, why: Wake) -> None:
-        """There is something. A watcher may stop watching in here, or begin anew."""
+        """Notify the watcher. It may call ``unwatch`` or ``watch`` from here."""
         ...
 
 
 class HeldPull:
-    """One call that waits. Give it back with ``HeldPulls.let_go``."""
+    """One waiting call. Release it with ``HeldPulls.let_go``."""
 
     __slots__ = ("is_gone", "queue", "woken")
 
@@ -70,16 +70,16 @@ class HeldPull:
         self.queue = queue
         self.is_gone = is_gone
         self.woken: asyncio.Future[Wake] = asyncio.get_running_loop().create_future()
-        """Done when it is to go on."""
+        """Done when the call should continue."""
 
     def wake(self, why: Wake) -> None:
-        """Let it go on; nothing if it was woken before."""
+        """Let the call continue; no effect if it was woken before."""
         if not self.woken.done():
             self.woken.set_result(why)
 
 
 class HeldPulls:
-    """Held calls, and who watches which queue."""
+    """Held calls, and the watchers of each queue."""
 
     def __init__(self) -> None:
         self._held: set[HeldPull] = set()
@@ -91,11 +91,11 @@ class HeldPulls:
 
     @property
     def expects(self) -> bool:
-        """Whether a held pull's message is on its way: appended, not yet dispatched."""
+        """Whether a held pull waits for a message that is appended but not dispatched yet."""
         return bool(self._expected)
 
     def appended(self, queues: Iterable[Queue], end: PhysicalOffset) -> bool:
-        """Note that queues got messages below end; whether a held pull waits for one of them."""
+        """Record that queues got messages below end; return whether any of them is watched."""
         if not self._watchers:
             return False
         expected = False
@@ -112,11 +112,11 @@ class HeldPulls:
         appended_to: PhysicalOffset | None,
         is_gone: Callable[[], bool],
     ) -> HeldPull:
-        """Hold one call until it is worth looking again.
+        """Hold one call until its queue has a message to read.
 
-        queue: None for one whose watchers wake it. appended_to: end of the log if the queue already
-        has a message that the pull has not seen, else None. is_gone: whether the call's client is;
-        asked by ``let_go_of_gone``.
+        queue: None for a call that is woken by its own watchers. appended_to: end of the log if the
+        queue has an appended message that the pull has not seen, else None. is_gone: returns
+        whether the client has disconnected; called by ``let_go_of_gone``.
         """
         held = HeldPull(queue, is_gone)
         if self._closed:
@@ -128,13 +128,13 @@ class HeldPulls:
         return held
 
     def let_go(self, held: HeldPull) -> None:
-        """The call is not held any more, for whatever reason."""
+        """Release a call; required after every ``hold``."""
         self._held.discard(held)
         if held.queue is not None:
             self.unwatch(held.queue, held)
 
     def watch(self, queue: Queue, watcher: Watcher, *, appended_to: PhysicalOffset | None) -> None:
-        """Tell the watcher when the queue has something to look at, until ``unwatch``.
+        """Wake the watcher when the queue has a message to read, until ``unwatch``.
 
         appended_to: as in ``hold``.
         """
@@ -143,7 +143,7 @@ class HeldPulls:
             self._expected.setdefault(queue, appended_to)
 
     def unwatch(self, queue: Queue, watcher: Watcher) -> None:
-        """Tell the watcher no more; nothing if it does not watch."""
+        """Remove the watcher of the queue; no effect if there is none."""
         watchers = self._watchers.get(queue)
         if watchers is not None:
             watchers.pop(watcher, None)
@@ -152,7 +152,7 @@ class HeldPulls:
                 self._expected.pop(queue, None)
 
     def dispatched_to(self, dispatched: PhysicalOffset) -> None:
-        """Wake the pulls whose messages can be seen now."""
+        """Wake the watchers of queues whose messages are dispatched now."""
         expected = self._expected
         while expected:
             queue = next(iter(expected))
@@ -163,24 +163,24 @@ class HeldPulls:
                 watcher.wake(Wake.MESSAGE)
 
     def may_all_look(self) -> None:
-        """Wake every held call of a queue: of a slave nobody says which queues got messages."""
+        """Wake every call held on a queue. A slave does not know which queues got messages."""
         for held in self._held:
             if held.queue is not None:
                 held.wake(Wake.MESSAGE)
 
     def let_go_of_gone(self) -> None:
-        """Wake the calls that nobody waits for any more."""
+        """Wake the calls whose clients have disconnected."""
         for held in self._held:
             if held.is_gone():
                 held.wake(Wake.GONE)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the node stops: pulls are answered with what there is."""
+        """Whether the node stops: pulls are then answered without waiting."""
         return self._closed
 
     def close(self) -> None:
-        """Wake everybody, and hold nobody any more."""
+        """Wake all held calls, and hold no further calls."""
         self._closed = True
         self._expected.clear()
         for held in self._held:

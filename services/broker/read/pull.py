@@ -1,9 +1,9 @@
-"""Pull: from a request to what the store answers, held while there is nothing.
+"""Pull: reads messages for a request, and holds the request while there are none (long poll).
 
-The rules of what a pull gets are ``shared.files.pull``; here is the shell around them: the tag
-filter's words, the loop that goes on behind filtered messages, and the wait. Nothing beyond
-``dispatched`` is ever handed out, so no consumer sees a message that a crash can take back. Before:
-reput rang (read path, step 1). After: ``http_api`` sends the answer (step 2).
+``shared.files.pull`` has the rules for what a pull returns. This module is the shell around it: it
+parses the tag filter, continues after filtered messages, and waits. Nothing beyond ``dispatched``
+is returned, so no consumer sees a message that a crash can lose. Reput rings the doorbell before
+this step (read path, step 1); after it ``http_api`` sends the answer (step 2).
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ TAGS_MAX: Final = 128
 POLL_BUSY_S: Final = 0.001
 POLL_IDLE_S: Final = 0.1
 LOOK_AFTER_CLIENT_S: Final = 1.0
-"""How often held pulls are asked whether their client has gone away: all in one go."""
+"""Interval at which all held pulls are checked for disconnected clients."""
 
 SHORT_MAX: Final = 4096
-"""Queues remembered that end before their last message. Of more the oldest is forgotten."""
+"""Remembered queues that end before their last message. If there are more, the oldest is dropped.
+"""
 
 _AGAIN: Final = frozenset({PullStatus.NO_MATCHED_MESSAGE, PullStatus.MESSAGE_WAS_REMOVING})
 _END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
@@ -50,13 +51,13 @@ _REASONS: Final = {
     Wake.CLOSE: "close",
     Wake.CHANGED: "assignment",
 }
-"""What the metric of ended waits calls them."""
+"""Label values of the metric of ended waits."""
 
 
 def parse_tags(expression: str | None) -> Wanted | None:
-    """Read ``a || b``; None takes every message. Raises BadTags.
+    """Parse ``a || b``; None selects every message. Raises BadTags.
 
-    The tags themselves are compared, too: other tags may have the same hash.
+    The result holds the tags in addition to their hashes, because other tags may have equal hashes.
     """
     if expression is None or expression.strip() in ("", "*"):
         return None
@@ -81,11 +82,11 @@ class PullRequest(NamedTuple):
     tags: Wanted | None
     wait_ms: int
     bulk: bool
-    """Whether the store's own bounds of one answer give way to the caller's (raw pulls)."""
+    """Whether the caller's limits replace the store's own limits of one answer (raw pulls)."""
 
 
 class Puller:
-    """Answers pulls."""
+    """Answers pull requests."""
 
     def __init__(
         self,
@@ -101,14 +102,15 @@ class Puller:
         held_max: int,
         unit_checks: UnitChecks | None = None,
     ) -> None:
-        """floor: queue offset below which a queue shows nothing, of a topic that was deleted and
-        made again. dispatched: end of what may be seen. written: end of the log. unit_checks: asked
-        where a queue ends before its last message; None: queues are not compared with the log.
+        """floor: returns the first visible queue offset, e.g. of a topic that was deleted and
+        recreated. dispatched: returns the dispatched offset. written: returns the end of the log.
+        unit_checks: used where a queue ends before its last message; None: queues are not compared
+        with the log.
         """
         self.unit_checks = unit_checks
         self._short: dict[Queue, tuple[QueueOffset, PhysicalOffset]] = {}
-        """Queues that ended before their last message at the last look: where they ended, and how
-        far dispatch has to come for that to be damage."""
+        """Queues that ended before their last message at the last read: the queue offset at which
+        they ended, and the dispatched offset from which on that means damage."""
         self._floor = floor
         self._queues = queues
         self._log = log
@@ -121,18 +123,18 @@ class Puller:
         self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
         self._shown = PhysicalOffset(0)
-        """The largest end of what may be seen that a pull has gone by."""
+        """The largest dispatched offset that a pull has used."""
         self._looked_at = clock.monotonic()
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
     def checks_at(self, offset: int) -> Checks:
-        """What the record at offset has to keep."""
+        """Return the checks that the record at offset has to pass."""
         return self._log.checks_at(offset)
 
     def look(self, request: PullRequest) -> PullResult:
-        """Answer from what is there now."""
+        """Answer with the messages that can be read now."""
         floor = self._floor(request.topic, request.queue)
-        # Without a floor the store answers, for it knows the minimum: a negative offset included.
+        # Without a floor the store compares with its own min offset, also for negative offsets.
         if floor and request.offset < floor:
             result = self._get(request._replace(offset=floor, count_max=0))
             first = max(floor, result.min_offset)
@@ -149,21 +151,21 @@ class Puller:
         return result._replace(min_offset=floor) if result.min_offset < floor else result
 
     def bounds(self, topic: str, queue: int) -> tuple[QueueOffset, QueueOffset]:
-        """First and next queue offset of what can be pulled; equal if there is nothing."""
+        """Return the first and the end queue offset that can be pulled; equal if there is none."""
         reader = self._queues.get(topic, queue)
         # The minimum first: see shared.files.pull.get_message.
         first = max(reader.min_offset(self._log.min_offset), self._floor(topic, queue))
         return first, max(reader.max_offset(self._dispatched()), first)
 
     def next_of(self, queue: Queue) -> QueueOffset:
-        """The number that the queue's next message gets, dispatched so far or not."""
+        """Return the queue's next offset to be assigned; messages before may be undispatched."""
         return self._queue_offsets.next_of(queue)
 
     def _get(self, request: PullRequest) -> PullResult:
         try:
             return self._read(request)
         except DamagedFile:
-            # A start of reput may have cut the queue: what a reader knows of it is outdated.
+            # A restart of reput may have truncated the queue: the reader's cache is outdated.
             if self.unit_checks is None or not self.unit_checks.began_anew():
                 raise
             return self._read(request)
@@ -184,9 +186,9 @@ class Puller:
         )
         queue = (request.topic, request.queue)
         if result.max_offset < self._queue_offsets.next_of(queue) and not reader.directory_is_empty:
-            # Without files it is one of a deleted topic; files that go are noticed by reput.
+            # A queue without files belongs to a deleted topic; reput notices missing files.
             if self.unit_checks is not None and self.unit_checks.began_anew():
-                return self._read(request)  # the queue may have been shorter at the last look
+                return self._read(request)  # the first read may have used outdated bounds
             self._check_short(queue, request.offset, result.max_offset, dispatched)
         elif self._short:
             self._short.pop(queue, None)
@@ -195,16 +197,17 @@ class Puller:
     def _check_short(
         self, queue: Queue, offset: int, end: QueueOffset, dispatched: PhysicalOffset
     ) -> None:
-        """A queue ends before its last message: usually that one is not dispatched yet. Once it is,
-        the unit at the end is damaged, and hides those behind it.
+        """Handle a queue that ends before its last message.
 
-        Raises NotServing for a reader that is past that end already: it would be sent back.
+        Usually the last message is not dispatched yet. If it is, the unit at the end is damaged and
+        hides the units after it. Raises NotServing for a reader whose offset is already after that
+        end: otherwise it would be sent back.
         """
         seen, last = self._short.get(queue, (QueueOffset(-1), PhysicalOffset(0)))
         if seen != end:
             last = self._written()
             self._short[queue] = end, last
-            if len(self._short) > SHORT_MAX:  # a deleted queue is not asked for again
+            if len(self._short) > SHORT_MAX:  # deleted queues would stay here
                 del self._short[next(iter(self._short))]
         if dispatched < last or self.unit_checks is None:
             return
@@ -222,7 +225,7 @@ class Puller:
     async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
         """Answer at once, or when there is a message, or after ``wait_ms``.
 
-        is_gone: whether the client has closed its connection; nobody waits for it then.
+        is_gone: returns whether the client has closed its connection, which ends the wait.
         """
         result = self._look_if_whole(request)
         if request.wait_ms == 0 or not _wants_more(result, request.offset):
@@ -233,11 +236,11 @@ class Puller:
             return await self._wait(request, result, is_gone)
 
     def _look_if_whole(self, request: PullRequest) -> PullResult:
-        """Answer from what is there now.
+        """Answer with the messages that can be read now.
 
-        Raises NotServing if the queue ends before the offset and less can be seen than a pull has
-        gone by before. Reput makes the queues again then, and the answer would send the consumer
-        back to the end of a shorter queue.
+        Raises NotServing if the queue ends before the offset and the dispatched offset is smaller
+        than an earlier pull has seen. Reput is rebuilding the queues then, and an answer would send
+        the consumer back to the end of a shorter queue.
         """
         result = self.look(request)
         if result.max_offset < request.offset and (dispatched := self._dispatched()) < self._shown:
@@ -256,12 +259,12 @@ class Puller:
         return self._places.used < self._places.limit
 
     def poll_after_ms(self, wait_s: float) -> int:
-        """When a call comes again that wanted to be held for wait_s, and cannot be."""
+        """Return the delay before the next poll for a call that could not be held for wait_s."""
         return math.ceil(self._polls.after_s(self._clock.monotonic(), wait_s) * 1000)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """One of the places of held calls; see ``may_hold``. Raises Overloaded."""
+        """Occupy one of the places for held calls; see ``may_hold``. Raises Overloaded."""
         self._places.take(1)
         self._metrics.long_polls.set(self._places.used)
         try:
@@ -272,12 +275,12 @@ class Puller:
             self._metrics.long_polls.set(self._places.used)
 
     def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
-        """Tell the watcher when the queue has a message from queue offset ``offset`` on."""
+        """Wake the watcher when the queue has a message at or after queue offset ``offset``."""
         waits = self._queue_offsets.next_of(queue) > offset
         self.held.watch(queue, watcher, appended_to=self._written() if waits else None)
 
     def unwatch(self, queue: Queue, watcher: Watcher) -> None:
-        """Tell the watcher no more; nothing if it does not watch."""
+        """Remove the watcher of the queue; no effect if there is none."""
         self.held.unwatch(queue, watcher)
 
     def ended(self, why: Wake) -> None:
@@ -297,7 +300,7 @@ class Puller:
             elif is_gone():
                 wake = Wake.GONE
             elif self.held.is_closed:
-                # Nothing is held any more: to go on would turn in a circle, and never yield.
+                # Calls are no longer held: the loop would repeat without ever yielding.
                 wake = Wake.CLOSE
             elif result.status in _AGAIN:
                 await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
@@ -312,14 +315,15 @@ class Puller:
                 self.ended(wake)
                 return result
         if result.status in _END and request.offset != started_at:
-            # It went on behind filtered messages: tell where, or they are scanned every time.
+            # The pull skipped filtered messages: report the next offset, or the client's next pull
+            # scans them again.
             return result._replace(status=PullStatus.NO_MATCHED_MESSAGE)
         return result
 
     async def _held(
         self, request: PullRequest, timeout_s: float, is_gone: Callable[[], bool]
     ) -> Wake:
-        """Wait for a message in the queue, at most timeout_s; tell why the wait has ended."""
+        """Wait for a message in the queue, at most timeout_s; return why the wait ended."""
         queue = (request.topic, request.queue)
         waits = self._queue_offsets.next_of(queue) > request.offset
         held = self.held.hold(
@@ -333,7 +337,7 @@ class Puller:
             self.held.let_go(held)
 
     async def run(self, stop: asyncio.Event, doorbell: Doorbell) -> None:
-        """Wake held pulls as ``dispatched`` moves, until stop; then let all of them go."""
+        """Wake held pulls when ``dispatched`` advances, until stop; then release all of them."""
         stopper = asyncio.create_task(_wake_on(stop, doorbell))
         try:
             while not stop.is_set():
@@ -344,7 +348,7 @@ class Puller:
             self.held.close()
 
     def wake_held(self) -> bool:
-        """Wake the held pulls that have something to look at; whether some message is expected."""
+        """Wake the held pulls with new messages; return whether undispatched ones are expected."""
         dispatched = self._dispatched()
         if dispatched != self._dispatched_seen:
             self._dispatched_seen = dispatched
@@ -359,7 +363,7 @@ class Puller:
 
 
 def _wants_more(result: PullResult, offset: int) -> bool:
-    """Whether a pull that may wait goes on: it is at the end, or behind filtered messages."""
+    """Return whether a pull may wait: it is at the queue's end, or after filtered messages."""
     return result.status in _AGAIN or (result.status in _END and result.next_offset == offset)
 
 

@@ -1,9 +1,9 @@
 """Look-ups: one message by its offset id, messages by key or unique id.
 
-Every look-up stops at ``dispatched``: what is not in a queue yet is not shown either. An offset id
-is a number somebody may have made up, so a record counts only if its own queue points to it: bytes
-inside a body that look like a record are nobody's message. Before: ``shared.files.index``. After:
-``http_api`` sends the answer.
+Every look-up ends at ``dispatched``: a message that is not in a queue yet is not returned. A client
+may send an arbitrary number as offset id, so a record is returned only if its queue points to it;
+otherwise bytes inside a body that have the form of a record would be returned as a message. The
+step before is ``shared.files.index``; after it ``http_api`` sends the answer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Page(NamedTuple):
-    """Some of the messages that a look-up finds."""
+    """One page of the messages that a look-up finds."""
 
     messages: list[Record]
     next: IndexPlace | None
-    """Where to go on; None: there are no older ones."""
+    """Start of the next page; None: there are no older messages."""
 
 
 async def look_up(
@@ -41,10 +41,10 @@ async def look_up(
     hits_max: int,
     at: IndexPlace | None = None,
 ) -> Search:
-    """A bounded look-up, made in slices: other calls have their turn in between.
+    """Run a bounded look-up in slices, so that other calls are served in between.
 
-    It has ended, or found hits_max, or met its bounds. at: where an earlier one stopped. Raises
-    DamagedFile.
+    The returned search has ended, found hits_max messages, or reached its bounds. at: place where
+    an earlier look-up stopped. Raises DamagedFile.
     """
     search = index.search(asked, hits_max=hits_max, budget=Budget(), at=at)
     await Turns(clock, GiveWay()).through(search.steps())
@@ -63,7 +63,7 @@ class Queries:
         is_shown: Callable[[Record], bool],
         clock: Clock,
     ) -> None:
-        """is_shown: whether a message's topic still exists and the message is not from before."""
+        """is_shown: whether a message's topic exists and has not been recreated since."""
         self._is_shown = is_shown
         self._clock = clock
         self._looking = asyncio.Lock()
@@ -73,8 +73,9 @@ class Queries:
         self._dispatched = dispatched
 
     def by_offset(self, offset: PhysicalOffset) -> Record:
-        """The message whose record starts at offset. Raises UnknownMessage, and CorruptRecord for
-        one that is damaged: its queue points there."""
+        """Return the message whose record starts at offset.
+
+        Raises UnknownMessage, or CorruptRecord if a queue points to a damaged record there."""
         end = self._dispatched()
         if self._log.min_offset <= offset < end:
             found = self._log.find(offset, end)
@@ -92,9 +93,10 @@ class Queries:
         )
 
     def _check_damage(self, offset: PhysicalOffset, end: PhysicalOffset) -> None:
-        """Raise CorruptRecord if a queue points to the bytes at offset, which are no record.
+        """Raise CorruptRecord if a queue points to the bytes at offset, which are no valid record.
 
-        The bytes say themselves which queue: where just these are damaged, it cannot be told.
+        The queue is taken from the bytes themselves. If these bytes are damaged, the queue is
+        unknown and nothing is raised.
         """
         data = self._log.window(offset, end)
         outcome = record.validate(data, 0, at=offset, checks=self._log.checks_at(offset))
@@ -108,7 +110,7 @@ class Queries:
             raise CorruptRecord(offset, outcome.reason)
 
     def stored_at(self, offset: PhysicalOffset) -> Record | None:
-        """The record that starts at offset, of whatever topic; None if there is none.
+        """Return the record that starts at offset, of any topic; None if there is none.
 
         Raises CorruptRecord, DamagedFile.
         """
@@ -127,12 +129,12 @@ class Queries:
         before: IndexPlace | None = None,
         way: GiveWay | None = None,
     ) -> Page:
-        """Messages of topic with this key or unique id, in physical order: the newest hits_max, or
-        the newest of DECODED_BYTES_MAX bytes, or what a bounded look-up finds of them.
+        """Return messages of topic with this key or unique id, in physical order.
 
-        It is done in slices, one look-up after the other, so that other calls have their turn.
-        before: where an earlier page stopped. way: the rests between slices; None: another turn of
-        the loop. Raises DamagedFile.
+        The page holds the newest ones, at most hits_max or about DECODED_BYTES_MAX bytes, or fewer
+        if the look-up reaches its bounds. It runs in slices, one look-up at a time, so that other
+        calls are served in between. before: place where an earlier page stopped. way: the pauses
+        between slices; None: only yield to the loop. Raises DamagedFile.
         """
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
         async with self._looking:

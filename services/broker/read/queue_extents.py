@@ -1,14 +1,15 @@
-"""How far every queue goes, and every topic: kept up from what is appended, not looked up in files.
+"""Min and max offset of every queue and the sums per topic, updated from appends, not from files.
 
-A queue's files have to be opened to see how far it goes, which for ten thousand queues takes a
-second. But this process numbers all messages: once the end of the last of them is dispatched, a
-queue's max offset is its next queue offset, and its min offset only moves when the log file goes
-that holds its first message. So a queue is looked up in its files when it is first met, when its
-first message expires, and while a message of it is on its way to dispatch; the others cost nothing.
-What is told is exact at the instant at which it is asked.
+Reading a queue's bounds from its files means opening them, which takes a second for ten thousand
+queues. But this process assigns all queue offsets: once a queue's last message is dispatched, its
+max offset is its next queue offset. Its min offset changes only when the log file with its first
+message is deleted. So a queue's files are read only when the queue is first used, when its first
+message expires, and while a message of it is not dispatched yet; other queues cost nothing. The
+returned bounds are exact at the time of the call.
 
-For the node that appends: on another nobody numbers. Before: ``queue_offsets`` heard of appends.
-After: ``groups.look`` asks for bounds, the gauges for topics.
+Only the node that appends uses this module, because other nodes assign no offsets.
+``queue_offsets`` records the appends before this step. After it ``groups.look`` reads the bounds of
+queues, and the gauges read the sums of topics.
 """
 
 from __future__ import annotations
@@ -25,52 +26,52 @@ from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 QUEUES_MAX: Final = 100_000
-"""Queues that are remembered, about 400 bytes each; those of further topics are looked up in their
-files, and the topics have no sums."""
+"""Queues that are cached, about 400 bytes each. Bounds of further queues are read from their files,
+and their topics have no sums."""
 TOPICS_AT_ONCE: Final = 16
-"""Topics looked at between two looks at the clock; their queues are looked at one by one."""
+"""Topics processed between two checks of the clock; for queues the clock is checked each time."""
 NOTHING: Final = Extent(Bounds(0, 0, 0), NO_MESSAGE)
 
 
 class Topics(Protocol):
-    """Which topics there are (``topics.Topics``)."""
+    """The existing topics (implemented by ``topics.Topics``)."""
 
     def names(self) -> Iterable[str]:
-        """Every topic there may be; some twice."""
+        """Return every topic that may exist; may contain duplicates."""
         ...
 
     def find(self, name: str) -> TopicConfig | None:
-        """The topic as it is served."""
+        """Return the served topic, or None if it does not exist."""
         ...
 
     def queue_numbers(self, topic: TopicConfig) -> Collection[int]:
-        """The queues that can be read."""
+        """Return the queues that can be read."""
         ...
 
 
 class Offsets(Protocol):
-    """What messages were numbered (``queue_offsets.QueueOffsets``)."""
+    """The assigned queue offsets (implemented by ``queue_offsets.QueueOffsets``)."""
 
     @property
     def ends(self) -> dict[Queue, PhysicalOffset]:
-        """Queues that got messages, with the end of the log behind the last."""
+        """Queues that got messages, each with the end of the log after its newest message."""
         ...
 
     def next_of(self, queue: Queue) -> QueueOffset:
-        """The number that the queue's next message gets."""
+        """Return the queue offset that the queue's next message gets."""
         ...
 
 
-class Looks(Protocol):
-    """Looks at a queue's files (``groups.queue_looks.QueueLooks``)."""
+class QueueStats(Protocol):
+    """Reads a queue's files (implemented by ``groups.queue_looks.QueueLooks``)."""
 
     def extent(self, topic: str, queue: int) -> Extent:
-        """How far the queue goes, and where its first message lies."""
+        """Return the queue's bounds and the physical offset of its first message."""
         ...
 
 
 class TopicSums:
-    """One topic, its queues added up. For the event loop."""
+    """One topic with the sums over its queues. For the event loop."""
 
     __slots__ = (
         "config", "has_retention", "known", "labels", "max_offsets", "min_offsets", "no_group",
@@ -79,22 +80,22 @@ class TopicSums:
 
     def __init__(self, config: TopicConfig, numbers: Collection[int]) -> None:
         self.config = config
-        # Label values, kept from look to look: what lives on needs no work from the garbage
-        # collector.
+        # Label values are kept between samples: long-lived objects cost the garbage collector
+        # nothing.
         self.labels = (config.name,)
         self.no_group = ("", config.name)
         self.queue_labels: dict[int, tuple[str, str]] = {}
         self.numbers: Collection[int] = numbers
         """The queues that can be read, ascending."""
         self.has_retention = retention_of(config) is not None
-        """What is shown of it moves with time."""
+        """Whether the topic has its own retention, so that its min offsets change with time."""
         self.known = 0
-        """Queues that are in the sums."""
+        """Number of queues in the sums."""
         self.max_offsets = 0
         self.min_offsets = 0
 
     def labels_of(self, queue: int) -> tuple[str, str]:
-        """Label values of one of its queues."""
+        """Return the label values of one queue."""
         labels = self.queue_labels.get(queue)
         if labels is None:
             labels = self.queue_labels[queue] = (self.config.name, sys.intern(str(queue)))
@@ -107,22 +108,22 @@ class TopicSums:
 
 
 class QueueExtents:
-    """All queues of a node that appends. For the event loop."""
+    """Bounds of all queues of a node that appends. For the event loop."""
 
     def __init__(
         self,
         topics: Topics,
         offsets: Offsets,
-        looks: Looks,
+        queue_stats: QueueStats,
         *,
         log_start: Callable[[], PhysicalOffset],
         dispatched: Callable[[], PhysicalOffset],
         queues_max: int = QUEUES_MAX,
     ) -> None:
-        """log_start: first byte of the log. dispatched: end of what may be seen."""
+        """log_start: returns the log's min offset. dispatched: returns the dispatched offset."""
         self._topics = topics
         self._offsets = offsets
-        self._looks = looks
+        self._queue_stats = queue_stats
         self._log_start = log_start
         self._dispatched = dispatched
         self._queues_max = queues_max
@@ -132,31 +133,32 @@ class QueueExtents:
         self._looked_from = PhysicalOffset(-1)
         """Start of the log when all queues were last compared with it."""
         self._moved: set[str] = set()
-        """Topics of which something was found to be otherwise since ``follow`` last told."""
+        """Topics with a changed queue since the last return of ``follow``."""
         self.min_offsets_before: dict[Queue, int] = {}
-        """Queues whose min offset has moved since ``follow`` last told, and where it was: an offset
-        that was read meanwhile lies behind that, and may lie before where it is now."""
+        """Previous min offset of each queue whose min offset changed since the last return of
+        ``follow``. An offset that was read in between is at least the previous one, and may be
+        below the current one."""
         self._end = PhysicalOffset(-1)
 
-    # -- asking: in a slice that began with ``begin`` --------------------------------------------
+    # -- reading: in a slice that began with ``begin`` -------------------------------------------
 
     def begin(self) -> None:
-        """A slice begins: see how far the log goes now."""
+        """Begin a slice: read the current start and dispatched offset of the log."""
         end = self._dispatched()
         if end < self._end:
-            # Reput begins anew, or the log was cut: what was seen proves nothing now.
+            # Reput was restarted, or the log was truncated: the cached bounds may be wrong.
             self._known.clear()
             self._sums.clear()
         self._end = end
         self._start = self._log_start()
 
     def numbers(self, topic: str) -> Collection[int] | None:
-        """The queues of the topic that can be read, ascending; None if it is not there."""
+        """Return the topic's readable queues, ascending; None if the topic does not exist."""
         sums = self._entered(topic)
         return None if sums is None else sums.numbers
 
     def bounds(self, topic: str, queue: int) -> Bounds | None:
-        """A queue's bounds as of now; None if the topic is not there."""
+        """Return a queue's current bounds; None if the topic does not exist."""
         key = (topic, queue)
         known = self._known.get(key)
         if known is not None and known.first_at >= self._start:
@@ -175,17 +177,17 @@ class QueueExtents:
         return self._look(key)
 
     def sums(self) -> list[TopicSums]:
-        """All topics but the broker's own state, by the time they were met."""
+        """Return all topics except the state topic, in the order in which they were first used."""
         return list(self._sums.values())
 
     def topic(self, name: str) -> TopicSums | None:
-        """One topic; None if it is not there."""
+        """Return one topic; None if it does not exist."""
         return self._entered(name)
 
-    # -- keeping up ------------------------------------------------------------------------------
+    # -- updating --------------------------------------------------------------------------------
 
     async def follow(self, turns: Turns) -> set[str]:
-        """Take in what has moved since the last time; the topics that have.
+        """Process all changes since the last call; return the topics that changed.
 
         turns: slices, each of which calls ``begin``.
         """
@@ -210,7 +212,7 @@ class QueueExtents:
         return moved
 
     async def _follow_topics(self, turns: Turns) -> None:
-        """Topics that have come, gone or changed, and those that time moves."""
+        """Process topics that were created, deleted or changed, and those with own retention."""
         seen = {STATE_TOPIC}
         for number, name in enumerate([*self._sums, *self._topics.names()]):
             if number % TOPICS_AT_ONCE == 0 and turns.over:
@@ -226,11 +228,11 @@ class QueueExtents:
                 if turns.over:
                     await turns.pass_on()
                 if self._entered(name) is not sums:
-                    break  # it was changed meanwhile: the next look takes it in
+                    break  # the topic changed meanwhile: the next call processes it
                 self.bounds(name, queue)
 
     async def _follow_start(self, turns: Turns) -> None:
-        """Queues whose first message went with the log's oldest file."""
+        """Update the queues whose first message was deleted with the log's oldest files."""
         start = self._start
         if start == self._looked_from:
             return
@@ -242,12 +244,12 @@ class QueueExtents:
         self._looked_from = start
 
     def _is_settled(self, sums: TopicSums) -> bool:
-        """Whether nothing but appends, and the end of a log file, moves the topic."""
+        """Return whether only appends and the deletion of log files change the topic's bounds."""
         is_known = sums.is_whole or len(self._known) >= self._queues_max
         return is_known and not sums.has_retention
 
     def _entered(self, topic: str) -> TopicSums | None:
-        """The topic as it is now; what was known of it as it was is forgotten."""
+        """Return the sums of the topic; drop its cached bounds if its configuration changed."""
         config, sums = self._topics.find(topic), self._sums.get(topic)
         if sums is not None:
             if config is sums.config or config == sums.config:
@@ -263,12 +265,12 @@ class QueueExtents:
         self._moved.add(topic)
         numbers: Collection[int] = self._topics.queue_numbers(config)
         if numbers and max(numbers) == len(numbers) - 1:
-            numbers = range(len(numbers))  # in no time and no memory
+            numbers = range(len(numbers))  # fast membership tests, and no memory
         sums = self._sums[topic] = TopicSums(config, numbers)
         return sums
 
     def _look(self, key: Queue) -> Bounds | None:
-        """Look at a queue's files; one that never had a message has none."""
+        """Read a queue's bounds from its files; a queue that never had a message has no files."""
         topic, queue = key
         sums = self._entered(topic)
         if sums is None:
@@ -276,13 +278,13 @@ class QueueExtents:
         if self._offsets.next_of(key) == 0 and not sums.has_retention:
             found = NOTHING
         else:
-            found = self._looks.extent(topic, queue)
+            found = self._queue_stats.extent(topic, queue)
         self._put(key, sums, found)
         return found.bounds
 
     def _put(self, key: Queue, sums: TopicSums, found: Extent) -> None:
         if key[1] not in sums.numbers:
-            return  # a group has committed in a queue that the topic does not have
+            return  # a group has a committed offset for a queue that the topic does not have
         before = self._known.get(key)
         if before is None:
             if len(self._known) >= self._queues_max:

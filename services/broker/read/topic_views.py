@@ -1,7 +1,7 @@
-"""Topics as the API shows them: with the ranges of their queues, and who may read what.
+"""Topics as the API shows them, with the offset ranges of their queues, and read permissions.
 
-Joins what ``topics`` says (which there are) with what the store holds (how far each queue goes) and
-what a topic's own retention hides of it.
+The module combines the existing topics (``topics``) with the range of each queue in the store and
+with the range that a topic's own retention hides.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TopicViews:
         auto_create: bool,
         queues_default: int,
     ) -> None:
-        """clock: judges the age of messages. auto_create: a topic that nobody has sent to yet is
-        empty rather than unknown.
+        """clock: determines the age of messages. auto_create: sends create topics, so a topic
+        without a send so far is treated as empty rather than unknown.
         """
         self._topics = topics
         self._queues = queues
@@ -55,7 +55,7 @@ class TopicViews:
         self._clock = clock
 
     async def page(self, asked: ListRequest) -> dict[str, Any]:
-        """Some topics with their numbers of queues, by name."""
+        """Return one page of topics with their numbers of queues, sorted by name."""
 
         def exists(name: str) -> bool:
             return name != STATE_TOPIC and self._topics.find(name) is not None
@@ -76,10 +76,10 @@ class TopicViews:
         }
 
     async def one(self, name: str) -> dict[str, Any]:
-        """One topic with the range of every queue. Raises UnknownTopic.
+        """Return one topic with the range of every readable queue. Raises UnknownTopic.
 
-        A topic may have more queues than are listed: ``queue_count`` says how many count from 0 on.
-        They are looked at with other requests in between.
+        A topic may have more queues than are listed: ``queue_count`` is the number of queues from 0
+        on. The method runs in slices, so that other requests are served in between.
         """
         topic = self._topics.get(name)
         turns, ranges = Turns(self._clock, GiveWay()), []
@@ -101,10 +101,10 @@ class TopicViews:
         }
 
     async def put(self, name: str, value: object) -> None:
-        """Make or change a topic as a request's body says. Raises BadRequest, BadName.
+        """Create or change a topic according to a request's body. Raises BadRequest, BadName.
 
-        retention_ms: how long messages are shown; 0 takes it back, and what it has hidden until
-        then stays hidden.
+        retention_ms: time for which messages are shown; 0 removes the setting. Messages that it has
+        hidden before stay hidden.
         """
         fields = known_fields(
             table(value, "the request body"), {"queues", "perm", "retention_ms"}, ""
@@ -131,7 +131,7 @@ class TopicViews:
             await self._judge_anew(self._topics.get(name))
 
     async def _judge_anew(self, topic: TopicConfig) -> None:
-        """The topic's own retention is another one now."""
+        """Recompute the visible range after a change of the topic's own retention."""
         self._visibility.forget(topic.name)
         if retention_of(topic) is None:
             return
@@ -143,7 +143,7 @@ class TopicViews:
             self._visibility.begin(topic.name, queue, int(first))
 
     async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
-        """Where each queue begins to be shown, of those of which something is hidden."""
+        """Return the first visible offset of each queue that has hidden messages."""
         found = {}
         turns = Turns(self._clock, GiveWay())
         for queue in self._topics.queue_numbers(topic):
@@ -159,13 +159,14 @@ class TopicViews:
         self._visibility.forget(name)
 
     def check_known(self, name: str) -> None:
-        """Raise UnknownTopic for a topic that is not there."""
+        """Raise UnknownTopic if the topic does not exist."""
         self._topics.get(name)
 
     def check_readable(self, name: str, queue: int, *, may_be_missing: bool = False) -> None:
         """Raise UnknownTopic, UnknownQueue or NotPermitted unless the queue may be read.
 
-        may_be_missing: where sends make topics, a consumer may be there before the first of them.
+        may_be_missing: accept a missing topic if sends create topics: a consumer may start before
+        the first send.
         """
         if (
             may_be_missing
@@ -177,22 +178,24 @@ class TopicViews:
         self._topics.for_reading(name, queue)
 
     def tell_hidden(self, listener: Callable[[str, int, int, int], None]) -> None:
-        """Have listener told of what a topic's own retention hides, in the step in which it does:
-        topic, queue, and [first, end) of the messages."""
+        """Set the callback that is invoked synchronously when a topic's own retention hides
+        messages, with topic, queue, and the queue offsets [first, end) of the messages."""
         self._visibility.on_hidden = listener
 
     def has_retention(self, name: str) -> bool:
-        """Whether the topic shows its messages for a time of its own."""
+        """Return whether the topic has its own retention."""
         topic = self._topics.find(name)
         return topic is not None and retention_of(topic) is not None
 
     def any_has_retention(self) -> bool:
-        """Whether any topic does."""
+        """Return whether any topic has its own retention."""
         return any(retention_of(topic) is not None for topic in self._topics.list(system=True))
 
     def floor(self, name: str, queue: int) -> QueueOffset:
-        """Queue offset below which nothing is shown: what an earlier topic of the name held, and
-        what is older than the topic shows."""
+        """Return the first visible queue offset.
+
+        Messages of a deleted topic of the same name, and messages older than the topic's own
+        retention, are below it."""
         floor = self._topics.min_offset(name, queue)
         topic = self._topics.find(name)
         retention_ms = None if topic is None else retention_of(topic)
@@ -209,18 +212,18 @@ class TopicViews:
         return QueueOffset(max(floor, self._visibility.first(name, queue)))
 
     def shown_from(self, name: str, queue: int) -> int | None:
-        """``floor``; None for a topic that does not exist."""
+        """Return ``floor``, or None if the topic does not exist."""
         return None if self._topics.find(name) is None else int(self.floor(name, queue))
 
     def is_shown(self, message: Record) -> bool:
-        """Whether a message belongs to a topic that exists, and not to an earlier one of it."""
+        """Return whether the message's topic exists and the message is at or above its floor."""
         first = self.shown_from(message.topic, message.queue_id)
         return first is not None and message.queue_offset >= first
 
     def offset_by_time(
         self, name: str, queue: int, timestamp_ms: int, boundary: Boundary
     ) -> dict[str, int]:
-        """The queue offset for a time, within what is shown."""
+        """Return the queue offset for a store time, limited to the visible range."""
         reader = self._queues.get(name, queue)
         first, end = self._bounds_of(reader)
         found = reader.offset_by_time(timestamp_ms, boundary, dispatched=self._dispatched())
