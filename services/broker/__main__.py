@@ -1,4 +1,4 @@
-"""``python -m services.broker``: read the settings, run the broker, say why it ended."""
+"""``python -m services.broker``: reads the settings, runs the broker, reports why it ended."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What serves, built on an open log once the state can be read: everything, in one place.
+"""Builds all serving components on an open log, once the state can be read.
 
-Before: ``serving`` has waited until the recovered log is dispatched. After: ``serving`` runs it.
+``serving`` waits until the recovered log is dispatched before this step, and runs the components
+after it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tidemark.offsets import QueueOffset
 
 
 class Built(NamedTuple):
-    """The parts that know the replayed state."""
+    """The components that are built on the replayed state."""
 
     parts: Parts
     append: Append
@@ -45,15 +46,15 @@ class Built(NamedTuple):
     config_files: ConfigFiles
     opening: Opening
     state: BrokerState
-    """As it is served."""
+    """The served state."""
     queue_offsets: QueueOffsets
 
 
 async def build(ground: Ground) -> Built:
-    """Replay the state and make the parts that serve with it. Raises CorruptRecord, DamagedFile."""
+    """Replay the state and build the components on it. Raises CorruptRecord, DamagedFile."""
     recovered, dispatched = ground.store.recovered, ground.dispatched()
     known = recovered.next_queue_offsets
-    # Below the recovered end the queue may be short: the disk takes no more units.
+    # If not everything is dispatched, the queue may be too short: the disk refuses new units.
     is_whole = dispatched >= recovered.end
     next_offset = known.get((STATE_TOPIC, STATE_QUEUE), 0) if is_whole else 0
     state = await asyncio.to_thread(
@@ -65,10 +66,10 @@ async def build(ground: Ground) -> Built:
 def build_with(
     ground: Ground, state: BrokerState, known: Mapping[tuple[str, int], QueueOffset]
 ) -> Built:
-    """Make the parts that serve with a state, which they take over.
+    """Build the components on a state, which they take ownership of.
 
-    known: next queue offsets as log and queues tell. May be done twice: what it makes does nothing
-    before it is run.
+    known: next queue offsets from log and queues. It may be called twice, because the components
+    do nothing before they are run.
     """
     config, store, clock, metrics = ground.config, ground.store, ground.clock, ground.metrics
     epoch = ALONE if ground.term is None else ground.term.epoch
@@ -207,14 +208,14 @@ def build_with(
 
 
 def group_sends(ground: Ground) -> GroupSends | None:
-    """What a master's sends ask their group; None: there is none to ask."""
+    """Return the group's part of sends on a master; None on a standalone node or a slave."""
     if ground.term is None or ground.confirmer is None:
         return None
     return GroupSends(ground.term, ground.confirmer, ground.flushed)
 
 
 def _foreign_range(ground: Ground) -> ForeignRange | None:
-    """What recovery says that RocketMQ wrote."""
+    """Return the range of the log that RocketMQ wrote, according to recovery; None: none."""
     slots = (Slot.FOREIGN_FROM, Slot.FOREIGN_UNTIL)
     start, end = (ground.positions.get(slot) for slot in slots)
     return ForeignRange(start, end) if end else None

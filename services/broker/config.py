@@ -1,7 +1,7 @@
 """Settings of the broker: one frozen dataclass, from TOML, environment and command line.
 
-The table ``[store]`` and the paths must be the same for reput on the same node; what shapes files
-is recorded in the store and compared at start.
+The table ``[store]`` and the paths must be equal in the settings of reput on the same node.
+Settings that determine the format of files are recorded in the store and compared at start.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ENV_PREFIX: Final = "TIDEMARK_BROKER_"
 
 
 COPIED_SIZE_MAX: Final = 7 << 20
-"""Bytes of one body in a group; with its properties it fits into what is in flight to a slave."""
+"""Largest body [bytes] in a group: with its properties it fits into the window to a slave."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BrokerConfig(Ruled):
-    """How one broker runs."""
+    """Settings of one broker."""
 
     store_dir: Path = Path("data")
     """The store. On a disk of this machine: never on a network file system."""
@@ -241,7 +241,7 @@ class BrokerConfig(Ruled):
     )
 
     def broken_rules(self) -> Iterator[str]:
-        """Rules between fields."""
+        """Return the violated rules between fields."""
         if self.advertised_host:
             yield from unless_read(
                 "advertised_host", lambda: ipaddress.ip_address(self.advertised_host)
@@ -262,22 +262,22 @@ class BrokerConfig(Ruled):
 
     @functools.cached_property
     def sockets_dir(self) -> Path:
-        """Where this node's doorbells are."""
+        """Directory of this node's doorbell sockets."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")
 
     @property
     def series_limits(self) -> Limits:
-        """How many label sets have metrics of their own."""
+        """Limits of the numbers of topics, groups and pairs with their own series."""
         return Limits(self.topic_series_max, self.pair_series_max, self.group_series_max)
 
     @property
     def reserve(self) -> int:
-        """Bytes of log kept for the broker's own records; small files keep a quarter of one."""
+        """Bytes of log reserved for the broker's own records; at most a quarter of a log file."""
         return min(self.reserve_bytes, self.store.commit_log_file_size // 4)
 
     @property
     def retention_policy(self) -> Policy:
-        """When log files may go."""
+        """Rules for the deletion of log files."""
         return Policy(
             self.retention_age_ms,
             parse_hours(self.delete_when),
@@ -289,7 +289,7 @@ class BrokerConfig(Ruled):
         )
 
     def store_host(self, port: int) -> Host:
-        """The address that records and message ids carry."""
+        """Return the address that is stored in records and message ids."""
         for text in (self.advertised_host, self.host):
             try:
                 address = ipaddress.ip_address(text)
@@ -301,10 +301,10 @@ class BrokerConfig(Ruled):
 
 
 def confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> Iterator[str]:
-    """The rule that exactly the nodes of a group show what is confirmed.
+    """Check that ``visible_after`` is "confirmed" if and only if the node is in a group.
 
-    Alone, nobody would confirm anything; in a group, consumers would see what a failover takes
-    back.
+    On a standalone node no offset would be confirmed. In a group with another value, consumers
+    would see messages that a failover can lose.
     """
     confirmed = store.visible_after == "confirmed"
     if confirmed != cluster.grouped:
@@ -320,7 +320,7 @@ def confirmed_or_alone(store: StoreConfig, cluster: ClusterConfig) -> Iterator[s
 
 @dataclasses.dataclass(frozen=True)
 class LocalBrokerConfig(BrokerConfig):
-    """The profile ``local``: other defaults, everything still settable."""
+    """The profile ``local``: different defaults; every setting can still be changed."""
 
     store: LocalStoreConfig = dataclasses.field(default_factory=LocalStoreConfig)
     auto_create_topics: bool = True

@@ -1,8 +1,8 @@
-"""The consumers' side of a broker, built and run: groups, retries, delays, retention, lag.
+"""Builds and runs the consumer side of a broker: groups, retries, delays, retention, lag.
 
-Built when the state has been replayed; its background parts begin when the node has recorded its
-start, because all of them append, and end with the node. Before: ``serving`` has the log, the
-queues and the topics. After: ``parts`` for the calls.
+It is built when the state has been replayed. All of its background components append, so they start
+when the start record is appended; they end with the node. ``serving`` has opened the log, the
+queues and the topics before this step; after it ``parts`` passes the components to the calls.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 Runner = Callable[[], Coroutine[None, None, None]]
-"""What runs until the node stops."""
+"""A component that runs until the node stops."""
 
 
 class Foundation(NamedTuple):
-    """What the consumers' side stands on."""
+    """The components on which the consumer side is built."""
 
     config: BrokerConfig
     clock: Clock
@@ -77,7 +77,7 @@ class Foundation(NamedTuple):
     directory: StoreDir
     positions: Positions
     state: BrokerState
-    """As served; each part of it has one owner."""
+    """The served state; each part of it has one owner."""
     state_log: StateLog
     appender: CommitLogAppender
     files_ahead: FilesAhead
@@ -94,31 +94,31 @@ class Foundation(NamedTuple):
     dispatched: Callable[[], PhysicalOffset]
     confirmed: Callable[[], PhysicalOffset]
     lasts_to: Callable[[], PhysicalOffset]
-    """End of what no crash takes back, and in a group no failover."""
+    """Returns the offset up to which no crash and, in a group, no failover loses records."""
     flushed: Callable[[], PhysicalOffset]
-    """End of what is on disk."""
+    """Returns the flushed offset."""
     end: Callable[[], PhysicalOffset]
-    """Of the log."""
+    """Returns the end of the log."""
     log_times: Callable[[], LogTimes | None]
-    """How old its stages are."""
+    """Samples the store times of the log's stages."""
     ring_reput: Callable[[], object]
     epoch: int | None
-    """That this node is master for; None: it is alone, or a slave."""
+    """Epoch of this node as master; None: it is standalone or a slave."""
     appends: bool
-    """False: it is a slave."""
+    """Whether this node appends; False on a slave."""
     master_from: Callable[[], int | None]
-    """Of a slave: where the log of its master begins; None: not known."""
+    """Returns the start of the master's log on a slave; None: not known."""
 
 
 class _NothingWaits:
-    """Delayed messages where somebody else sees to them."""
+    """Replaces the delayed messages on a slave, where the master handles them."""
 
     def pending_below(self, physical_offset: PhysicalOffset) -> bool:
-        """None is this node's to carry on."""
+        """Return False: this node has no delayed messages to copy forward."""
         return False
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
-        """There is nothing."""
+        """Do nothing."""
         return CarryResult(0, 0)
 
 
@@ -126,7 +126,7 @@ NOTHING_WAITS: Final = _NothingWaits()
 
 
 def _files_of(directory: StoreDir) -> MappedFileQueue:
-    """The log's files of a node where another process appends."""
+    """Return the log's files on a node where the ha process appends."""
     return MappedFileQueue(
         directory.disk,
         directory.commit_log_dir,
@@ -137,10 +137,10 @@ def _files_of(directory: StoreDir) -> MappedFileQueue:
 
 
 class Consuming:
-    """All that serves consumers, but plain pulls."""
+    """All components that serve consumers, except plain pulls."""
 
     def __init__(self, base: Foundation, *, on_group_change: Callable[[], None]) -> None:
-        """on_group_change: called after a group was made, changed or deleted."""
+        """on_group_change: called after a group was created, changed or deleted."""
         self.offsets = Offsets(base.state, base.state_log, flushed=base.flushed)
         base.state_log.offsets_now = self.offsets.now
         self.configs = GroupConfigs(
@@ -190,15 +190,19 @@ class Consuming:
         self._delay_fault = None
         if error is not None:
             if self._unit_checks is not None:
-                self._unit_checks.may_heal(error)  # it is tried again, and goes on then
+                self._unit_checks.may_heal(
+                    error
+                )  # delivery is retried and continues after the repair
             is_damage = isinstance(error, CorruptRecord | DamagedFile)
             detail = f"{error.detail} {error.advice}"
             if self._health.add_reason(error.code, detail, lasting=is_damage):
-                self._delay_fault = error.code  # else somebody else says so, and takes it back
+                self._delay_fault = (
+                    error.code
+                )  # else another component set the reason and clears it
 
     def _add_retention(self, base: Foundation) -> None:
         config, coordinator = base.config, self.groups.coordinator
-        # Of a slave nobody carries on what waits, and nobody counts what is lost: the master has.
+        # A slave neither copies delayed messages forward nor counts lost ones: the master does.
         delayed = self.delayed if base.appends else NOTHING_WAITS
         files = base.appender.files if base.appends else _files_of(base.directory)
         expiry = Expiry(
@@ -329,7 +333,7 @@ class Consuming:
             dispatched=base.dispatched,
         )
         watched = Watched(self.configs, self.offsets, coordinator, looks, extents, base.clock)
-        # The master's are the group's: a slave's would count every member's lag twice.
+        # Only the master exports the groups' lag: with a slave's series it would count twice.
         base.metrics.looks.connect(base.log_times, watched if base.appends else None)
         base.metrics.registry.bounds.connect(
             lambda topic: base.topics.find(topic) is not None,
@@ -339,9 +343,10 @@ class Consuming:
     def runners(
         self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
     ) -> Mapping[str, Runner]:
-        """The background parts by name; opened: the start is recorded, or it will never be.
+        """Return the background components by name.
 
-        closed: done once the log takes no more; True if the process ends.
+        opened: set when the start is recorded or the node stops. closed: done when the log accepts
+        no more records; its result is True if the process ends.
         """
         parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
             "offsets": self.offsets.run,
@@ -367,14 +372,15 @@ class Consuming:
         await self.delayed.run(stop, closed)
 
     async def finish(self) -> None:
-        """Append what is still to be said; the node stops, and appending ends after this."""
+        """Append the final delay progress and offsets; appending ends after this call."""
         try:
             await self.delayed.finish()
         except (StoreError, NotServing) as error:
-            # The next start finds the copies in the log; a RocketMQ broker would deliver again.
+            # The next start finds the delivered copies in the log; a RocketMQ broker would deliver
+            # them again.
             log.warning(
                 "how far delayed messages are delivered could not be recorded",
                 extra={"event": "delay-not-told", "code": error.code},
             )
-        # Last: what requests in hand commit meanwhile is written too.
+        # Offsets come last, so that commits of requests in progress are included.
         await self.offsets.finish()

@@ -1,8 +1,8 @@
-"""Whether the API may read and send now, and what callers are told if not.
+"""Decides whether the API serves reads and sends now, and builds the error if not.
 
-The port listens from the start, so that a caller hears how far recovery is instead of a refused
-connection. Sends open when the queue offsets are known, reads when the queues have caught up with
-the recovered log: before that a queue would look shorter than it is.
+The port listens from the start, so that a caller gets the progress of recovery instead of a refused
+connection. Sends open when the queue offsets are known. Reads open when the queues have caught up
+with the recovered log; before that a queue would appear shorter than it is.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from tidemark.formats.checkpoint import Slot
 log = logging.getLogger(__name__)
 
 OFFSETS_END: Final = 1 << 62
-"""A damaged unit may name any 64 bits; no log gets there."""
+"""Larger than any physical offset; a damaged unit may contain any 64-bit number."""
 
 
 class Standing(Protocol):
-    """What this node is in its group now (``replication.standing``)."""
+    """The node's current role in its group (implemented by ``replication.standing``)."""
 
     def check_reads(self, *, anywhere: bool) -> None:
-        """Raise what a reader is told who has to ask another node, or later.
+        """Raise the reader's error if another node has to be asked, or if it should retry later.
 
-        anywhere: the reader takes what a slave has.
+        anywhere: the reader accepts the data of a slave.
         """
         ...
 
     def check_sends(self) -> None:
-        """Raise what a sender is told who has to ask another node, or later."""
+        """Raise the sender's error if another node has to be asked, or if it should retry later."""
         ...
 
 
 class Gate:
-    """Open or shut, with the reason."""
+    """Whether reads and sends are open, and the reason if not."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
         self.reads_open = False
         self.sends_open = False
         self.send_fault: TidemarkError | None = None
-        """Why sends are shut while reads may be open, if not for the start's sake."""
+        """Reason why sends are refused while reads may be open; None: the node is starting."""
         self.fault: TidemarkError | None = None
-        """What keeps the node from serving until it is repaired: a damaged log, for example."""
+        """Error that prevents serving until it is repaired, e.g. a damaged log."""
         self._fault_of: tuple[int, int] | None = None
-        """The start of reput whose queues were read when the fault was met."""
+        """The start of reput whose queues were read when the fault occurred."""
         self.standing: Standing | None = None
-        """Of a node of a group; None: the node is alone."""
+        """Role of a node in a group; None: the node is standalone."""
         self.damaged_at: int | None = None
-        """Physical offset at which a read met a damaged record last; None: none did."""
+        """Physical offset of the damaged record that a read found last; None: there is none."""
         self.unit_checks: UnitChecks | None = None
-        """Of an open store."""
+        """Unit checks of the open store; None before it is open."""
 
     def check_reads(self, *, anywhere: bool = False) -> None:
-        """Raise what a reader is told, unless reads are open.
+        """Raise the reader's error unless reads are open.
 
-        anywhere: the reader takes what a slave has: all that is confirmed, perhaps a little late.
+        anywhere: the reader accepts the data of a slave: confirmed messages, with a small delay.
         """
         if self.standing is not None and self.fault is None:
             self.standing.check_reads(anywhere=anywhere)
@@ -68,7 +68,7 @@ class Gate:
             raise self._why("Nothing is read.")
 
     def check_sends(self) -> None:
-        """Raise what a sender is told, unless sends are open."""
+        """Raise the sender's error unless sends are open."""
         if self.standing is not None and self.fault is None:
             self.standing.check_sends()
         if not self.sends_open:
@@ -77,9 +77,9 @@ class Gate:
             raise self._why("Nothing was stored.")
 
     def judge(self, error: CorruptRecord | DamagedFile) -> TidemarkError:
-        """The error for a reader that met damage: retriable while reput may still mend the unit.
+        """Return the reader's error for damage; retriable while reput may still repair the unit.
 
-        Otherwise the damage is noted, and the error is the one that was met.
+        If reput cannot repair it, record the damage and return the given error.
         """
         if self.unit_checks is not None and self.unit_checks.may_heal(error):
             return NotServing(
@@ -92,11 +92,11 @@ class Gate:
         return error
 
     def note_damage(self, error: CorruptRecord | DamagedFile) -> None:
-        """A read met damage below what was promised: the node is not ready until it is repaired.
+        """Record damage of acknowledged data; the node is not ready until it is repaired.
 
-        What is whole is served on. The first damage of a kind is named on /ready and in the log.
+        Undamaged data is still served. The first damage of a kind is reported on /ready and logged.
         """
-        # A sound unit that leads to no message names damage of the log, too: ha checks that.
+        # A valid unit that points to no message also means damage of the log; ha checks that.
         at = error.at if isinstance(error, CorruptRecord) else error.facts.get("physical_offset")
         if at is not None and 0 <= at < OFFSETS_END:
             self.damaged_at = at
@@ -108,46 +108,47 @@ class Gate:
             )
 
     def publish_damage(self, positions: Positions) -> None:
-        """Let ha look whether the log is damaged where a read said so, if one did."""
+        """Publish the offset of the damage, if there is one, so that ha checks the log there."""
         at = self.damaged_at
         if at is not None and positions.get(Slot.DAMAGED_AT) != at + 1:
             positions.publish(Slot.DAMAGED_AT, at + 1)
 
     def stay_shut(self, error: CorruptRecord | DamagedFile, positions: Positions) -> None:
-        """Serve nothing until what error names is repaired (``is_repaired``)."""
+        """Refuse reads and sends until the damage is repaired (``is_repaired``)."""
         self.shut()
         self.fault, self._fault_of = error, positions.resumed_dispatch()
 
     def is_repaired(self, positions: Positions) -> bool:
-        """Whether what kept the node shut may be whole again: reput has made the queues anew since.
+        """Return whether the fault may be repaired because reput has rebuilt the queues since.
 
-        A damaged commit log is not repaired by that. Otherwise: 1. a unit of the state queue is
-        damaged as the node becomes master; 2. another node takes over, and reput makes the queues
-        again; 3. this one serves no reads until its broker is started again.
+        A rebuild does not repair a damaged commit log. Without this method: 1. a unit of the state
+        queue is damaged when the node becomes master; 2. another node takes over, and reput
+        rebuilds the queues; 3. this node serves no reads until its broker is restarted.
         """
         made_anew = positions.resumed_dispatch() not in (None, self._fault_of)
         if isinstance(self.fault, DamagedFile) and made_anew:
-            self._health.clear_reason(self.fault.code)  # said again if it is damaged still
+            self._health.clear_reason(self.fault.code)  # set again if it is still damaged
             self.fault = None
         return self.fault is None
 
     def open_as(self, standing: Standing) -> None:
-        """Open for reads and sends, under what standing says.
+        """Open for reads and sends within the limits of the role; clear the fault.
 
-        What an earlier role could not read, this one has read. Kept, it would hide what standing
-        says: 1. a master meets a damaged queue, and ends; 2. the queue is made again, and the node
-        is the master once more; 3. its lease runs out, and it goes on answering readers.
+        The new role has read the state that an earlier role could not read. If the fault were kept,
+        the role's checks would be skipped: 1. a master finds a damaged queue, and its role ends;
+        2. the queue is rebuilt, and the node is the master again; 3. its lease expires, and it
+        continues to answer readers.
         """
         self.standing, self.fault = standing, None
         self.reads_open = self.sends_open = True
 
     def shut(self) -> None:
-        """The node stops."""
+        """Refuse reads and sends."""
         self.reads_open = self.sends_open = False
 
     def _why(self, safe: str) -> TidemarkError:
         if self.fault is not None:
-            # The same object is raised for every call: without this its traceback would grow.
+            # The same object is raised for every call: otherwise its traceback would grow.
             return self.fault.with_traceback(None)
         recovery = self._health.recovery
         eta_s = recovery.eta_seconds()

@@ -1,8 +1,8 @@
-"""What the broker measures. Names, labels and definitions are those of docs/metrics.md.
+"""The broker's metrics. Names, labels and definitions are in docs/metrics.md.
 
-Counters are plain additions on the event loop. Offsets are read from the positions page when
-Prometheus asks, so that they cost nothing per message. Which topics, groups and pairs of both have
-series of their own is decided by ``shared.metrics.bounds``, not by who counts.
+Counters are plain additions on the event loop. Offsets are read from the positions page during a
+scrape, so that they cost nothing per message. ``shared.metrics.bounds`` decides which topics,
+groups and group–topic pairs have their own series.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ PUT_RESULTS: Final = (
     "ok", "flush_timeout", "replica_unavailable", "disk_full", "busy", "invalid", "failed",
 )  # fmt: skip
 QUEUE_SERIES_MAX: Final = 20_000
-"""Series by queue, unless the configuration says otherwise."""
+"""Default limit of series by queue."""
 CONNECTIONS_REFUSED: Final = ("limit", "no-request", "answer-not-taken")
 
 
 class Delayed(Protocol):
-    """What waits for its time (``delay.delayed.DelayedMessages``)."""
+    """The delayed messages (implemented by ``delay.delayed.DelayedMessages``)."""
 
     @property
     def pending(self) -> int | None:
-        """Messages that wait; None while that is not known."""
+        """Number of delayed messages not delivered yet; None while it is not known."""
         ...
 
     @property
     def overdue_s(self) -> float | None:
-        """Age of the delay of the most overdue one."""
+        """Time [s] since the delivery time of the most overdue message; None: not known."""
         ...
 
 
 class BrokerMetrics:
-    """All series of one broker, in a registry given by the service."""
+    """All series of one broker, in a registry supplied by ``service``."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class BrokerMetrics:
         group_delays: bool = True,
         queue_series_max: int = QUEUE_SERIES_MAX,
     ) -> None:
-        """clock: None: that of the machine. group_delays: whether groups get histograms of their
-        delays. queue_series_max: series by queue of all families together; 0: none.
+        """clock: None: the system clock. group_delays: whether groups have delay histograms.
+        queue_series_max: limit of series by queue, over all families; 0: none.
         """
         self.registry = registry
         self.groups = GroupCounters(registry, delays=group_delays)
@@ -84,7 +84,7 @@ class BrokerMetrics:
         self.flush_duration = registry.histogram(of_log.LOG_FLUSH_DURATION_SECONDS)
         self.group_commit_size = registry.histogram(of_log.LOG_GROUP_COMMIT_REQUESTS)
         for result in PUT_RESULTS:
-            self.put_results.labels(result)  # from 0, so that the first one is seen as a rise
+            self.put_results.labels(result)  # start at 0, so that the first event is an increase
         for reason in CONNECTIONS_REFUSED:
             self.connections_refused.labels(reason)
 
@@ -95,7 +95,7 @@ class BrokerMetrics:
         recovery: Recovery,
         volumes: Volumes,
     ) -> None:
-        """From now on there is a store. volumes: the file systems that it is on."""
+        """Register the metrics of an open store. volumes: its file systems."""
         read = self.registry.read
         for family, slot in (
             (of_log.LOG_MIN_OFFSET_BYTES, Slot.MIN),
@@ -113,26 +113,27 @@ class BrokerMetrics:
         self._volumes = volumes
 
     async def refresh(self) -> None:
-        """Look at what costs something, for a scrape."""
+        """Update the expensive values before a scrape."""
         if self._volumes is None:
             await self.looks.refresh()
         else:
             await asyncio.gather(self.looks.refresh(), self._volumes.refresh())
 
     def sent_back(self, topic: str, messages: int, size: int) -> None:
-        """Messages that a group sent back, or somebody sent again for it, are in the log.
+        """Count messages appended by a nack or a redrive.
 
-        topic: where they go. size: bytes of their records.
+        topic: destination topic. size: bytes of their records.
         """
         self.messages_in.labels(topic, "retry").inc(messages)
         self.received_bytes.labels(topic).inc(size)
 
     def give_way(self, is_awaited: Callable[[], bool]) -> None:
-        """What takes long rests while this holds: a request is in hand, or on its way."""
+        """Set the condition under which long measurements pause: a request is in progress or has
+        just arrived."""
         self.looks.looks.is_awaited = is_awaited
 
     def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
-        """pools: requests in hand. connections: by role."""
+        """Register the request metrics. pools: requests in progress. connections: by role."""
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,
             of_requests.BROKER_OLDEST_QUEUED_REQUEST_SECONDS,
@@ -146,7 +147,7 @@ class BrokerMetrics:
         )
 
     def show_delayed(self, delayed: Callable[[], Delayed | None]) -> None:
-        """delayed: what waits for its time; None while nobody knows."""
+        """Register the metrics of delayed messages. delayed: returns None while not known."""
 
         def pending() -> int | None:
             known = delayed()

@@ -1,4 +1,4 @@
-"""What serves once the store is open: the objects that the calls use, in one place."""
+"""The components that API calls use once the store is open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.broker.retention.keeper import Retention
 
 
 class Parts(NamedTuple):
-    """What serves, once the store is open."""
+    """The serving components of an open store."""
 
     sends: Deduplicator
     puller: Puller

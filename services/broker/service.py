@@ -1,10 +1,11 @@
-"""The broker as a whole: opens the store, builds the parts, runs them, closes them in reverse.
+"""The broker process: opens the store, builds and runs the components, closes them in reverse.
 
-The API port listens from the start and says how far the start is. In order: locks, recovery in a
-thread, the log opened for appending, the wait until reput has dispatched the recovered log, the
-state replayed, then everything is served. Damage keeps the node up and unready; a full or read-only
-disk keeps it up and reading; a failed flush, or a part that ends, ends the process. A node of a
-group leaves all of this but the ports to ``replication``: ha makes its store and gives it its role.
+The API port listens from the start and reports the progress of the start. The steps are: take the
+locks, run recovery in a thread, open the log for appending, wait until reput has dispatched the
+recovered log, replay the state, serve. With a damaged store the node keeps running but is not
+ready. With a full or read-only disk it keeps serving reads. A failed flush, or a component that
+ends, ends the process. In a group only the ports are opened here; ``replication`` does the rest,
+because the ha process creates the store and assigns the role.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SERVICE = "broker"
 
 
 async def run(config: BrokerConfig) -> None:
-    """Serve until SIGTERM or until a part fails."""
+    """Serve until SIGTERM or until a component fails."""
     stop = asyncio.Event()
     stop_on_signals(stop)
     await Broker(config, stop, on_serving=collector.settle).run()
@@ -72,8 +73,8 @@ class Broker:
         *,
         on_serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """clock: the time that everything here goes by; None: that of the machine. on_serving:
-        called once, when sends open.
+        """clock: clock of all components; None: the system clock. on_serving: called once, when
+        sends open.
         """
         self._on_serving = on_serving
         self._config = config
@@ -92,7 +93,7 @@ class Broker:
         )
 
     async def run(self) -> None:
-        """Everything, from the locks to the locks."""
+        """Run the broker, from taking the locks to releasing them."""
         raise_descriptor_limit()
         async with AsyncExitStack() as closing:
             if self._config.cluster.grouped:
@@ -121,7 +122,9 @@ class Broker:
         )
 
     async def _run_in_group(self, closing: AsyncExitStack) -> None:
-        """The ports first: a node whose store ha is making, or emptying, says so."""
+        """Run as a node of a group.
+
+        The ports open first, so that the node can report that ha creates or clears its store."""
         config = self._config
         api = self._api()
         api.cluster = starting(config.cluster)
@@ -167,7 +170,7 @@ class Broker:
         await asyncio.to_thread(store.stopped_clean)
 
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
-        """Open both ports, and say where they are."""
+        """Open both ports, and log their addresses."""
         config = self._config
         way = api.pools.behind_sends()
         server = ApiServer(api.app, self._metrics, self._bounds(), api.short_way, way)
@@ -201,8 +204,10 @@ class Broker:
         return server
 
     def _bounds(self) -> Bounds:
-        """Of the API port. Half of the process's descriptors are left to the store's files: a flood
-        of connections must not keep it from making the next one."""
+        """Return the limits of the API port.
+
+        Half of the process's descriptors are reserved for the store's files, so that many
+        connections cannot prevent the creation of the next log file."""
         config, limit = self._config, descriptor_limit() // 2
         if limit < config.connections_max:
             log.warning(
@@ -222,13 +227,13 @@ class Broker:
 
     @property
     def _is_primary(self) -> bool:
-        """Whether sends are taken here, for the group or by a node alone."""
+        """Whether this node accepts sends, as a master or as a standalone node."""
         node = self._node
         return self._gate.sends_open if node is None else node.is_master
 
     @property
     def _is_replica(self) -> bool:
-        """Whether this node follows another, and can be read."""
+        """Whether this node is a slave that serves reads."""
         return self._node is not None and self._node.is_slave
 
     def _api(self) -> Api:
@@ -264,7 +269,7 @@ class Broker:
         server: ApiServer,
         watch: Watch,
     ) -> None:
-        """Recover, build, run until stop; a damaged log waits for somebody to repair it."""
+        """Recover, build, run until stop; with a damaged store, wait for stop without serving."""
         self._health.state = "recovering"
         store.positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:

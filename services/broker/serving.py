@@ -1,8 +1,8 @@
-"""All parts of a broker whose store is open: built, run, closed in order.
+"""Builds, runs and closes all components of a standalone broker whose store is open.
 
-Begins where recovery ended: waits until reput has dispatched the recovered log, replays the state,
-builds what serves with it, opens reads and then sends. After stop: callers in hand are answered,
-everything written is flushed, the log is closed. Before: ``service``.
+It starts after recovery: it waits until reput has dispatched the recovered log, replays the state,
+builds the serving components, opens reads and then sends. After stop it answers the requests in
+progress, flushes everything written and closes the log. ``service`` comes before this step.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 CATCH_UP_POLL_S = 0.02
 ALONE_EPOCH = 1
-"""What a node alone says it appends under: 0 would mean that it does not append."""
+"""Serving epoch published by a standalone node; 0 would mean that it does not append."""
 
 
 class StateNotRead(Exception):
-    """Damage met while the state was read; the process stays, unready, and says so."""
+    """The state could not be read because of damage; the process keeps running, not ready."""
 
     def __init__(self, fault: CorruptRecord | DamagedFile) -> None:
         super().__init__(str(fault))
@@ -43,7 +43,7 @@ class StateNotRead(Exception):
 
 
 class Serving:
-    """All parts of a broker whose store is open."""
+    """All components of a standalone broker whose store is open."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Serving:
         self._positions = store.positions
 
     def start_appender(self) -> None:
-        """Go on where recovery found the end. Blocks."""
+        """Start the appender at the end that recovery found. Blocks."""
         self._ground.start_appender()
 
     async def run(
@@ -77,7 +77,7 @@ class Serving:
         server: ApiServer,
         watch: Watch,
     ) -> None:
-        """Open for reads and sends as soon as each may be; close in order after stop."""
+        """Open reads and sends as soon as possible; close everything in order after stop."""
         self._health.state = "catching-up"
         try:
             if not await self._catch_up(stop, gate, api):
@@ -105,7 +105,7 @@ class Serving:
                     log.info("serving", extra={"event": "ready"})
                     opened.set()
                 await stop.wait()
-                opened.set()  # parts that never began have nothing to do but to see the stop
+                opened.set()  # releases parts that still wait for the opening, so that they stop
                 gate.shut()
                 self._health.state = "stopping"
                 await built.consuming.finish()
@@ -114,7 +114,7 @@ class Serving:
                 await server.close()
                 await built.config_files.write_all()
             finally:
-                flush_stop.set()  # else a failure up there keeps the flusher, and the process, up
+                flush_stop.set()  # otherwise a failure above keeps flusher and process running
                 closed.set_result(True)
 
         try:
@@ -140,16 +140,16 @@ class Serving:
         await asyncio.to_thread(self._ground.close_clean)
 
     async def _build(self, stop: asyncio.Event) -> Built:
-        """Read the state and build. Raises CorruptRecord, DamagedFile."""
+        """Read the state and build the components. Raises CorruptRecord, DamagedFile."""
         return await self._ground.unit_checks.healed(
             lambda: build(self._ground), lambda: not stop.is_set()
         )
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
-        """Wait until the queues cover the recovered log; False if stopped before.
+        """Wait until the queues cover the recovered log; return False if stopped before.
 
-        On a disk that takes no writes this may take until somebody makes room: reads open on what
-        the queues cover. Sends do not: the state is not known to its end.
+        If the disk does not accept writes, this may take until space is freed. Reads then open for
+        the part that the queues cover. Sends stay closed, because the state is not fully known.
         """
         positions, end = self._positions, self._store.recovered.end
         begin: int | None = None

@@ -1,8 +1,8 @@
-"""Twice a second: heartbeat, and what must not be true of a running broker. No rule of messages.
+"""Publishes the heartbeat and checks the store's files, twice a second.
 
-The log's files are looked at more rarely, and only while this process appends: else they are ha's.
-
-Started before recovery, so that others see from the first moment that this process lives.
+The log's files are checked less often, and only while this process appends; otherwise the ha
+process owns them. The watch is started before recovery, so that other processes see the heartbeat
+from the beginning.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.5
 LOG_WATCH_BEATS = 4
-"""Heartbeats between two looks at the log's files."""
+"""Heartbeats between two checks of the log's files."""
 
 
 class Watch:
-    """Twice a second: heartbeat, and what must not be true of a running node."""
+    """Publishes the heartbeat, and fails if the files of the running node were replaced."""
 
     def __init__(
         self, store: OpenStore, health: Health, stop: asyncio.Event, dispatch_lag_max: int
@@ -36,13 +36,13 @@ class Watch:
         self._stop = stop
         self._clock = health.clock
         self.queues: ConsumeQueues | None = None
-        """Told to look anew when reput has begun anew."""
+        """Readers whose cached data is dropped when reput was restarted."""
         self._reput: tuple[int, int] | None = None
         self._log_watch = LogWatch(store.directory, store.positions)
         self._beats = 0
 
     async def run(self) -> None:
-        """Until stop. Raises ReplacedPositions, LogFileReplaced."""
+        """Run until stop. Raises ReplacedPositions, LogFileReplaced."""
         positions = self._store.positions
         while not self._stop.is_set():
             positions.publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
@@ -59,8 +59,9 @@ class Watch:
             if reput is not None and self._reput != reput:
                 self._reput = reput
                 if self.queues is not None:
-                    self.queues.forget()  # its files may have been made anew
-                # Queues that were damaged were: one that still is says so at the next read.
+                    self.queues.forget()  # the queue files may have been rebuilt
+                # Reput repairs damaged queues at start. If one is still damaged, the next read sets
+                # the reason again.
                 self._health.clear_reason(DamagedFile.code)
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -79,7 +80,7 @@ class Watch:
             raise fault
 
     def _judge_dispatch(self) -> None:
-        """Be unready while sends are refused because dispatch is too far behind."""
+        """Set the readiness reason while sends are refused because of the dispatch lag."""
         if self._health.state != "serving":
             return
         behind = self._store.positions.get(Slot.FLUSHED) - self._store.dispatched

@@ -1,4 +1,4 @@
-"""The whole OpenAPI document: ``openapi``, and what each module of calls says of its own. Pure."""
+"""The complete OpenAPI document: ``openapi`` merged with the fragments of other modules. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Schema = dict[str, Any]
 
 
 class Fragment(NamedTuple):
-    """What a module says about its calls."""
+    """The description of one module's calls."""
 
     paths: Mapping[str, Mapping[str, Any]]
     """Path → method → call."""
     schemas: Mapping[str, Any]
-    """By name."""
+    """Name → schema."""
 
 
 FRAGMENTS: Final = tuple(
@@ -52,7 +52,7 @@ READ_FROM: Final = parameter(
 )
 
 FOLLOWED: Final = frozenset({"send", "pull", "fetch", "commit", "nack"})
-"""Calls whose messages can be followed."""
+"""Calls that accept a trace id."""
 TRACE: Final = parameter(
     traces.HEADER,
     "header",
@@ -63,7 +63,7 @@ TRACE: Final = parameter(
 
 
 def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
-    """All calls of the API port."""
+    """Return the document of all calls of the API port."""
     plain = openapi.document(version=version, rules=rules, request_size_max=request_size_max)
     readable = {call["operationId"] for calls in plain["paths"].values() for call in calls.values()}
     whole = merged(plain, *FRAGMENTS)
@@ -80,28 +80,28 @@ def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
 
 
 def _in_a_group(call: Schema, *, on_slaves: bool) -> Schema:
-    """A call with what only nodes of a group answer. on_slaves: a slave answers it, if asked to."""
+    """Add the answers of nodes in a group to a call. on_slaves: a slave can answer the call."""
     responses = call["responses"]
     if "503" not in responses:
         return call  # it needs no master
-    told = {**call, "responses": {**responses, "421": NOT_MASTER}}
+    grouped = {**call, "responses": {**responses, "421": NOT_MASTER}}
     if on_slaves:
-        told["parameters"] = [*call.get("parameters", ()), READ_FROM]
-    return told
+        grouped["parameters"] = [*call.get("parameters", ()), READ_FROM]
+    return grouped
 
 
 def _with_trace(call: Schema) -> Schema:
-    """A call with the header under which its messages are followed, if they can be."""
+    """Add the trace header to a call that accepts it."""
     if call["operationId"] not in FOLLOWED:
         return call
     return {**call, "parameters": [*call.get("parameters", ()), TRACE]}
 
 
 def merged(whole: Schema, *fragments: Fragment) -> Schema:
-    """The document with the fragments in it.
+    """Return the document with the fragments merged into it.
 
-    A path may be spoken for by several of them, each with other methods. Raises ValueError if two
-    describe the same call, or give the same name to different schemas.
+    Several fragments may describe different methods of the same path. Raises ValueError if two of
+    them describe the same call, or use the same name for different schemas.
     """
     paths = {path: dict(calls) for path, calls in whole["paths"].items()}
     schemas = dict(whole["components"]["schemas"])

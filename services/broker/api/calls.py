@@ -1,7 +1,7 @@
-"""What the modules with calls share: a route, the tools to read a request, the way to answer it.
+"""Shared parts of the modules with calls: routes, the tools of handlers, and answers.
 
-``http_api`` registers the routes of each module, times them and turns what they raise into answers,
-so a handler holds no more than: read, check, call, answer.
+``http_api`` registers the routes of each module, measures their duration and turns exceptions into
+answers. A handler therefore only reads and checks the request, makes the call, and answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.broker.metrics import BrokerMetrics
 from services.broker.parts import Parts
 from tidemark.clock import Clock
 
-if TYPE_CHECKING:  # it answers with what is here
+if TYPE_CHECKING:  # large_answers imports this module
     from services.broker.api.large_answers import LargeAnswers
 
 
@@ -29,23 +29,23 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    """As aiohttp's router takes it, with {names}."""
+    """Path pattern for aiohttp's router, with {names}."""
     name: str
-    """Of its series in the metric of request durations; unique."""
+    """Label value in the metric of request durations; unique."""
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Calls(Protocol):
-    """A module's calls."""
+    """The calls of one module."""
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them; asked for once, before the store is open."""
+        """All routes of the module; read once, before the store is open."""
         ...
 
 
 class CallTools(NamedTuple):
-    """What handlers work with."""
+    """The components that handlers use."""
 
     gate: Gate
     bodies: Bodies
@@ -53,18 +53,19 @@ class CallTools(NamedTuple):
     clock: Clock
     metrics: BrokerMetrics
     parts: Callable[[], Parts]
-    """To be called after ``gate.check_reads`` or ``check_sends``: before, there are none."""
+    """Returns the broker's parts; call it only after ``gate.check_reads`` or ``check_sends``,
+    because they do not exist before the gate opens."""
     traces: Traces
 
 
 def encoding_of(request: web.Request) -> Encoding:
-    """The encoding of the answer to a request."""
+    """Return the encoding of the answer to a request."""
     headers = request.headers
     return encodings.of_answer(headers.get(hdrs.ACCEPT), headers.get(hdrs.CONTENT_TYPE))
 
 
 def answer(request: web.Request, value: Mapping[str, Any], status: int = 200) -> web.Response:
-    """The answer in the caller's encoding."""
+    """Return the answer in the caller's encoding."""
     encoding = encoding_of(request)
     return web.Response(
         body=encodings.encode(value, encoding), status=status, content_type=encoding.value

@@ -1,6 +1,7 @@
-"""The API port's connections: what each last asked for, and whether a request is on its way.
+"""The API port's connections: the role of each connection's last request, and recent activity.
 
-The bounds are those of ``shared.runtime.connections``. After: ``http_api`` answers the request.
+The limits are those of ``shared.runtime.connections``. After this step ``http_api`` answers the
+request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, Ca
 from shared.runtime.give_way import GiveWay
 
 NEWS_S: Final = 0.002
-"""Bytes that came so lately may be a request that is not in hand yet."""
+"""Bytes received within this time may belong to a request whose handler has not started yet."""
 
 
 class ApiHandler(BoundedHandler):
@@ -32,20 +33,20 @@ class ApiHandler(BoundedHandler):
         self.role = Role.NEW
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Record the activity and process the bytes."""
         self._heard()
         super().data_received(data)
 
 
 def note_role(request: BaseRequest, role: Role) -> None:
-    """The request's connection asks for something of this role."""
+    """Set the role of the request's connection."""
     connection = request.protocol
     if isinstance(connection, ApiHandler):
         connection.role = role
 
 
 class ApiServer(BoundedServer):
-    """The API port: counts refusals, and connections by what they last asked."""
+    """The server of the API port: counts refusals, and connections by role."""
 
     def __init__(
         self,
@@ -60,31 +61,31 @@ class ApiServer(BoundedServer):
         self._heard_at = float("-inf")
 
     def note_refused(self, reason: str) -> None:
-        """Count a connection that was refused or closed by its reason."""
+        """Count a refused or closed connection under its reason."""
         self._metrics.connections_refused.labels(reason).inc()
 
     def make_handler(self, manager: web.Server, **settings: Any) -> ApiHandler:
-        """The protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return ApiHandler(manager, self, **settings)
 
     def roles(self) -> dict[str, int]:
-        """Connections open now by what they last asked."""
+        """Return the number of open connections by the role of their last request."""
         found = dict.fromkeys((role.value for role in Role), 0)
         handlers = () if self._manager is None else self._manager.connections
         for handler in handlers:
             if isinstance(handler, ApiHandler):
                 found[handler.role.value] += 1
-        # One is open from its acceptance on, and aiohttp hears of it a moment later.
+        # A connection counts from its acceptance on, but aiohttp registers it slightly later.
         rest = self.connections - (sum(found.values()) - found[Role.NEW.value])
         found[Role.NEW.value] = max(0, rest)
         return found
 
     @property
     def has_news(self) -> bool:
-        """Whether bytes have come in the last NEWS_S: several turns of the loop lie between the
-        bytes of a request and its call."""
+        """Whether bytes arrived within the last NEWS_S: several iterations of the event loop pass
+        between the arrival of a request and the start of its handler."""
         return time.monotonic() < self._heard_at + NEWS_S
 
     def heard(self) -> None:
-        """Bytes have come on a connection."""
+        """Record that bytes arrived on a connection."""
         self._heard_at = time.monotonic()

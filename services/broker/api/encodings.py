@@ -1,10 +1,9 @@
-"""Bodies on the wire: msgpack and JSON, which one, and what a broken one is told. Pure.
+"""Bodies on the wire in msgpack and JSON: chooses the encoding, decodes and encodes. Pure.
 
-A request's body is what its ``Content-Type`` says; without one it is msgpack. The answer is in the
-encoding that ``Accept`` names; if it names none of ours, in the request's; a call without a body,
-as a browser or curl makes it, is answered in JSON. Decoders never raise anything but BadRequest and
-TooManyValues:
-damaged input, duplicate keys, NaN, numbers of a million digits and deep nesting included.
+``Content-Type`` gives the encoding of a request's body; the default is msgpack. The answer has the
+encoding that ``Accept`` names, or else that of the request. A call without a body, e.g. of a
+browser or curl, is answered in JSON. Decoders raise only BadRequest and TooManyValues, also for
+damaged input, duplicate keys, NaN, numbers with a million digits and deep nesting.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Rest = Callable[[], None]
 
 
 class Encoding(Enum):
-    """How a body is written."""
+    """Encoding of a body."""
 
     MSGPACK = MSGPACK
     JSON = JSON
@@ -39,7 +38,7 @@ class Encoding(Enum):
 
 @functools.lru_cache(maxsize=256)
 def of_request(content_type: str | None) -> Encoding:
-    """The encoding of a request's body; raises UnsupportedMediaType naming ours."""
+    """Return the encoding of a request's body. Raises UnsupportedMediaType."""
     if content_type is None or not content_type.strip():
         return Encoding.MSGPACK
     name = content_type.split(";", 1)[0].strip().lower()
@@ -55,7 +54,7 @@ def of_request(content_type: str | None) -> Encoding:
 
 @functools.lru_cache(maxsize=256)
 def of_answer(accept: str | None, content_type: str | None) -> Encoding:
-    """The encoding for an answer; never fails, an error has to be told somehow."""
+    """Return the encoding of an answer. Never raises, because errors need an encoding as well."""
     if accept:
         named = _accepted(accept)
         for name in named:
@@ -72,12 +71,12 @@ def of_answer(accept: str | None, content_type: str | None) -> Encoding:
 
 @functools.lru_cache(maxsize=256)
 def wants_records(accept: str | None) -> bool:
-    """Whether raw commit log records are asked for."""
+    """Return whether the client accepts raw commit log records."""
     return accept is not None and RECORDS in accept and RECORDS in _accepted(accept)
 
 
 def _accepted(accept: str) -> list[str]:
-    """Names of an Accept header, best first; those with q=0 left out."""
+    """Return the names in an Accept header, best first, without those with q=0."""
     weighted: list[tuple[float, str]] = []
     for part in accept.split(",")[:32]:
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -94,10 +93,10 @@ def _accepted(accept: str) -> list[str]:
 
 
 def decode(data: bytes, encoding: Encoding, rest: Rest | None = None) -> object:
-    """Turn a body into maps, lists, strings, bytes, numbers.
+    """Decode a body into maps, lists, strings, bytes and numbers.
 
-    rest: is called again and again, in a thread, for others to have their turn. Raises BadRequest,
-    and TooManyValues before anything is decoded.
+    rest: called repeatedly if the body is decoded in a thread, to pause for other work. Raises
+    BadRequest. Raises TooManyValues before anything is decoded.
     """
     if not data:
         raise BadRequest("the request has no body. Nothing was stored.")
@@ -107,8 +106,8 @@ def decode(data: bytes, encoding: Encoding, rest: Rest | None = None) -> object:
     try:
         match encoding:
             case Encoding.MSGPACK:
-                # surrogateescape: a string that is not UTF-8 arrives as one, so that the check of
-                # its field can name it; no field accepts it.
+                # surrogateescape keeps a string that is not UTF-8, so that the check of its field
+                # can raise an error with the field's name.
                 return cast(
                     object,
                     msgpack.unpackb(
@@ -140,7 +139,7 @@ def decode(data: bytes, encoding: Encoding, rest: Rest | None = None) -> object:
 
 
 def is_long(data: bytes, encoding: Encoding) -> bool:
-    """Whether the loop may not wait while the body is decoded and checked: some milliseconds."""
+    """Return whether decoding and checking takes milliseconds, too long for the event loop."""
     if encoding is Encoding.MSGPACK:
         return len(data) > LONG_MSGPACK
     return len(data) > LONG_JSON or data.count(b"{") + data.count(b",") > LONG_VALUES
@@ -149,22 +148,22 @@ def is_long(data: bytes, encoding: Encoding) -> bool:
 LONG_MSGPACK: Final = 1 << 13
 LONG_JSON: Final = 1 << 16
 LONG_VALUES: Final = 512
-"""Bytes, and values of JSON: what has more is decoded in a thread."""
+"""Largest body decoded on the event loop: bytes of msgpack, bytes and values of JSON."""
 
 
 def check_count(data: bytes, encoding: Encoding, rest: Rest | None = None) -> None:
     """Raise TooManyValues if the body has more than VALUES_MAX values, or MAPS_MAX maps.
 
-    It takes no longer for a body that has many times as many. What is no msgpack or JSON passes:
-    the decoder says what is wrong with it.
+    The time is bounded, also for a body with many more values. Invalid msgpack or JSON passes this
+    check; the decoder raises the error for it.
     """
     match encoding:
         case Encoding.MSGPACK:
             _check_msgpack(data, rest)
         case Encoding.JSON:
-            # An upper bound first, at the speed of memory: most bodies stay below it.
+            # A fast upper bound first: most bodies stay below the limits.
             maps = values = 0
-            for at in range(0, len(data), _COUNTED):  # in parts: the loop has its turn in between
+            for at in range(0, len(data), _COUNTED):  # in parts, with pauses in between
                 end = at + _COUNTED
                 if rest is not None:
                     rest()
@@ -178,11 +177,11 @@ def check_count(data: bytes, encoding: Encoding, rest: Rest | None = None) -> No
 _COUNTED: Final = 1 << 18
 """Bytes of JSON whose commas and brackets are counted in one step."""
 _WALKED: Final = 1 << 7
-"""Values that are counted one by one between two calls of ``rest``."""
+"""Values that are counted between two calls of ``rest``."""
 
 
 def _check_msgpack(data: bytes, rest: Rest | None) -> None:
-    """Walk from value to value; what a list or a map announces counts at once."""
+    """Scan value by value; the announced size of a list or map is added at once."""
     at, end, values, maps = 0, len(data), 1, 0
     walked = 0
     while at < end and walked < values:
@@ -194,7 +193,7 @@ def _check_msgpack(data: bytes, rest: Rest | None) -> None:
         kind, size = _MSGPACK[code]
         if kind == _FIXED:
             at += size
-        elif kind == _SIZED:  # a length of so many bytes, then the bytes and, of ext, the type
+        elif kind == _SIZED:  # a length of size bytes, the type byte of an ext, the data
             at += size + int.from_bytes(data[at : at + size], "big") + (0xC7 <= code <= 0xC9)
         elif kind == _LIST:
             count = code & 15 if not size else int.from_bytes(data[at : at + size], "big")
@@ -213,7 +212,7 @@ _FIXED, _SIZED, _LIST, _MAP = range(4)
 
 
 def _msgpack_kind(code: int) -> tuple[int, int]:
-    """(kind, bytes) of a value's first byte: those behind it, or those of its length."""
+    """Return kind and size for a value's first byte: bytes of the data, or of its length field."""
     if 0x80 <= code <= 0x8F:
         return _MAP, 0
     if 0x90 <= code <= 0x9F:
@@ -237,7 +236,7 @@ _JSON_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{[,]')
 
 
 def _check_json(data: bytes, rest: Rest | None) -> None:
-    """Count what is outside of strings: a text may be full of braces and commas."""
+    """Count the values and maps outside of strings, which may contain braces and commas."""
     values = maps = 0
     for token in _JSON_TOKENS.finditer(data):
         first = data[token.start()]
@@ -287,7 +286,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def encode(value: object, encoding: Encoding) -> bytes:
-    """Write an answer. Text that is not Unicode (a caller's own, shown back) is escaped."""
+    """Encode an answer. Invalid Unicode, e.g. from a request's value in an error, is escaped."""
     match encoding:
         case Encoding.MSGPACK:
             return cast(
@@ -298,20 +297,20 @@ def encode(value: object, encoding: Encoding) -> bytes:
 
 
 class Items:
-    """A list in an answer whose values are made when they are encoded, once."""
+    """A list in an answer whose values are built when they are encoded; usable only once."""
 
     __slots__ = ("count", "values")
 
     def __init__(self, count: int, values: Iterator[object]) -> None:
-        """count: of the values."""
+        """count: number of values."""
         self.count = count
         self.values = values
 
 
 def pieces(value: object, encoding: Encoding) -> Iterator[bytes]:
-    """The same bytes as ``encode``, a few kilobytes of them at a time.
+    """Yield the same bytes as ``encode`` in pieces of a few kilobytes.
 
-    Of msgpack a piece is at least one text or one body.
+    In msgpack a text or body is not split, so a piece holds at least one.
     """
     match encoding:
         case Encoding.MSGPACK:
@@ -323,9 +322,9 @@ def pieces(value: object, encoding: Encoding) -> Iterator[bytes]:
 
 
 PIECE: Final = 1 << 14
-"""Characters of a text that are encoded at once."""
+"""Characters of a text that are encoded in one step."""
 _SHORT: Final = 16
-"""Values of a list that are encoded at once."""
+"""Largest list that is encoded in one step."""
 
 
 def _made(value: object) -> object:

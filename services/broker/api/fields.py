@@ -1,7 +1,7 @@
-"""Checks of single fields: a value, its name, its rule. Pure.
+"""Checks of single fields: each takes a value and its name, and applies a rule. Pure.
 
-A wrong one is named, together with what was given.
-Names are paths a caller can follow: ``messages[3].properties.colour``.
+The error for a wrong value contains the field's name and the given value. A name is a path in the
+request, e.g. ``messages[3].properties.colour``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def shown(value: object) -> str:
-    """A given value as it may stand in a sentence: short, escaped, never huge."""
+    """Return a given value in a form for an error message: short and escaped."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):
@@ -37,13 +37,13 @@ def shown(value: object) -> str:
         return f"{len(value)} bytes"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return "a huge number"  # repr of a very long integer is refused by Python itself
-    # Cut before repr: repr of a 16 MiB string costs more than the request.
+    # Truncated before repr: repr of a 16 MiB string costs more than the request.
     text = repr(value[: SHOWN_MAX + 1]) if isinstance(value, str) else repr(value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 
 def table(value: object, at: str) -> Mapping[str, object]:
-    """A map with string keys."""
+    """Check that the value is a map with string keys, and return it."""
     if not isinstance(value, dict):
         raise BadRequest(f"{at} must be a map, not {shown(value)}.", field=at)
     for key in value:
@@ -55,9 +55,9 @@ def table(value: object, at: str) -> Mapping[str, object]:
 def known_fields(
     fields: Mapping[str, object], known: Collection[str], prefix: str
 ) -> Mapping[str, object]:
-    """The same map, if it has no field that we would ignore.
+    """Return the same map; raise BadRequest if it has an unknown field.
 
-    A misspelt field must not silently mean its default.
+    Otherwise a misspelt field would silently get its default.
     """
     unknown = fields.keys() - known
     if unknown:
@@ -71,7 +71,7 @@ def known_fields(
 
 
 def string(value: object, at: str) -> str:
-    """Unicode text."""
+    """Check that the value is a string of valid Unicode, and return it."""
     if not isinstance(value, str):
         raise BadRequest(f"{at} must be a string, not {shown(value)}.", field=at)
     if not value.isascii():
@@ -83,7 +83,7 @@ def string(value: object, at: str) -> str:
 
 
 def whole_number(value: object, at: str, low: int, high: int) -> int:
-    """A whole number in [low, high]; True is none although Python thinks so, 3.0 is 3."""
+    """Return a whole number in [low, high]. A boolean is refused; 3.0 counts as 3."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -94,7 +94,7 @@ def whole_number(value: object, at: str, low: int, high: int) -> int:
 
 
 def one_of(value: object, at: str, choices: Sequence[T]) -> T:
-    """One of a few words."""
+    """Return the choice that equals the value; raise BadRequest if none does."""
     for choice in choices:
         if isinstance(value, str) and value == choice:
             return choice
@@ -104,8 +104,8 @@ def one_of(value: object, at: str, choices: Sequence[T]) -> T:
 
 
 def parameter_int(text: str, name: str, low: int = -I64_MAX - 1, high: int = I64_MAX) -> int:
-    """A whole number in a query or a path."""
-    # fullmatch and not int(): int() takes "1_000", "+1", " 1" and digits of every script.
+    """Parse a whole number in a query or a path."""
+    # A regular expression because int() also accepts "1_000", "+1", " 1" and non-ASCII digits.
     if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
         raise BadRequest(
             f"{name} must be a whole number from {low} to {high}, not {shown(text)}.", field=name
@@ -115,7 +115,7 @@ def parameter_int(text: str, name: str, low: int = -I64_MAX - 1, high: int = I64
 
 @functools.lru_cache(maxsize=1024)
 def plain_name(text: str) -> str | None:
-    """The text if it is a topic's name as it stands, without escapes; else None."""
+    """Return the text if it is a valid topic name without escapes; else None."""
     try:
         return check_name(text) if "%" not in text else None
     except BadName:
@@ -123,7 +123,7 @@ def plain_name(text: str) -> str | None:
 
 
 def check_name(name: str, what: str = "topic") -> str:
-    """A topic's name that may be asked for; whether it exists is another question."""
+    """Return the name if it is a valid topic name; raise BadName if not."""
     limit = GROUP_PREFIXED_SIZE_MAX if name.startswith(("%RETRY%", "%DLQ%")) else NAME_SIZE_MAX
     if not _NAME.fullmatch(name) or len(name) > limit:
         raise BadName(

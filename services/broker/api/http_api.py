@@ -1,8 +1,8 @@
-"""The HTTP API: bytes → request → call → answer → bytes. aiohttp's shell around the broker's parts.
+"""The HTTP API (bytes → request → call → answer → bytes): aiohttp's shell around the broker.
 
-One handler per call, no rule in any of them; whatever goes wrong becomes an answer with code,
-sentence and advice in one place, ``_answer_to``. The calls are described in ``openapi`` and
-tested against it. The write path begins here, and the read path ends here.
+Each call has one handler without rules of its own. Every exception becomes an answer with code,
+message and advice in one place, ``_answer_to``. The calls are described in ``openapi`` and tested
+against it. The write path begins here, and the read path ends here.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ MESSAGES_DEFAULT: Final = 32
 PULL_PATH: Final = re.compile(
     r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
 )
-"""Path of a pull as nearly all are: what is escaped, and any mistake, goes the long way."""
+"""Path of a usual pull. Paths with escapes or mistakes are handled by the router."""
 
 
 def modules(tools: CallTools) -> Sequence[Calls]:
-    """The calls that have modules of their own."""
+    """Create the calls that are implemented in other modules."""
     return (
         GroupCalls(tools),
         GroupViewCalls(tools),
@@ -144,12 +144,12 @@ class Api:
         )
         self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
         self.parts: Parts | None = None
-        """Set by the service once the store is open."""
+        """Set by ``service`` once the store is open."""
         self.cluster: View = Known(ALONE)
-        """Set by the service of a node of a group."""
+        """Set by ``service`` if the node belongs to a group."""
         self.app = web.Application(
             middlewares=[self._error_boundary()],
-            # Bodies are read and bounded by _body; aiohttp's own limit is never reached.
+            # Bodies are read and limited by Bodies; 0 disables aiohttp's own limit.
             client_max_size=0,
         )
         tools = CallTools(
@@ -180,10 +180,9 @@ class Api:
         )
 
     def short_way(self, otherwise: CallHandler) -> CallHandler:
-        """A handler for every request: sends and pulls go to their call at once, the rest to
-        otherwise.
+        """Return a handler that serves usual sends and pulls directly; others go to otherwise.
 
-        The router and the middleware of aiohttp cost them a third of their time.
+        It bypasses aiohttp's router and middleware, which take a third of the time of such a call.
         """
         send_time = self._metrics.request_duration.labels("send")
         pull_time = self._metrics.request_duration.labels("pull")
@@ -298,7 +297,7 @@ class Api:
         transport = request.transport
         result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
         if pull.wait_ms and self._gate.standing is not None:
-            self._check_reads(request)  # this node may be something else by now
+            self._check_reads(request)  # the node's role may have changed during the wait
         self._count_out(topic, result)
         if result.message_count and (trace := self.traces.of(request.headers)) is not None:
             trace.delivered(topic, queue, result)
@@ -381,7 +380,9 @@ class Api:
         return self.parts
 
     def _check_reads(self, request: web.Request) -> None:
-        """Raise what a reader is told, unless it may read here: on a slave, if it says so."""
+        """Raise the gate's error unless reads are served here.
+
+        A slave serves a read only if the request's header allows it."""
         standing = self._gate.standing
         anywhere = (
             standing is not None and request.headers.get(openapi.READ_FROM) == openapi.ANYWHERE
@@ -393,7 +394,7 @@ class Api:
         return topic, parameter_int(request.match_info["queue"], "queue", 0, (1 << 31) - 1)
 
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
-        """Judge a body that the client only announces, before it sends it."""
+        """Check an announced body (Expect: 100-continue) before the client sends it."""
         try:
             self._bodies.check_announced(request)
         except TidemarkError as error:
@@ -424,7 +425,7 @@ class Api:
         return self._answers.answer(request, said, reserved)
 
     async def _said(self, result: PullResult, *, json_body: bool) -> dict[str, object]:
-        """The answer to a pull as a map, CRCs compared. Raises CorruptRecord, DamagedFile."""
+        """Return the decoded answer to a pull; checks CRCs. Raises CorruptRecord, DamagedFile."""
         sound: list[tuple[record.Record, Unit]] = []
         next_offset = result.next_offset
         steps = self._checks(result)
@@ -437,7 +438,8 @@ class Api:
                     continue
                 if not sound:
                     raise found
-                # What is before it is sound. The damage is named at the pull that begins with it.
+                # The messages before the damage are valid and are returned. The pull that begins at
+                # the damage raises the error.
                 self._gate.judge(found)
                 next_offset = queue_offset
         messages = (
@@ -457,7 +459,7 @@ class Api:
     def _checks(
         self, result: PullResult
     ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
-        """Queue offset, unit and record of each message, CRCs compared, up to the first damage."""
+        """Yield queue offset, unit and checked record of each message, up to the first damage."""
         checks_at = self._parts().puller.checks_at
         for queue_offset, unit, data in result.messages():
             try:
@@ -470,7 +472,7 @@ class Api:
     def _count_out(self, topic: str, result: PullResult) -> None:
         if result.message_count:
             counters = self._counted_out.get(topic)
-            if counters is None:  # looked up once: by its labels it costs more than counting
+            if counters is None:  # looked up once: a lookup by labels costs more than counting
                 counters = self._counted_out[topic] = (
                     self._metrics.messages_out.labels(topic, "").inc,
                     self._metrics.sent_bytes.labels(topic, "").inc,
@@ -514,8 +516,8 @@ class Api:
             try:
                 return self._answers.bounded(request, await handler(request))
             except ConnectionError:
-                raise  # the client is gone: aiohttp closes
-            except Exception as error:  # noqa: BLE001 - the one boundary: answer, serve on
+                raise  # the client has disconnected: aiohttp closes the connection
+            except Exception as error:  # noqa: BLE001 - the error boundary: answer, continue
                 return self._answer_to(request, error, _pool_of(request))
 
         return boundary
@@ -532,9 +534,9 @@ class Api:
                 "See /v1/openapi.json.",
                 allowed=allowed,
             )
-            told = self._refusal(request, refused, refused.status, pool)
-            told.headers[hdrs.ALLOW] = ", ".join(allowed)
-            return told
+            refusal = self._refusal(request, refused, refused.status, pool)
+            refusal.headers[hdrs.ALLOW] = ", ".join(allowed)
+            return refusal
         if isinstance(error, web.HTTPException):
             unknown = UnknownCall(
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
@@ -555,16 +557,16 @@ class Api:
         if error.retriable and status in (503, 507):
             refused.headers[hdrs.RETRY_AFTER] = "1"
         if request.content.exception() is not None:
-            refused.force_close()  # what follows on the connection is not HTTP
+            refused.force_close()  # the following bytes on the connection are not HTTP
         elif not request.content.is_eof():
-            refused.force_close()  # the rest of the body is thrown away
+            refused.force_close()  # the rest of the body is discarded
             if isinstance(request.protocol, BoundedHandler):
                 request.protocol.note_refused(request)
         return refused
 
 
 def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
-    """Topic, queue and parameters of a pull without escapes or mistakes in its path; else None."""
+    """Return topic, queue and parameters of a pull if its path has no escapes or mistakes."""
     matched = PULL_PATH.fullmatch(path)
     if matched is None or (topic := plain_name(matched[1])) is None:
         return None
@@ -576,13 +578,13 @@ def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
 
 
 def _pool_of(request: web.Request) -> Pool:
-    """The kind of work of a request that the router has seen."""
+    """Return the class of a request that the router has resolved."""
     name = request.match_info.route.name
     return (UNKNOWN if name is None else KINDS[name]).pool
 
 
 def _place(text: str | None) -> IndexPlace | None:
-    """Where a look-up goes on. Raises BadRequest."""
+    """Parse the place at which a look-up continues. Raises BadRequest."""
     try:
         return None if text is None else IndexPlace.parse(text)
     except ValueError:
@@ -594,7 +596,7 @@ def _place(text: str | None) -> IndexPlace | None:
 
 
 def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
-    """The record that a unit points to, CRCs compared: damage is named, never handed out."""
+    """Return the record that a unit points to. Raises CorruptRecord if its CRC does not match."""
     outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
     if outcome.kind is not record.Kind.VALID:
         raise CorruptRecord(unit.physical_offset, outcome.reason)

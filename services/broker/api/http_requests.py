@@ -1,10 +1,10 @@
-"""What a request says: name, parameters, body, sender; everything checked before it is used.
+"""Reads the parts of a request: topic, parameters, body and sender, all of them checked.
 
-A body is bounded before it is decoded: by the size it announces, by the bytes that arrive, and by
-the time that it takes, in all and between two of its parts. The bytes that have arrived count
-against one budget for all bodies and, if a body did not come with its head, against one for its
-peer: a body that is announced and does not arrive costs nobody else anything. Before:
-``connections``. After: ``http_api`` makes the call (write path, step 1).
+A body is limited before it is decoded: by its announced size, by the bytes that arrive, and by the
+time that it takes, in total and between two parts. Only bytes that have arrived count against the
+budget for all bodies. If a body does not arrive with its head, they also count against a budget of
+its peer. A body that is announced and does not arrive therefore does not affect other clients.
+``connections`` comes before this step; after it ``http_api`` makes the call (write path, step 1).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from tidemark.formats.hosts import Host
 T = TypeVar("T")
 
 SMALL: Final = 1 << 16
-"""Bytes: a body that announces no more does not count against its peer's part."""
+"""Bodies up to this announced size [bytes] do not count against their peer's budget."""
 LONG: Final = 1 << 20
-"""Bytes of a body: the parts of a longer one are read with rests while others send, and are put
-together in a thread, which does not need the interpreter for that. One buffer that grows instead is
-copied by the loop at each of its steps."""
+"""Bodies above this size [bytes] are read with pauses while other sends are in progress. Their
+parts are joined in a thread, without the interpreter lock. A single growing buffer would be copied
+on the event loop each time it grows."""
 ANNOUNCED: Final = 1 << 8
-"""Bytes of a body, the first, in which a msgpack list or map that is too long says so: the body is
-refused before the rest of it is in memory."""
+"""Number of first bytes that are checked for msgpack lists and maps with too large an announced
+size, so that the body is refused before the rest of it is in memory."""
 _ADVICE: Final = "Send less at a time, or try again."
 
 
 class Body:
-    """What one request's body has in memory."""
+    """Memory used by one request's body."""
 
     __slots__ = ("peer", "size")
 
@@ -59,29 +59,29 @@ class Body:
         self.size = 0
         """Bytes that have arrived."""
         self.peer: str | None = None
-        """Address that these bytes count for, too; None: none has arrived, the body is small, or
-        it came with its head."""
+        """Address of the peer whose budget is charged; None: no bytes have arrived, the body is
+        small, or it arrived with its head."""
 
 
 class Bodies:
-    """Reads request bodies within the bounds."""
+    """Reads request bodies within the limits."""
 
     def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float, pools: Pools) -> None:
-        """size_max: bytes of one body. waiting_max: bytes of all that are in memory; those of one
-        peer that arrive in parts may be half of it."""
+        """size_max: bytes of one body. waiting_max: bytes of all bodies in memory; one peer may use
+        half of it for bodies that arrive in parts."""
         self._size_max = size_max
         self._timeout_s = timeout_s
         self._silence_s = min(BODY_SILENCE_S, timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
-        """Of those that have bytes in memory."""
+        """Budgets of the peers that have bytes in memory."""
         self._pools = pools
         self.way = pools.behind_sends()
-        """The rests of long bodies, on the loop and in the thread."""
+        """The pauses for long bodies, on the event loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
     def begin(self, request: web.Request) -> Body:
-        """The request's body, of which nothing is taken yet; to be given to ``end`` in any case.
+        """Return the request's body, with nothing read yet; it must be passed to ``end``.
 
         Raises UnsupportedMediaType, MessageTooLarge.
         """
@@ -89,7 +89,7 @@ class Bodies:
         return Body()
 
     def end(self, body: Body) -> None:
-        """The body is not in memory any more."""
+        """Release the memory that the body is counted for."""
         self._waiting.give_back(body.size)
         if body.peer is not None:
             of_peer = self._peers[body.peer]
@@ -98,9 +98,9 @@ class Bodies:
                 del self._peers[body.peer]
 
     def _take(self, body: Body, size: int, peer: str | None) -> None:
-        """Count so many more bytes of a body that arrives in parts. Raises Overloaded.
+        """Count size more bytes of a body that arrives in parts. Raises Overloaded.
 
-        peer: whose part they count against, too; the same for each part of a body.
+        peer: peer whose budget is charged as well, the same for all parts of a body; None: none.
         """
         if peer is None:
             self._waiting.take(size, body.size)
@@ -120,7 +120,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[object]:
-        """The decoded body; its bytes count as waiting until the block ends.
+        """Provide the decoded body; its bytes count until the block ends.
 
         Raises UnsupportedMediaType, MessageTooLarge, Overloaded, SlowRequest, BadRequest.
         """
@@ -138,9 +138,10 @@ class Bodies:
             self.end(body)
 
     async def apart(self, work: Callable[[], T]) -> T:
-        """Decode or check a long body in a thread, one at a time: the loop gets the interpreter
-        back within ``lifecycle.SWITCH_S``, and the work rests on ``way`` while others send. What it
-        uses must be its own."""
+        """Decode or check a long body in a thread, one body at a time.
+
+        The event loop gets the interpreter lock back within ``lifecycle.SWITCH_S``, and the work
+        pauses as ``way`` says while others send. The work must not share objects with the loop."""
         with self._pools.long_send():
             return await self._in_thread(work)
 
@@ -148,16 +149,16 @@ class Bodies:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def check_announced(self, request: web.Request) -> None:
-        """Judge a body that the client only announces, before it sends it."""
+        """Check an announced body (Expect: 100-continue) before the client sends it."""
         if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
             raise BadRequest("of Expect only 100-continue is known. Nothing was stored.")
         encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         check_size(request, self._size_max)
 
     def arrived(self, request: web.Request, body: Body) -> bytes | None:
-        """The whole body if it came with the head, in one piece; None if there is more to come.
+        """Return the whole body if it has arrived with the head; None if it is incomplete.
 
-        Raises MessageTooLarge (a body in chunks does not announce its size), BadRequest,
+        Raises MessageTooLarge (a chunked body does not announce its size), BadRequest or
         Overloaded. Call it between ``begin`` and ``end``.
         """
         content = request.content
@@ -175,10 +176,10 @@ class Bodies:
         return data
 
     async def whole(self, request: web.Request, body: Body) -> bytes:
-        """The whole body, at most size_max bytes, within timeout_s.
+        """Read and return the whole body, at most size_max bytes, within timeout_s.
 
-        Raises MessageTooLarge, TooManyValues, SlowRequest, BadRequest, Overloaded. Call it between
-        ``begin`` and ``end``.
+        Raises MessageTooLarge, TooManyValues, SlowRequest, BadRequest or Overloaded. Call it
+        between ``begin`` and ``end``.
         """
         if (here := self.arrived(request, body)) is not None:
             return here
@@ -191,7 +192,7 @@ class Bodies:
             return await self._in_thread(functools.partial(_joined, parts, self.way))
 
     async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
-        """The parts of a body as they come."""
+        """Read a body until its end; return its parts."""
         content = request.content
         encoding = encodings.of_request(request.headers.get(hdrs.CONTENT_TYPE))
         parts: list[bytes] = []
@@ -225,7 +226,7 @@ class Bodies:
         except RuntimeError as error:
             if request.transport is not None:
                 raise
-            # aiohttp's own answer to a read on a connection that is closed.
+            # aiohttp raises RuntimeError for a read on a closed connection.
             raise ConnectionResetError("the client has closed the connection") from error
 
 
@@ -234,8 +235,9 @@ def _broken(error: web.RequestPayloadError) -> BadRequest:
 
 
 def _joined(parts: list[bytes], way: GiveWay) -> bytes:
-    """All of it in one piece, in a thread: without the interpreter. The parts are let go one by
-    one: a thread that does it holds the interpreter for none longer than for one of them."""
+    """Join the parts in a thread; the copy does not hold the interpreter lock.
+
+    The parts are freed one by one, so that the lock is held only for one part at a time."""
     data = b"".join(parts)
     while parts:
         parts.pop()
@@ -244,7 +246,7 @@ def _joined(parts: list[bytes], way: GiveWay) -> bytes:
 
 
 def topic_of(request: web.Request) -> str:
-    """The topic's name in the path; a topic's name may hold a %, so escapes must be whole."""
+    """Return the topic's name in the path. Names may contain %, so escapes must be valid."""
     raw = request.rel_url.raw_path
     if "%" in raw:
         try:
@@ -259,7 +261,7 @@ def topic_of(request: web.Request) -> str:
 
 
 def parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
-    """The query; refuses what we would ignore, and what is given twice."""
+    """Return the query parameters. Raises BadRequest for an unknown or repeated parameter."""
     if not request.query_string:
         return {}
     given: dict[str, str] = {}
@@ -277,19 +279,19 @@ def parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
 
 
 def required(given: Mapping[str, str], name: str) -> str:
-    """A parameter that must be there."""
+    """Return a mandatory parameter."""
     if name not in given:
         raise BadRequest(f"{name} is missing.", field=name)
     return given[name]
 
 
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A whole number in [low, high], or the default if it is not given."""
+    """Return a whole number in [low, high], or the default if it is not given."""
     return parameter_int(given[name], name, low, high) if name in given else default
 
 
 def check_size(request: web.Request, limit: int) -> None:
-    """Raise if the body is announced too large, or is packed: before it is read."""
+    """Raise if the announced size is too large or the body is compressed; nothing is read."""
     packed = request.headers.get(hdrs.CONTENT_ENCODING)
     if packed is not None and packed.strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType(
@@ -302,7 +304,7 @@ def check_size(request: web.Request, limit: int) -> None:
 
 
 def too_large(size: int, limit: int) -> MessageTooLarge:
-    """What a body over the limit is told."""
+    """Return the error for a body over the limit."""
     return MessageTooLarge(
         f"the request body has {size} bytes or more, {limit} are allowed. Nothing was stored.",
         "Send fewer messages per request.",
@@ -311,13 +313,13 @@ def too_large(size: int, limit: int) -> MessageTooLarge:
 
 
 def peer_of(request: web.Request) -> str:
-    """The address that the request came from."""
+    """Return the address of the request's client."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return str(peer[0]) if peer else "an unknown address"
 
 
 def born_host(request: web.Request) -> Host:
-    """Where the request came from, as a record stores it."""
+    """Return the address and port of the request's client, as a record stores it."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     if not peer:
         return Host(b"\x7f\x00\x00\x01", 0)

@@ -1,11 +1,12 @@
-"""Large answers: made and written in slices, and bounded in all and for one peer.
+"""Large answers: built and written in slices, with limits in total and per peer.
 
-An answer of a megabyte takes the loop for longer as JSON than all else that a request does. So its
-values are made and encoded while it is written: a slice of all large answers, then others have
-their turn, and the next piece only when the client has taken most of those before. What a client
-does not read keeps the log's mapping alive and one message in memory, until the server gives it up
-(``write_timeout_s``). Raw records leave from the mapping as they are. Before: ``http_api`` has what
-is to be answered. After: aiohttp writes it.
+Encoding an answer of a megabyte as JSON occupies the event loop longer than the rest of the
+request. Therefore values are built and encoded while the answer is written. All large answers
+together use one slice at a time, then other requests are served. The next piece is encoded only
+when the client has received most of the previous ones. An answer that a client does not read keeps
+the log's mapping and one message in memory until ``write_timeout_s`` ends it. Raw records are sent
+from the mapping. ``http_api`` has the answer's values before this step; after it aiohttp writes
+the answer.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from tidemark.errors import Overloaded
 T = TypeVar("T")
 
 LARGE: Final = 1 << 16
-"""Bytes: smaller answers are not counted; a connection has one of them at a time."""
+"""Answers up to this size [bytes] are not counted; a connection has only one at a time."""
 MANY: Final = 64
-"""Messages: fewer are made and encoded in one step of the loop, if they are not large."""
+"""Up to this number of messages are built and encoded without yielding, if they are not large."""
 MESSAGE_SIZE: Final = 1 << 10
-"""Bytes that a decoded message takes beside those that are stored of it: 850 were measured."""
+"""Memory [bytes] of a decoded message in addition to its stored size: 850 were measured."""
 
 
 class LargeAnswers:
-    """Makes large answers, and counts their bytes. For one loop."""
+    """Builds large answers, and counts their bytes. For one loop."""
 
     def __init__(self, limit: int, clock: Clock, pools: Pools) -> None:
-        """limit: bytes in all; one peer may have half of them. pools: with the sends in hand."""
+        """limit: total bytes; one peer may use half. pools: the requests in progress."""
         self._limit = limit
         self._clock = clock
         self._pools = pools
@@ -51,9 +52,9 @@ class LargeAnswers:
     def answer(
         self, request: web.Request, value: Mapping[str, Any], reserved: Reserved
     ) -> web.Response:
-        """The answer in the caller's encoding; a large one is encoded while it is written.
+        """Return the answer in the caller's encoding; a large one is encoded while it is written.
 
-        reserved: of this answer, which releases it from now on.
+        reserved: the reservation of this answer; the returned answer releases it.
         """
         if not reserved.size:
             return answer(request, value)
@@ -62,10 +63,10 @@ class LargeAnswers:
         return _LargeAnswer(reserved, body)
 
     def bounded(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """The answer, counted until it is taken if it is large and here.
+        """Return the answer; if it is large and complete, count it until the client has it.
 
-        Raises Overloaded, but only to a call that has changed nothing: a send or a fetch that is
-        refused behind its end would seem not to have happened.
+        Raises Overloaded, but only for GET: if the answer of a completed send or fetch were
+        refused, the client would assume that the call had no effect.
         """
         if type(answer) is not web.Response or not isinstance(answer.body, bytes):
             return answer
@@ -78,9 +79,9 @@ class LargeAnswers:
         return _LargeAnswer(Reserved(self, peer, size), answer.body, answer.status, answer.headers)
 
     def reserve(self, request: web.Request, *, size: int, count: int) -> Reserved:
-        """Count an answer before it is made, until it is released. Raises Overloaded.
+        """Count an answer before it is built, until it is released. Raises Overloaded.
 
-        size: bytes of its ``count`` messages as they are stored. A small one is not counted.
+        size: stored bytes of its ``count`` messages. Small answers are not counted.
         """
         peer = peer_of(request)
         size = 0 if size <= LARGE and count <= MANY else size + count * MESSAGE_SIZE
@@ -89,7 +90,7 @@ class LargeAnswers:
         return Reserved(self, peer, size)
 
     def check(self, peer: str, size: int) -> None:
-        """Raise Overloaded if an answer of so many bytes is too much."""
+        """Raise Overloaded if an answer of this size exceeds a limit."""
         for used, limit, whose in (
             (self._of_peer.get(peer, 0), self._limit // 2, f"of {peer}"),
             (self._used, self._limit, "of all clients"),
@@ -104,17 +105,17 @@ class LargeAnswers:
                 )
 
     def count(self, peer: str, size: int) -> None:
-        """Note size more bytes, or fewer if it is negative."""
+        """Add size bytes to the counts; a negative size subtracts."""
         self._used += size
         self._of_peer[peer] = self._of_peer.get(peer, 0) + size
         if not self._of_peer[peer]:
             del self._of_peer[peer]
 
     async def take(self, steps: Iterator[T]) -> list[T]:
-        """What the iterator gives next, for one slice; empty at its end.
+        """Return the next values of the iterator, as many as fit a slice; empty at its end.
 
-        One slice of all large answers at a time: thirty of them, a slice each in every turn of the
-        loop, would make each turn as long as one answer.
+        All large answers share one slice at a time: if thirty answers used a slice each, an
+        iteration of the event loop would take as long as a whole answer.
         """
         async with self._slice:
             turns = Turns(self._clock, self._pools.behind_sends())
@@ -129,7 +130,7 @@ class LargeAnswers:
 
 
 class Reserved:
-    """Bytes of one answer that count until they are released."""
+    """The reserved bytes of one answer; they count until they are released."""
 
     def __init__(self, answers: LargeAnswers, peer: str, size: int) -> None:
         self._answers, self._peer, self.size = answers, peer, size
@@ -137,7 +138,7 @@ class Reserved:
             answers.count(peer, size)
 
     def release(self) -> None:
-        """They count no more; nothing if they were released before."""
+        """Stop counting the bytes; no effect if they were released before."""
         size, self.size = self.size, 0
         if size:
             self._answers.count(self._peer, -size)
@@ -151,17 +152,17 @@ class _Pieces(Payload):
         self._answers, self._pieces = answers, pieces
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Not possible: it can be made once. Raises TypeError."""
+        """Raise TypeError, because the body can be built only once, while it is written."""
         raise TypeError("an answer that is made while it is written has no text")
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Encode and write, no faster than the client reads."""
+        """Encode and write at the speed at which the client reads."""
         while taken := await self._answers.take(self._pieces):
             await writer.write(b"".join(taken))
 
 
 class _LargeAnswer(web.Response):
-    """Counts until the client has taken nearly all of it, or does not get it."""
+    """An answer that counts until the client has received nearly all of it, or it has failed."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class _LargeAnswer(web.Response):
         self._reserved = reserved
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write the head. A client that is gone gets no body."""
+        """Write the head; release the reservation if that fails, as no body follows then."""
         try:
             return await super().prepare(request)
         except BaseException:
@@ -182,7 +183,7 @@ class _LargeAnswer(web.Response):
             raise
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write it and wait until the client has taken nearly all of it."""
+        """Write the body and wait until the client has received nearly all of it."""
         writer: Any = self._payload_writer
         try:
             await super().write_eof(data)

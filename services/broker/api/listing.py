@@ -1,8 +1,9 @@
-"""Lists by name, one page per answer: the names of a page are found in slices.
+"""Sorted lists of names with pagination; the names of a page are computed in slices.
 
-A page holds the first names behind the last one of the page before. So a name that exists while
-all pages are asked for is on exactly one of them, whatever is made or deleted in between. Before:
-``http_api`` or ``groups.calls`` has a request for a list. After: it describes and answers them.
+A page holds the first names after the last one of the previous page. Therefore a name that exists
+during the whole listing is on exactly one page, whatever is created or deleted in between. The
+callers ``http_api`` and ``groups.calls`` receive the request for a list before this step, and build
+the answer from the names after it.
 """
 
 from __future__ import annotations
@@ -19,44 +20,44 @@ from tidemark.clock import Clock
 
 LIST_PARAMETERS: Final = frozenset({"after", "max"})
 _STEP: Final = 256
-"""Names that are looked at between two turns of the loop at least."""
+"""Names that are processed between two checks of the slice's end."""
 
 
 class ListRequest(NamedTuple):
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     after: str = ""
-    """The page begins behind this name, which need not exist."""
+    """The page begins after this name, which need not exist."""
     count_max: int = LIST_MAX
 
 
 class Page(NamedTuple):
-    """Some names of a list."""
+    """One page of names."""
 
     names: list[str]
-    """In order."""
+    """The names in ascending order."""
     next: str | None
-    """What ``after`` of the next page is; None if there are no more names."""
+    """Value of ``after`` for the next page; None if there are no more names."""
 
 
 def list_request(given: Mapping[str, str]) -> ListRequest:
-    """The request that a query's parameters make. Raises BadRequest."""
+    """Build the request from query parameters. Raises BadRequest."""
     return ListRequest(given.get("after", ""), number(given, "max", LIST_MAX, 1, LIST_MAX))
 
 
 async def page_of(
     names: Collection[str], exists: Callable[[str], bool], asked: ListRequest, clock: Clock
 ) -> Page:
-    """The page that is asked for.
+    """Return the requested page.
 
-    names: a copy, in any order, some perhaps twice. exists: whether a name belongs to the list;
-    asked only for those that may be on the page.
+    names: a copy, in any order, possibly with duplicates. exists: whether a name belongs to the
+    list; called only for names that may be on the page.
     """
     turns = Turns(clock, GiveWay())
     found: list[str] = []
     remaining = iter(names)
     while step := list(itertools.islice(remaining, _STEP)):
-        # One name more than a page has: whether there is a next one.
+        # One name more than the page size is kept, to know whether there is a next page.
         last = found[-1] if len(found) > asked.count_max else None
         fitting = [
             name

@@ -1,11 +1,12 @@
-"""Requests and answers as values: produce requests in, messages out. Pure.
+"""Requests and answers as values: parses produce requests, formats messages. Pure.
 
-``parse_produce`` turns a decoded body into entries that can be stored as they are, or names the
-field that is wrong; nothing it accepts can fail later for its content. No property can be smuggled
-in: separators 0x01 and 0x02 are refused in every name and value, and names that the store or the
-SDK sets (store layout 2.7) come only through their own fields. Requests of the common form take the
-short way, ``tidemark.formats.produce_wire``, to the same result. Before: ``encodings`` decoded the
-bytes. After: ``sender`` makes runs of them (write path, step 4).
+``parse_produce`` turns a decoded body into entries that can be stored unchanged, or raises an error
+that names the wrong field; an accepted request cannot fail later because of its content. Clients
+cannot inject properties: the separators 0x01 and 0x02 are refused in every name and value, and
+names that the store or the SDK sets (store layout 2.7) are only set by their own fields. Requests
+of the common form use the fast path ``tidemark.formats.produce_wire``, which has the same result.
+``encodings`` decodes the bytes before this step; after it ``sender`` makes runs of the entries
+(write path, step 4).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _MESSAGE_FIELDS: Final = frozenset(
 
 
 class AckLevel(StrEnum):
-    """What an answer to a send promises (design, promise P1)."""
+    """Acknowledgement level of a send (design, promise P1)."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -69,7 +70,7 @@ class AckLevel(StrEnum):
 
 
 Pick = int | str | None
-"""What picks a message's queue: its number, a sharding key, or nothing: then the request's turn."""
+"""Queue selection of a message: a queue number, a sharding key, or None for round-robin."""
 
 
 class ProduceRequest(NamedTuple):
@@ -77,45 +78,46 @@ class ProduceRequest(NamedTuple):
 
     entries: bytes
     """All messages in order, as wire entries (``tidemark.formats.batch``): flag, body and
-    properties as they are stored, without the record CRC property."""
+    properties in their stored form, without the record CRC property."""
     message_count: int
     picks: int | list[Pick] | None
-    """None: no message names a queue. A number: all name that one. Else one pick per message."""
+    """None: no message names a queue. A number: all name that queue. Else one pick per message."""
     ack: AckLevel | None
-    """None: the sender asks for none; a group promises as much as it has."""
+    """Requested level. None: the request names none, and a group uses its current level."""
     timeout_ms: int
     delays: list[Delay | None] | None = None
-    """One per message; None: no message waits."""
+    """Delay of each message; None: no message is delayed."""
     retry: bool = False
-    """It was sent before, outcome unknown: what of it is in the log is not stored again."""
+    """Whether the request is a repeat with unknown outcome: messages that are already in the log
+    are not stored again."""
 
 
 class Rules(NamedTuple):
-    """What bounds a message on this node."""
+    """Limits and defaults of messages on this node."""
 
     message_size_max: int
     """Bytes of one body."""
     record_crc: bool
-    """Whether the store adds the record CRC property, which needs its 20 bytes of properties."""
+    """Whether the store adds the record CRC property, which takes 20 bytes of the properties."""
     ack_default: AckLevel | None = AckLevel.DISK
-    """Of a request that asks for none; None in a group, where it depends on the moment."""
+    """Level of a request that names none; None in a group, where the group's state decides."""
     timeout_ms_default: int = ACK_TIMEOUT_MS_DEFAULT
-    """Of a request that names none."""
+    """Timeout of a request that names none."""
     delay_levels_ms: tuple[int, ...] = ()
-    """[0] is the delay of level 1."""
+    """Delays of the levels; [0] is the delay of level 1."""
 
     @property
     def properties_size_max(self) -> int:
-        """Bytes of the properties that a message is sent with.
+        """Largest size [bytes] of the properties of a sent message.
 
-        What a delay, a retry or a dead letter adds later comes on top: whatever is accepted can be
-        sent back.
+        It leaves room for the properties that a delay, a retry or a dead letter adds, so that every
+        accepted message can be negatively acknowledged.
         """
         return record_properties_size_max(record_crc=self.record_crc) - PROPERTIES_ROOM
 
 
 def record_properties_size_max(*, record_crc: bool) -> int:
-    """Bytes of a record's properties; the record CRC property comes on top."""
+    """Return the largest size [bytes] of a record's properties without the record CRC property."""
     return properties.PROPERTIES_SIZE_MAX - (CRC_PROPERTY_SIZE if record_crc else 0)
 
 
@@ -127,12 +129,12 @@ def parse_produce(
     make_unique_id: Callable[[], str],
     rest: Rest | None = None,
 ) -> ProduceRequest:
-    """Check a decoded produce body; the first mistake is raised, by field, and nothing is stored.
+    """Check a decoded produce body; the first mistake is raised with its field's name.
 
     json_body: ``body`` is base64 text; otherwise it is bytes. make_unique_id: called once per
-    message that brings no ``unique_id``, unless the request says ``make_unique_ids: false``.
-    rest: as of ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange,
-    MessageTooLarge, TooManyMessages.
+    message without a ``unique_id``, unless the request has ``make_unique_ids: false``. rest: as in
+    ``encodings.decode``. Raises BadRequest, BadProperty, DelayOutOfRange, MessageTooLarge or
+    TooManyMessages.
     """
     fields = known_fields(table(value, "the request body"), _REQUEST_FIELDS, "")
     raw_messages = fields.get("messages")
@@ -168,7 +170,7 @@ def parse_produce(
         try:
             entry, pick, wait = _message(message, index, rules, json_body, make)
         except RequestError as error:
-            error.facts["index"] = index  # a client sends the others again without this one
+            error.facts["index"] = index  # lets a client repeat the request without this message
             raise
         entries.append(entry)
         picks.append(pick)
@@ -189,7 +191,7 @@ def parse_produce(
 
 
 def _retry(value: object, raw_messages: Sequence[object]) -> bool:
-    """Whether the request says that it is sent again. Raises BadRequest."""
+    """Return whether the request is marked as a repeat. Raises BadRequest."""
     if value is None or value is False:
         return False
     if value is not True:
@@ -208,7 +210,7 @@ def _retry(value: object, raw_messages: Sequence[object]) -> bool:
 
 
 def _common(picks: list[Pick]) -> int | list[Pick] | None:
-    """One pick for all if it is the same number, or nothing, everywhere."""
+    """Return a single pick if all messages have the same number or None; else the list."""
     first = picks[0]
     if isinstance(first, str) or any(pick != first for pick in picks):
         return picks
@@ -222,7 +224,7 @@ def _message(
     json_body: bool,
     make_unique_id: Callable[[], str] | None,
 ) -> tuple[WireMessage, Pick, Delay | None]:
-    """One checked message, what picks its queue, and how long it is to wait."""
+    """Return one checked message, its queue selection and its delay."""
     at = f"messages[{index}]"
     fields = known_fields(table(value, at), _MESSAGE_FIELDS, at + ".")
     wait = wanted_delay(fields, at, level_count=len(rules.delay_levels_ms))
@@ -304,7 +306,7 @@ def _from_base64(value: object, at: str) -> bytes:
 def _properties(
     fields: Mapping[str, object], at: str, make_unique_id: Callable[[], str] | None
 ) -> dict[str, str]:
-    """All pairs to store; the unique id is the last of them."""
+    """Return all properties to store; the unique id is the last of them."""
     pairs: dict[str, str] = {}
     given = fields.get("properties")
     if given is not None:
@@ -351,7 +353,7 @@ def _keys(value: object, at: str) -> str:
     for index, key in enumerate(value):
         _text(key, f"{at}[{index}]")
         if " " in key:
-            # Keys are stored in one property, one space between two: this one would become two.
+            # Keys are stored in one property, separated by spaces: this key would become two.
             raise BadProperty(
                 f"{at}[{index}]: {shown(key)} contains a space, which separates keys. "
                 "Nothing was stored.",
@@ -372,7 +374,8 @@ def _unique_id(value: object, at: str) -> str:
 
 
 def _text(value: object, at: str) -> str:
-    """A string that can stand in the properties; wrong type is BadRequest, the rest BadProperty."""
+    """Return a string that is valid in properties. Raises BadRequest for a wrong type, else
+    BadProperty."""
     if not isinstance(value, str):
         raise BadRequest(
             f"{at} must be a string, not {shown(value)}. Nothing was stored.", field=at
@@ -383,7 +386,7 @@ def _text(value: object, at: str) -> str:
 
 def _check_text(text: str, at: str, what: str) -> None:
     if not text:
-        # RocketMQ's readers drop an empty name or value without a word (store layout 2.6).
+        # RocketMQ's readers silently drop an empty name or value (store layout 2.6).
         raise BadProperty(
             f"{at}: the {what} is empty, and would be lost in the record. Nothing was stored.",
             "Leave it out.",
@@ -405,12 +408,12 @@ def _check_text(text: str, at: str, what: str) -> None:
 
 
 def shown_name(name: str) -> str:
-    """A property name as it may stand in a sentence: plain if it is, else quoted and escaped."""
+    """Return a property name for an error message: unchanged if printable, else escaped."""
     return name if name.isascii() and name.isprintable() and 0 < len(name) <= 64 else shown(name)
 
 
 def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
-    """The code that dispatch gives a record's unit (store layout 3)."""
+    """Return the tags code that dispatch writes into the record's queue unit (store layout 3)."""
     found = record.property_map
     if record.topic == hashing.SCHEDULE_TOPIC:
         due_ms = hashing.delivery_time_code(
@@ -422,7 +425,7 @@ def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
 
 
 def message_map(record: Record, *, code: int, json_body: bool) -> dict[str, object]:
-    """One message as an answer shows it (design, section 7); owns its body, borrows nothing."""
+    """Return one message in the form of an answer (design, section 7); its body is a copy."""
     found = record.property_map
     body = bytes(record.body)
     message: dict[str, object] = {

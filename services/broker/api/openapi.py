@@ -1,8 +1,8 @@
 """The OpenAPI document of the API: every call, parameter, answer and error. Pure.
 
-Written by hand because it is read by people; ``tests/processes/test_openapi.py`` holds it against
-the running server in both directions: what it allows is accepted, what it forbids is refused with
-an answer that it lists.
+It is written by hand because people read it. ``tests/processes/test_openapi.py`` compares it with
+the running server in both directions: allowed requests are accepted, and forbidden requests are
+refused with a documented answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAME: Final[Schema] = {
     "example": "orders",
 }
 READ_FROM: Final = "Tidemark-Read-From"
-"""Header of a read: ANYWHERE takes what a slave has, which may be a little behind the master."""
+"""Header of a read: with ANYWHERE a slave may answer, which may lag behind the master."""
 ANYWHERE: Final = "any"
 _RETRIABLE: Final = "Nothing was stored; the same call may succeed later."
 _ERRORS: Final[dict[int, str]] = {
@@ -70,7 +70,7 @@ def _call(
     body: Schema | None = None,
     description: str = "",
 ) -> Schema:
-    """One operation. 400 and 405 can happen to every call."""
+    """Return one operation. Every call has the answers 400 and 405."""
     call: Schema = {
         "operationId": name,
         "summary": summary,
@@ -90,7 +90,7 @@ def _call(
     if parameters:
         call["parameters"] = list(parameters)
     if body is not None:
-        # Only JSON is described: the msgpack body is the same map, with bytes in `body`.
+        # Only JSON is described: the msgpack body is the same map with bytes in `body`.
         call["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
     return call
 
@@ -100,7 +100,7 @@ def _ok(schema: Schema, description: str) -> Schema:
 
 
 def document(*, version: str, rules: Rules, request_size_max: int) -> Schema:
-    """The whole document."""
+    """Return the document without the fragments of other modules."""
     topic = parameter("topic", "path", _NAME, "The topic's name.")
     queue = parameter("queue", "path", integer(0, I32_MAX), "Queue number, from 0.")
     i64 = integer(-I64_MAX - 1, I64_MAX)

@@ -1,7 +1,7 @@
 """The schemas of the OpenAPI document: bodies of requests and answers. Pure.
 
-What a caller may send is said as narrowly as JSON Schema can; what it cannot say is in a
-description, and in the error that names the field.
+The schemas of requests are as strict as JSON Schema permits. Rules that it cannot express are in
+descriptions, and in the errors that name the field.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 Schema = dict[str, Any]
 
-# Letters that the store's separators are not: the rest of the rule is in the description.
+# Any text without the store's separators; the rest of the rule is in the description.
 _TEXT: Final = "^[^\\x01\\x02]+$"
 
 
 def integer(low: int, high: int, description: str = "", **more: Any) -> Schema:
-    """A whole number in [low, high]."""
+    """Return the schema of a whole number in [low, high]."""
     return {
         "type": "integer",
         "format": "int64",
@@ -41,17 +41,17 @@ def integer(low: int, high: int, description: str = "", **more: Any) -> Schema:
 
 
 def or_null(schema: Schema) -> Schema:
-    """A field that may be null, which means the same as leaving it out."""
+    """Return the schema of a field that may be null, which is equivalent to leaving it out."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
 def object_of(properties: dict[str, Schema], required: list[str], **more: Any) -> Schema:
-    """A map with these fields."""
+    """Return the schema of a map with these fields."""
     return {"type": "object", "properties": properties, "required": required, **more}
 
 
 def ref(name: str) -> Schema:
-    """The schema of that name below."""
+    """Return a reference to the schema of that name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -60,7 +60,7 @@ HALF_NAMED: Final[list[Schema]] = [
     {"properties": {"generation": {"type": "integer"}, "member": NULL}, "required": ["generation"]},
     {"properties": {"member": {"type": "string"}, "generation": NULL}, "required": ["member"]},
 ]
-"""A generation without a member, and a member without a generation: both are refused."""
+"""Matches a generation without a member or a member without a generation; both are refused."""
 POLL_AFTER_MS: Final = integer(
     1,
     I64_MAX,
@@ -136,11 +136,11 @@ _EXCLUSIVE: Final = (
     ("delay_level", "deliver_at_ms"),
     ("delay_ms", "deliver_at_ms"),
 )
-"""Fields of a message of which one at most may be given."""
+"""Pairs of fields that exclude each other in a message."""
 
 
 def _together(*names: str) -> Schema:
-    """Matches what has all of these, none of them null."""
+    """Return a schema that matches a map in which all of these fields are given and not null."""
     given = {"type": ["string", "integer"]}
     return {"properties": dict.fromkeys(names, given), "required": list(names)}
 
@@ -184,7 +184,7 @@ def _message_out() -> Schema:
 
 
 def parameter(name: str, where: str, schema: Schema, description: str) -> Schema:
-    """A parameter of a call; those in the path are required."""
+    """Return a parameter of a call; parameters in the path are required."""
     return {
         "name": name,
         "in": where,
@@ -197,11 +197,11 @@ def parameter(name: str, where: str, schema: Schema, description: str) -> Schema
 NEXT_NAME: Final = or_null(
     {"type": "string", "description": "`after` of the next page; null: there is no more."}
 )
-"""Of a list in pages."""
+"""Schema of the field ``next`` of a list with pages."""
 
 
 def list_parameters(what: str) -> tuple[Schema, ...]:
-    """Of a call that lists something by name."""
+    """Return the parameters of a call that lists names."""
     after: Schema = {"type": "string", "description": "`next` of the page before."}
     return (
         parameter("after", "query", after, f"Only {what} whose names come behind this one."),
@@ -210,7 +210,7 @@ def list_parameters(what: str) -> tuple[Schema, ...]:
 
 
 def bodies(schema: Schema) -> Schema:
-    """The same content in both encodings."""
+    """Return the content description of a body in both encodings."""
     return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
 
 
@@ -221,7 +221,7 @@ def _default_level(rules: Rules) -> str:
 
 
 def schemas(rules: Rules) -> dict[str, Schema]:
-    """All schemas by name."""
+    """Return all schemas by name."""
     number = {"type": "integer"}
     text = {"type": "string"}
     acked = object_of(

@@ -1,10 +1,10 @@
-"""Requests in hand, by kind of work: how many, and how old the oldest is.
+"""Requests in progress, by class: their number, and the age of the oldest.
 
-A request is in hand from its head to its answer, but not while it is held because there is nothing
-for it: waiting for a message is no work. Kinds are RocketMQ's pools of threads; here they share one
-loop, so a request that is old waits for the disk, for other nodes, or for its turn.
-Before: ``http_api`` has a request. After: the gauges ``tidemark_broker_requests_queued`` and
-``tidemark_broker_oldest_queued_request_seconds``.
+A request is in progress from its head to its answer, except while it is held as a long poll. The
+classes correspond to RocketMQ's thread pools. Here they share one event loop, so an old request
+waits for the disk, for other nodes, or for the loop. ``http_api`` registers the requests. The
+gauges ``tidemark_broker_requests_queued`` and ``tidemark_broker_oldest_queued_request_seconds``
+show the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.clock import Clock
 
 
 class Pool(StrEnum):
-    """A kind of work; the values are label values."""
+    """A class of requests; the values are label values."""
 
     PUT = "put"
     PULL = "pull"
@@ -32,7 +32,7 @@ class Pool(StrEnum):
 
 
 class Role(StrEnum):
-    """What a connection is for, by what it last asked; the values are label values."""
+    """Role of a connection, given by its last request; the values are label values."""
 
     NEW = "new"
     PRODUCER = "producer"
@@ -41,7 +41,7 @@ class Role(StrEnum):
 
 
 class Kind(NamedTuple):
-    """What a call is."""
+    """Request class and client role of a call."""
 
     pool: Pool
     role: Role
@@ -84,63 +84,63 @@ KINDS: Final[Mapping[str, Kind]] = {
     "topic-delete": _ADMIN,
     "topic-put": _ADMIN,
 }
-"""Of every call, by its route's name."""
+"""Kind of every call, by route name."""
 UNKNOWN: Final = _QUERY
-"""Of a call that there is not."""
+"""Kind of a call that does not exist."""
 CHANGES: Final = frozenset({"member-join", *(n for n, k in KINDS.items() if k.pool is Pool.ADMIN)})
-"""Calls that change a topic or a group: each takes about a millisecond of the loop."""
+"""Calls that change a topic or a group: each takes about a millisecond of the event loop."""
 CHANGE_SLICES: Final = 4
 REPEAT_SLICES: Final = 2
-"""What a change, and a repeated send, takes of the loop in slices."""
+"""Cost of a change, and of a repeated send, in slices of the event loop."""
 SENT_LATELY_S: Final = 0.005
 
 
 class Requests:
-    """Those of one pool that are in hand. For the event loop."""
+    """Requests of one class in progress. For the event loop."""
 
     __slots__ = ("_numbers", "_since")
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._since: dict[int, float] = {}
-        """In the order in which they began."""
+        """Request number → start time [s], in the order of the starts."""
 
     def __len__(self) -> int:
         return len(self._since)
 
     def begin(self, now_s: float) -> int:
-        """One more, since now; its number, for ``end``."""
+        """Add a request that starts now; return its number for ``end``."""
         number = next(self._numbers)
         self._since[number] = now_s
         return number
 
     def end(self, number: int) -> None:
-        """It is answered."""
+        """Remove an answered request."""
         del self._since[number]
 
     def oldest_s(self, now_s: float) -> float:
-        """How old the oldest is; 0 if there is none."""
+        """Return the age of the oldest request; 0 if there is none."""
         for since_s in self._since.values():
             return max(0.0, now_s - since_s)
         return 0.0
 
 
 class _Pulling:
-    """A pull or fetch in hand."""
+    """A pull or fetch in progress."""
 
     __slots__ = ("number", "requests")
 
     def __init__(self, requests: Requests, number: int) -> None:
         self.requests = requests
         self.number: int | None = number
-        """None while it is held."""
+        """Number of the request; None while it is held as a long poll."""
 
 
 _pulling: ContextVar[_Pulling | None] = ContextVar("pulling", default=None)
 
 
 class Pools:
-    """All requests in hand. For the event loop."""
+    """All requests in progress. For the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -151,7 +151,7 @@ class Pools:
 
     @contextlib.contextmanager
     def pulling(self) -> Iterator[None]:
-        """A pull or fetch is in hand, but not while it is ``held``."""
+        """Count a pull or fetch as in progress during the block, except while it is ``held``."""
         requests = self.of[Pool.PULL]
         mine = _Pulling(requests, requests.begin(self._clock.monotonic()))
         token = _pulling.set(mine)
@@ -164,8 +164,9 @@ class Pools:
 
     @contextlib.contextmanager
     def long_send(self) -> Iterator[None]:
-        """A send in hand takes long by itself, or its body has not come: others do not rest for
-        it."""
+        """Mark a send as long during the block: it takes long itself, or its body has not arrived.
+
+        Background work does not pause for long sends."""
         self._long_sends += 1
         try:
             yield
@@ -173,46 +174,51 @@ class Pools:
             self._long_sends -= 1
 
     def note_sent(self) -> None:
-        """A send that was no long one is done."""
+        """Record the end of a send that was not a long one."""
         self._sent_at = self._clock.monotonic()
 
     def others_send(self) -> bool:
-        """Whether a send that is no long one is in hand, or was a moment ago: who sends one after
-        the other meets work that has begun in between. For any thread."""
+        """Return whether a short send is in progress or ended within SENT_LATELY_S. Thread-safe.
+
+        The time matters for a client that sends one request after another: otherwise other work
+        would start between two of its sends."""
         return (
             len(self.of[Pool.PUT]) > self._long_sends
             or self._clock.monotonic() < self._sent_at + SENT_LATELY_S
         )
 
     async def turn(self, slices: int) -> None:
-        """Wait for the turn of a request that takes long by itself: beside other sends one begins
-        in so many rests, however many there are."""
+        """Delay a long request while short sends are in progress.
+
+        Long requests are then started one at a time, each after as many pauses as it has slices."""
         if self.others_send():
             now = asyncio.get_running_loop().time()
             await asyncio.sleep(self._pace.rest_s(now, slices))
 
     def behind_sends(self) -> GiveWay:
-        """The rests of work for a reader or of a long send: a millisecond after each slice while
-        other sends are in hand, so that such work leaves them most of the loop."""
+        """Return the pauses for slices of reads and long sends.
+
+        While other sends are in progress there is a pause of a millisecond after each slice, so
+        that most of the event loop is left to them."""
         return GiveWay(self.others_send, patience_s=0.0, pace=self._pace)
 
     def is_awaited(self) -> bool:
-        """Whether a request is in hand."""
+        """Return whether a request is in progress."""
         return any(self.of.values())
 
     def queued(self) -> dict[str, int]:
-        """Requests in hand by pool."""
+        """Return the number of requests in progress, by class."""
         return {pool.value: len(requests) for pool, requests in self.of.items()}
 
     def oldest_s(self) -> dict[str, float]:
-        """Age of the oldest by pool; 0 where there is none."""
+        """Return the age of the oldest request [s], by class; 0 where there is none."""
         now_s = self._clock.monotonic()
         return {pool.value: requests.oldest_s(now_s) for pool, requests in self.of.items()}
 
 
 @contextlib.contextmanager
 def held(clock: Clock) -> Iterator[None]:
-    """The request at work here is held: it is not in hand meanwhile, and begins anew after."""
+    """Do not count the current request during the block; its age restarts after the block."""
     mine = _pulling.get()
     if mine is None or mine.number is None:
         yield

@@ -1,7 +1,7 @@
-"""``GET /primary`` and ``GET /replica`` on the admin port: who is what, for load balancers.
+"""``GET /primary`` and ``GET /replica`` on the admin port: the node's role, for load balancers.
 
-200 if the node is that, 503 if not; asked anew each time, the lease's deadline included, so that a
-former master is out as soon as it may not answer any more.
+The status is 200 if the node has the role, 503 if not. It is evaluated for each request, including
+the lease's deadline, so that a load balancer drops a former master as soon as its lease ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aiohttp import web
 def role_probes(
     is_primary: Callable[[], bool], is_replica: Callable[[], bool]
 ) -> Sequence[web.RouteDef]:
-    """Both routes. is_primary: sends are taken here. is_replica: this node follows another."""
+    """Return both routes. is_primary: the node accepts sends. is_replica: it follows a master."""
 
     def probe(name: str, holds: Callable[[], bool]) -> web.RouteDef:
         async def handle(_: web.Request) -> web.Response:

@@ -2,9 +2,10 @@
 
 A body of the common form (msgpack, one queue, nothing to refuse) is parsed in one pass by
 ``tidemark.formats.produce_wire``, and the answer is packed in one pass as well. Any other body is
-decoded and checked field by field, which makes the same kind of request of it, or names the field
-that is wrong. Before: ``http_api`` has the head of the request (write path, step 1). After:
-``deduplicator`` and ``sender`` (steps 3 and 4); at the end the answer is written here (step 6).
+decoded and checked field by field; the result is the same kind of request, or an error that names
+the wrong field. ``http_api`` receives the head of the request before this step (write path, step
+1). After it come ``deduplicator`` and ``sender`` (steps 3 and 4); finally the answer is written
+here (step 6).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tidemark.errors import TidemarkError
 from tidemark.formats import native
 
 SEND_PATH: Final = ("/v1/topics/", "/messages")
-"""What stands before and behind the topic in the path of a send."""
+"""Parts of the path of a send before and after the topic."""
 LEVELS: Final = {level.value: level for level in AckLevel}
 
 
@@ -52,8 +53,9 @@ _HEAD: Final = (
 
 
 def plain_send(request: web.BaseRequest) -> str | None:
-    """The topic of a send whose path and head are as plain as nearly all are; else None: then the
-    request goes through the router."""
+    """Return the topic of a send that the fast path can serve.
+
+    Returns None for a path with escapes or a request with Expect: the router handles these."""
     path = request.raw_path
     if not (path.startswith(SEND_PATH[0]) and path.endswith(SEND_PATH[1])):
         return None
@@ -76,7 +78,7 @@ class SendCall:
         traces: Traces,
         pools: Pools,
     ) -> None:
-        """sends: returns what stores messages; called once the gate is open."""
+        """sends: returns the deduplicator, which stores messages; called once the gate is open."""
         self._traces = traces
         self._pools = pools
         self._gate = gate
@@ -85,12 +87,12 @@ class SendCall:
         self._bodies = bodies
         self._unique_ids = unique_ids
         self._ids_apart = unique_ids.apart()
-        """Of bodies that are checked in a thread."""
+        """Id maker for bodies that are checked in a thread."""
         self._metrics = metrics
         self._sends = sends
 
     async def answer(self, request: web.Request, topic: str) -> web.StreamResponse:
-        """Store what the request holds. Raises TidemarkError, counted by its result."""
+        """Store the request's messages and answer. Counts and raises TidemarkError."""
         headers = request.headers
         trace = self._traces.of(headers) if TRACE_HEADER in headers else None
         try:
@@ -99,7 +101,7 @@ class SendCall:
             encoding = encodings.of_request(content_type)
             body = self._bodies.begin(request)
             try:
-                # With the head in one piece and plain, as nearly all are: nothing to wait for.
+                # The usual body arrived together with the head and has the common form: no wait.
                 data, since = self._bodies.arrived(request, body), None
                 produce = None if data is None else self._at_once(data, encoding)
                 if produce is None:
@@ -134,10 +136,10 @@ class SendCall:
     async def _later(
         self, request: web.Request, body: Body, data: bytes | None, encoding: Encoding
     ) -> tuple[ProduceRequest, int | None]:
-        """Read and check a request that takes a while. Returns it with the count of repeats before
-        the wait, for its own repeat may overtake it.
+        """Read and check a request whose body has not arrived or takes long to check.
 
-        data: its body; None: that has not arrived.
+        Returns the request and the count of repeats before the wait, because its own repeat may
+        overtake it. data: the body; None: it has not arrived.
         """
         sends, produce = self._sends(), None
         count = sends.repeat_count
@@ -149,11 +151,11 @@ class SendCall:
                 self._careful, data, encoding, self._ids_apart, self._bodies.way.rest_in_thread
             )
             produce = await self._bodies.apart(careful)
-        # Another deduplicator has a count of its own: the node's part in its group has changed.
+        # After a change of role there is another deduplicator, whose count is not comparable.
         return produce, count if self._sends() is sends else None
 
     def _at_once(self, body: bytes, encoding: Encoding) -> ProduceRequest | None:
-        """Parse a body in this step of the loop; None: it is long, and not of the common form."""
+        """Parse a body without an await; None if it is long and not of the common form."""
         rules, unique_ids = self._rules, self._unique_ids
         maker = unique_ids.maker
         if encoding is Encoding.MSGPACK:
@@ -183,7 +185,7 @@ class SendCall:
     def _careful(
         self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, rest: Rest | None = None
     ) -> ProduceRequest:
-        """Decode a body and check it field by field. rest: as of ``encodings.decode``."""
+        """Decode a body and check it field by field. rest: as in ``encodings.decode``."""
         decoded = encodings.decode(body, encoding, rest)
         try:
             return parse_produce(
@@ -199,8 +201,9 @@ class SendCall:
 
 
 def _let_go(decoded: object, rest: Rest) -> None:
-    """Free the messages of a long body one by one: freed as one value, they keep the interpreter
-    for milliseconds."""
+    """Free the messages of a long body one by one.
+
+    Freeing them all at once would hold the interpreter lock for milliseconds."""
     messages = decoded.get("messages") if isinstance(decoded, dict) else None
     while isinstance(messages, list) and messages:
         messages.pop()
@@ -208,10 +211,10 @@ def _let_go(decoded: object, rest: Rest) -> None:
 
 
 class ReadyAnswer(web.StreamResponse):
-    """200 with a body, written as one piece over a connection that stays open.
+    """A response with status 200, written in one piece on a connection that stays open.
 
-    aiohttp builds the head of an answer from a map of headers that may still change; for an answer
-    that does not change that is a tenth of a small send's time. Other answers are aiohttp's own.
+    aiohttp builds the head of a response from a map of headers, which takes a tenth of the time of
+    a small send. This class writes a finished head instead. Other answers use aiohttp's classes.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -221,30 +224,30 @@ class ReadyAnswer(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """Always: for a connection that closes ``_answer`` makes an answer of aiohttp's."""
+        """Always True: if the connection is to close, ``_answer`` returns a ``web.Response``."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Hand everything to the transport, then wait while it buffers too much.
+        """Pass everything to the transport, then wait while its buffer is over the limit.
 
-        Raises ConnectionResetError if the client is gone.
+        Raises ConnectionResetError if the client has disconnected.
         """
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client is gone")
         transport.write(self._data)
         writer = request.writer
-        writer.output_size += len(self._data)  # aiohttp sends no second answer then
+        writer.output_size += len(self._data)  # prevents a second answer by aiohttp
         await writer.drain()
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to do."""
+        """Do nothing: ``prepare`` has written the whole answer."""
         assert not data
 
 
 def _answer(request: web.BaseRequest, body: bytes, content_type: str) -> web.StreamResponse:
-    """The answer to a request that was carried out."""
+    """Return the answer to a successful request."""
     if request.keep_alive and request.version == HttpVersion11:
         return ReadyAnswer(_head(content_type, len(body), int(time.time())) + body)
     return web.Response(body=body, content_type=content_type)
@@ -252,7 +255,7 @@ def _answer(request: web.BaseRequest, body: bytes, content_type: str) -> web.Str
 
 @functools.lru_cache(maxsize=64)
 def _head(content_type: str, size: int, now_s: int) -> bytes:
-    """The head of an answer. Cached: the answers of one second have few sizes."""
+    """Return the head of an answer; cached, because answers of one second have few sizes."""
     return _HEAD.format(
         content_type, size, formatdate(now_s, usegmt=True), SERVER_SOFTWARE
     ).encode()

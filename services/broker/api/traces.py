@@ -1,13 +1,13 @@
-"""Log lines of requests that a client wants to follow: the header ``Tidemark-Trace``.
+"""Log lines of traced requests: those with the header ``Tidemark-Trace``.
 
-For such a request, and for no other, each step of its messages is one line: appended, answered,
-delivered, committed, sent back; reput and ha are told where the messages lie and write theirs.
-Never a body, nor a property but the unique id. Bounded: so many traced requests a second, so many
-messages named in a line. A header that is no trace id is passed over: a mistake in what is only for
-people must not cost anybody a message.
+Each step of a traced request's messages is one log line: appended, answered, delivered, committed,
+sent back. Reput and ha receive the location of the messages and log their own steps. A line
+contains no bodies and no properties except the unique id. Traced requests per second and messages
+per line are limited. A header with an invalid trace id is ignored, because a mistake in a
+diagnostic header must not make a request fail.
 
-Step before: ``send_call``, ``http_api`` and the calls of groups have a request's head. Step after:
-the log (docs/logs.md).
+``send_call``, ``http_api`` and the calls of groups receive the header before this step; after it
+the lines are in the log (docs/logs.md).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 HEADER: Final = "Tidemark-Trace"
 TRACED_PER_S: Final = 50
-"""More are carried out like any other, and not traced."""
+"""Limit of traced requests per second; further requests are served without a trace."""
 MESSAGES_NAMED_MAX: Final = 32
-"""In one line; ``count`` says how many there are."""
+"""Messages listed in one line; the field ``count`` holds the total."""
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 
@@ -41,14 +41,14 @@ _UNIQUE_ID: Final = properties.UNIQ_KEY.encode("ascii")
 class Trace:
     """One traced request."""
 
-    __slots__ = ("_tell", "trace")
+    __slots__ = ("_on_appended", "trace")
 
-    def __init__(self, trace: str, tell: Callable[[TracedRange], None]) -> None:
+    def __init__(self, trace: str, on_appended: Callable[[TracedRange], None]) -> None:
         self.trace = trace
-        self._tell = tell
+        self._on_appended = on_appended
 
     def appended(self, topic: str, sent: SendResult, start: int, end: int) -> None:
-        """The messages are in the log at [start, end), on no disk yet."""
+        """Log that the messages are appended at [start, end), not flushed yet; notify reput, ha."""
         log.info(
             "messages were appended",
             extra={
@@ -60,10 +60,10 @@ class Trace:
                 **_named(sent.results()),
             },
         )
-        self._tell(TracedRange(self.trace, start, end))
+        self._on_appended(TracedRange(self.trace, start, end))
 
     def answered(self, topic: str, sent: SendResult) -> None:
-        """The level is reached, and said to the sender."""
+        """Log that the level is reached and the send is answered."""
         log.info(
             "a send was answered",
             extra={
@@ -77,7 +77,7 @@ class Trace:
         )
 
     def refused(self, topic: str, error: TidemarkError) -> None:
-        """The sender is told of an error; of ack-timeout the messages are stored."""
+        """Log that the send is answered with an error; for ack-timeout the messages are stored."""
         results: Sequence[Mapping[str, Any]] = error.facts.get("results") or ()
         log.info(
             "a send was answered with an error",
@@ -91,7 +91,7 @@ class Trace:
         )
 
     def delivered(self, topic: str, queue: int, result: PullResult, group: str = "") -> None:
-        """A pull or fetch hands out messages of a queue."""
+        """Log that a pull or fetch returns messages of a queue."""
         log.info(
             "messages were handed out",
             extra={
@@ -107,7 +107,7 @@ class Trace:
         )
 
     def committed(self, group: str, moves: Mapping[tuple[str, int], int], level: str) -> None:
-        """A group is done with what lies below these queue offsets."""
+        """Log that a group committed these queue offsets."""
         named = itertools.islice(sorted(moves.items()), MESSAGES_NAMED_MAX)
         log.info(
             "queue offsets were committed",
@@ -125,9 +125,9 @@ class Trace:
         )
 
     def sent_back(self, group: str, which: object, answer: Mapping[str, Any]) -> None:
-        """A group could not handle a message: it comes again, or is a dead letter.
+        """Log a nack: the message is delivered again or becomes a dead letter.
 
-        which: its id, or where it lies, as the caller said it.
+        which: the message's id or location, as the caller gave it.
         """
         log.info(
             "a message was sent back",
@@ -142,7 +142,7 @@ class Trace:
 
 
 class Traces:
-    """Which requests are traced. On the loop only."""
+    """Decides which requests are traced. For the event loop only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -150,16 +150,16 @@ class Traces:
         self._second = -1
         self._in_second = 0
         self.ring: Callable[[str, bytes], object] | None = None
-        """Rings another service with a note; set by the service of a node."""
+        """Rings another service's doorbell with a note; set by ``service`` of a node."""
 
     def of(self, headers: Mapping[str, str]) -> Trace | None:
-        """What the request is traced as; None: it is not."""
+        """Return the trace of the request; None if it is not traced."""
         given = headers.get(HEADER)
         return None if given is None else self._begin(given)
 
     def _begin(self, given: str) -> Trace | None:
         if _ID.fullmatch(given) is None:
-            # Not what it says: it may be anything.
+            # The given text is not logged, because it may contain anything.
             self._paced.say(
                 "ignored",
                 "trace-ignored",
@@ -181,9 +181,10 @@ class Traces:
                 traced_per_s=TRACED_PER_S,
             )
             return None
-        return Trace(given, self._tell)
+        return Trace(given, self._notify)
 
-    def _tell(self, traced: TracedRange) -> None:
+    def _notify(self, traced: TracedRange) -> None:
+        """Send the range of a traced request to reput and ha."""
         if self.ring is not None:
             note = traced_ranges.encode(traced)
             for service in ("reput", "ha"):
@@ -191,13 +192,13 @@ class Traces:
 
 
 def _named(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of a send's messages."""
+    """Return the log fields of a send's messages."""
     all_of_them = list(results)
     return {"count": len(all_of_them), "messages": all_of_them[:MESSAGES_NAMED_MAX]}
 
 
 def _handed_out(result: PullResult) -> list[dict[str, Any]]:
-    """Ids and places of the first messages of an answer; of those that can be read."""
+    """Return ids and locations of the first messages of an answer, up to the first damage."""
     found: list[dict[str, Any]] = []
     try:
         for number, unit, data in itertools.islice(result.messages(), MESSAGES_NAMED_MAX):
@@ -212,5 +213,5 @@ def _handed_out(result: PullResult) -> list[dict[str, Any]]:
                 }
             )
     except (DamagedFile, record.UndecodableRecord):
-        return found  # whoever answers meets it as well, and says it
+        return found  # the handler that answers reports the damage
     return found

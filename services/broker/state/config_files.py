@@ -1,10 +1,10 @@
-"""The JSON files in ``config/``: written for RocketMQ and people, read after RocketMQ wrote.
+"""The JSON files in ``config/``: written for RocketMQ and people, read if RocketMQ wrote them.
 
-Caches: what counts is in the log. Topics and groups are written a second after they change, offsets
-and delay progress, which always move, every five; all once more at the stop, for a RocketMQ broker
-that opens the store next. A slave writes them too, of what it follows. A file without our key was
-written by RocketMQ since; what it says is taken over before sends open (``take_over``). A damaged
-one costs a log line: the log knows.
+They are caches; the log is authoritative. Topics and groups are written a second after a change;
+offsets and delay progress, which change constantly, every five seconds. All are written once more
+at the stop, for a RocketMQ broker that opens the store next. A slave also writes them, from the
+state that it follows. A file without our key was written by RocketMQ; its content is taken over
+before sends open (``opening``). A damaged file only causes a log line.
 """
 
 from __future__ import annotations
@@ -38,49 +38,50 @@ log = logging.getLogger(__name__)
 PAUSE_S: Final = 1.0
 """Changes within this time are written together; also the pause after a failure."""
 OFFSETS_PAUSE_S: Final = 5.0
-"""RocketMQ's own for consumer offsets."""
+"""RocketMQ's interval for consumer offsets."""
 WRITE_SHARE: Final = 20
-"""A file that takes a second to write is written every twenty: it is only a cache."""
+"""Interval between two writes of a file, as a multiple of the time that a write takes."""
 GROUPS_AT_ONCE: Final = 500
-"""Copied between two turns of the loop."""
+"""Groups copied without yielding to the event loop."""
 ALONE: Final = 0
-"""Epoch of a node alone: it has no epoch table."""
+"""Epoch of a standalone node, which has no epoch table."""
 
 T = TypeVar("T")
 
 
 class ListedTopics(Protocol):
-    """Where the topics are (``topics.Topics``)."""
+    """Lists the topics (implemented by ``topics.Topics``)."""
 
     def list(self, *, system: bool = False) -> list[TopicConfig]:
-        """All of them; system: RocketMQ's and our own too."""
+        """Return all topics; system: include RocketMQ's and our own system topics."""
         ...
 
 
 class MovingOffsets(Protocol):
-    """Where the consumer offsets are (``groups.offsets.Offsets``)."""
+    """The consumer offsets (implemented by ``groups.offsets.Offsets``)."""
 
     changes: int
 
     def now(self) -> Mapping[str, Mapping[Queue, int]]:
-        """A view of all of them."""
+        """Return a view of all consumer offsets."""
         ...
 
 
 class _File:
-    """When one of the files is due."""
+    """The write schedule of one file."""
 
     def __init__(self, name: str, pause_s: float, version: Callable[[], object]) -> None:
         self.name = name
         self.pause_s = pause_s
         self.version = version
         self.written: object = None
-        """Version in the file; none yet: what a killed node left may be old."""
+        """Version of the written content. None at start: a killed node may have left an old file.
+        """
         self.due_at = 0.0
         self.failing = False
 
     def is_due(self, now: float) -> bool:
-        """Whether there is something new, and the last time is long enough ago."""
+        """Return whether the content has changed and the interval has passed."""
         return now >= self.due_at and self.version() != self.written
 
 
@@ -93,15 +94,15 @@ class _Writer(Protocol):
 
 
 class _Content(NamedTuple):
-    """What a file is to say."""
+    """The content of a file to write."""
 
     is_any: bool
-    """It would not be empty."""
+    """Whether the content is not empty."""
     write: _Writer
 
 
 class ConfigFiles:
-    """Keeps the files in step with the state."""
+    """Keeps the files up to date with the state."""
 
     def __init__(
         self,
@@ -114,8 +115,8 @@ class ConfigFiles:
         flushed: Callable[[], int],
         epoch: int = ALONE,
     ) -> None:
-        """state: as served. flushed: end of the log up to which the state is known, and epoch, in
-        a group, under which it was written; of a slave ``followed`` says it.
+        """state: the served state. flushed: returns the end of the log that the state covers.
+        epoch: the epoch in which it was written, in a group; a slave gets it by ``followed``.
         """
         self._epoch = epoch
         self._store = store
@@ -132,7 +133,7 @@ class ConfigFiles:
         self._writing = asyncio.Lock()
         self._begun = False
         self._listed: list[TopicConfig] = []
-        """What the file of topics was told last."""
+        """Topics last written to the file of topics."""
         self._files = (
             _File(json_cache.TOPICS, PAUSE_S, lambda: self._topic_changes),
             _File(json_cache.GROUPS, PAUSE_S, lambda: self._group_changes),
@@ -141,28 +142,29 @@ class ConfigFiles:
         )
 
     def topics_changed(self) -> None:
-        """Note that a topic has changed."""
+        """Record that a topic has changed."""
         self._topic_changes += 1
         self._wake.set()
 
     def groups_changed(self) -> None:
-        """Note that a group has changed."""
+        """Record that a group has changed."""
         self._group_changes += 1
         self._wake.set()
 
     def begin(self) -> None:
-        """What RocketMQ left is in the log: from now on its files may be replaced.
+        """Allow the files to be replaced, because RocketMQ's content is in the log.
 
-        Before, nothing is written, also not at a stop. Otherwise: 1. a node starts on a store that
-        RocketMQ wrote; 2. the files are written as the log knows them, without RocketMQ's topics;
-        3. they are read, are ours, and there is nothing to take over: its topics are lost.
+        Nothing is written before this call, not even at a stop. Otherwise: 1. a node starts on a
+        store that RocketMQ wrote; 2. the files are written from the log, without RocketMQ's topics;
+        3. they are read and have our key, so nothing is taken over, and RocketMQ's topics are lost.
         """
         self._begun = True
         self._wake.set()
 
     async def begin_following(self, epoch: int) -> None:
-        """As ``begin``, on a slave: nothing is written over what RocketMQ wrote here. Its files are
-        evidence, for whoever makes this node a master, that it had the store."""
+        """Do the same as ``begin`` on a slave, but never replace files that RocketMQ wrote.
+
+        They show that RocketMQ had the store, which matters if this node becomes the master."""
         self._epoch = epoch
         try:
             is_foreign = await asyncio.to_thread(lambda: self._cache.is_foreign)
@@ -170,14 +172,14 @@ class ConfigFiles:
             is_foreign = False
         if not is_foreign:
             # 1. RocketMQ is started on a slave's store, is refused, and rewrites the files; 2. the
-            # slave becomes the master: it must not take over what they say.
+            # slave becomes the master. The mark prevents it from taking over their content.
             await self.opened()
             self.begin()
-            # These files are of a time when this node was the master.
+            # The wheel files date from a time when this node was the master.
             await asyncio.to_thread(self._wheel.withdraw)
 
     def followed(self, changed: Collection[type[StateRecord]], epoch: int) -> None:
-        """Note that records of these kinds came from the master of that epoch."""
+        """Record that records of these kinds arrived from the master of that epoch."""
         self._epoch = epoch
         if TopicRecord in changed:
             self.topics_changed()
@@ -187,9 +189,9 @@ class ConfigFiles:
             self._offsets.changes += 1
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
-        """What RocketMQ left, if it had the store since it was ours.
+        """Return RocketMQ's state if RocketMQ has used the store since we did.
 
-        state_known: the log has told a state already (``JsonCache.read_foreign_topics``).
+        state_known: the log contains a state already (``JsonCache.read_foreign_topics``).
         """
         cache = self._cache
 
@@ -201,7 +203,7 @@ class ConfigFiles:
                 _readable(lambda: cache.read_foreign_levels(state_known=state_known)),
             )
             wrote = any(table is not None for table in tables)
-            # A RocketMQ broker that is killed within seconds has written no other file.
+            # A RocketMQ broker that is killed within seconds has written only the timer's files.
             now_ms = self._clock.wall_ms()
             tables = tables._replace(
                 timer=_readable(lambda: cache.read_timer(signed=not wrote, now_ms=now_ms))
@@ -214,12 +216,12 @@ class ConfigFiles:
         return await asyncio.to_thread(read)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write what changes, from ``begin`` until stop."""
+        """Write changes, from ``begin`` until stop."""
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
                 if self._begun:
-                    # Again and again: a service that starts at the same time may replace the mark.
+                    # Repeated, because a service that starts at the same time may replace the mark.
                     await self.opened()
                 await self._write_due()
                 await _wait(self._wake, OFFSETS_PAUSE_S)
@@ -229,12 +231,12 @@ class ConfigFiles:
             stopper.cancel()
 
     async def opened(self) -> bool:
-        """Record that the files are ours from here on; True."""
+        """Mark the files as ours; return True."""
         await asyncio.to_thread(self._store.mark_opened)
         return True
 
     async def write_all(self) -> bool:
-        """Write all that is new, now; whether the files say what is served, or may not yet."""
+        """Write all changed files now; return whether no write failed."""
         async with self._writing:
             foreign = await asyncio.to_thread(
                 lambda: [file for file in self._files if self._cache.is_replaced(file.name)]
@@ -246,7 +248,7 @@ class ConfigFiles:
             if file in foreign:
                 file.written = None
             if file.name == json_cache.TOPICS and self._topics.list(system=True) != self._listed:
-                file.written = None  # a system topic counts from its first message on, unsaid
+                file.written = None  # the first message makes a system topic visible
         await self._write_due()
         return not any(file.failing for file in self._files)
 
@@ -268,7 +270,7 @@ class ConfigFiles:
         cache = self._cache
 
         def write() -> None:
-            # A store that never had any gets no file for them, but one of RocketMQ's is replaced.
+            # Empty content creates no new file, but it replaces an existing one.
             if content.is_any or cache.exists(file.name):
                 content.write(covered=covered, now_ms=now_ms)
 
@@ -289,7 +291,7 @@ class ConfigFiles:
             file.written, file.failing = version, False
 
     async def _content(self, name: str) -> _Content:
-        """What the file is to say, copied from what is served."""
+        """Return the content of the file as a copy of the served state."""
         cache = self._cache
         match name:
             case json_cache.TOPICS:
@@ -309,14 +311,14 @@ class ConfigFiles:
                 return _Content(bool(levels), partial(cache.write_levels, levels))
 
     async def _offsets_copied(self) -> list[tuple[str, Mapping[Queue, int]]]:
-        """All groups' offsets: each group's of one moment, not all of the same one."""
+        """Copy all groups' offsets; they are consistent for each group, not among groups."""
         copied: list[tuple[str, Mapping[Queue, int]]] = []
         for count, group in enumerate(list(self._offsets.now()), 1):
             pairs = self._offsets.now().get(group)
             if pairs is not None:  # it has not been deleted meanwhile
                 copied.append((group, dict(pairs)))
             if count % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # others' turn
+                await asyncio.sleep(0)  # yield to other work
         return copied
 
     async def _wake_on(self, stop: asyncio.Event) -> None:

@@ -1,7 +1,8 @@
-"""What RocketMQ left in its JSON files, made part of a state. Pure.
+"""Merges the content of RocketMQ's JSON files into a state. Pure.
 
-RocketMQ loads what we wrote and writes it back with its changes, so its files say everything they
-are for: what is not in them is gone. Before: ``config_files`` has read them. After: one snapshot.
+RocketMQ loads the files that we wrote and writes them back with its changes. So its files are
+complete, and an entry that is missing in them was deleted. ``config_files`` reads the files before
+this step; after it the state is appended as one snapshot.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from shared.state.values import TimerMark
 
 
 def adopt_groups(state: BrokerState, foreign: Iterable[GroupConfig]) -> int:
-    """Make the groups those that RocketMQ left; return how many that changes.
+    """Replace the groups by RocketMQ's; return the number of changed groups.
 
-    A group that is gone loses its offsets.
+    A removed group loses its offsets.
     """
     theirs = {group.name: group for group in foreign}
     gone = [group for name, group in state.groups.items() if name not in theirs]
@@ -27,10 +28,10 @@ def adopt_groups(state: BrokerState, foreign: Iterable[GroupConfig]) -> int:
 
 
 def adopt_offsets(state: BrokerState, foreign: Mapping[str, Mapping[Queue, int]]) -> int:
-    """Make the consumer offsets those that RocketMQ left; return of how many groups they change.
+    """Replace the consumer offsets by RocketMQ's; return the number of groups with changes.
 
-    A group that has offsets and no settings gets the usual ones: RocketMQ makes such groups by
-    itself, and may be killed before it has listed them.
+    A group with offsets and without settings gets the default settings: RocketMQ creates such
+    groups automatically, and may be killed before it writes their settings.
     """
     before = {name: dict(pairs) for name, pairs in state.offsets.items()}
     state.offsets.clear()
@@ -42,10 +43,10 @@ def adopt_offsets(state: BrokerState, foreign: Mapping[str, Mapping[Queue, int]]
 
 
 def adopt_timer(state: BrokerState, mark: TimerMark) -> bool:
-    """Take over what RocketMQ's timer has delivered; whether that is more than was known.
+    """Take over the progress of RocketMQ's timer; return whether it is ahead of the known one.
 
-    A mark that is not behind the known one in both its parts says nothing for certain: the known
-    one stays, and what RocketMQ has delivered may be delivered again.
+    If RocketMQ's mark is smaller in one of its parts, it is not reliable and the known mark stays.
+    Messages that RocketMQ delivered may then be delivered again.
     """
     known = state.delay.timer
     if mark == known or mark.due_ms < known.due_ms or mark.read_to < known.read_to:
@@ -55,7 +56,7 @@ def adopt_timer(state: BrokerState, mark: TimerMark) -> bool:
 
 
 def adopt_levels(state: BrokerState, foreign: Mapping[int, int]) -> int:
-    """Make the progress of the delay levels RocketMQ's; return how many levels that moves."""
+    """Replace the progress of the delay levels by RocketMQ's; return the number of changes."""
     known = state.delay.levels
     moved = {level: at for level, at in foreign.items() if known.get(level) != at}
     if moved:

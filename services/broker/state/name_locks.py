@@ -1,7 +1,7 @@
-"""One change of a name at a time, and of different names at the same time.
+"""Locks by name: changes of one name are serialized, changes of different names run concurrently.
 
-A change waits for the disk. Were all changes made one after another, each would wait for a flush of
-its own: 5,000 members of new groups joined one by one. Changes of different names share flushes.
+A change waits for the disk. If all changes were serialized, each would wait for its own flush, and
+5,000 members of new groups would join one after another. Changes of different names share flushes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 
 class NameLocks:
-    """Locks by name; one that is not in use takes no memory. For one loop."""
+    """Locks by name; an unused lock takes no memory. For one loop."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
@@ -20,7 +20,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def holding(self, name: str) -> AsyncIterator[None]:
-        """While the block runs nobody else has this name; first come, first served."""
+        """Hold the lock of this name during the block; waiters get it in order of arrival."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1
         try:

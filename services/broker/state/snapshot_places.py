@@ -1,7 +1,8 @@
-"""Where in the log the newest whole snapshot begins. Pure.
+"""Start of the newest complete snapshot in the log. Pure.
 
-Retention keeps everything from there: a snapshot counts only once its last part is on disk, so the
-one before it stays the newest until then. Before: ``state_log`` appends. After: ``retention``.
+Retention keeps the log from there on. A snapshot is used only once its last part is on disk; until
+then the previous one stays the newest. ``state_log`` appends snapshots before this step; after it
+``retention`` uses the result.
 """
 
 from __future__ import annotations
@@ -12,42 +13,42 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Place(NamedTuple):
-    """One snapshot: its first byte, and the end of its last part."""
+    """One snapshot: start of its first part and end of its last part."""
 
     start: PhysicalOffset
     end: int
 
 
 class SnapshotPlaces:
-    """Of one log."""
+    """The snapshots of one log."""
 
     def __init__(self, start: int | None) -> None:
-        """start: of the newest whole one that was on disk when the log was opened; None: none."""
+        """start: of the newest complete snapshot on disk at the open of the log; None: none."""
         self._newest = None if start is None else PhysicalOffset(start)
         self._begun: PhysicalOffset | None = None
         self._complete: list[Place] = []
 
     @property
     def begun(self) -> bool:
-        """A snapshot's first part is in the log, its last one is not."""
+        """Whether a snapshot's first part is in the log and its last part is not."""
         return self._begun is not None
 
     def begin(self, start: PhysicalOffset) -> None:
-        """A first part is in the log; one that was begun before will not be finished."""
+        """Record that a snapshot's first part is in the log; drop an unfinished snapshot."""
         self._begun = start
 
     def complete(self, end: int) -> None:
-        """The last part of the one begun is in the log, and ends there."""
+        """Record that the last part of the current snapshot is in the log and ends at end."""
         if self._begun is not None:
             self._complete.append(Place(self._begun, end))
             self._begun = None
 
     def abandon(self) -> None:
-        """The one begun will not be finished."""
+        """Drop the unfinished snapshot."""
         self._begun = None
 
     def newest(self, flushed: int) -> PhysicalOffset | None:
-        """The start of the newest one that is on disk to its end; None: there is none."""
+        """Return the start of the newest snapshot that is completely on disk; None: none."""
         while self._complete and self._complete[0].end <= flushed:
             self._newest = self._complete.pop(0).start
         return self._newest

@@ -1,11 +1,11 @@
-"""State records: appended like messages, summed up at the start of a new file.
+"""State records: appended like messages, and summarized by a snapshot at the start of a new file.
 
-Keeps its own copy of the state as *appended*, durable or not: the snapshot that a new commit log
-file begins with must say what every record before it says, flushed or not (``topics.StateLog``
-tells the story of what happens otherwise). Consumer offsets and delay progress move many times a
-second; those are asked for when a snapshot is taken, as they are served then.
-Before: ``topics``, ``groups.configs``, ``groups.offsets`` and the delay decide on a change. After:
-``append``; at the next start ``state_replay``.
+This module keeps its own copy of the *appended* state, durable or not: the snapshot at the start of
+a commit log file must cover every record before it, flushed or not (``topics.StateLog`` describes
+the failure that would follow otherwise). Consumer offsets and delay progress change many times a
+second; their served values are read when a snapshot is taken. ``topics``, ``groups.configs``,
+``groups.offsets`` and the delay decide on changes before this step. After it ``append`` writes the
+records; at the next start ``state_replay`` reads them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ log = logging.getLogger(__name__)
 
 PART_SIZE_MAX: Final = 1 << 20
 WHOLE_SHARE: Final = 4
-"""A snapshot of up to a quarter of a file goes in at once; a larger one in slices, more rarely."""
+"""A snapshot of up to 1/WHOLE_SHARE of a file is appended at once. A larger one is appended in
+slices, and not in every file."""
 RECORDS_MAX: Final = 20_000
-"""State records until there is a snapshot inside a file: a start reads them all (about a second).
-Offsets that move all day fill a large file with ten records a second, in a few days with millions.
-"""
+"""State records after which a snapshot is appended inside a file: a start reads all records since
+the last snapshot (about a second for this number). Ten offset records a second would otherwise
+become millions within days in a large file."""
 SLICE_RETRY_S: Final = 1.0
 
 
 class StateLog:
-    """Appends state records; provides the snapshots."""
+    """Appends state records and snapshots."""
 
     def __init__(
         self,
@@ -59,10 +60,9 @@ class StateLog:
         lasting: Callable[[], int] | None = None,
         log_start: Callable[[], int] = lambda: 0,
     ) -> None:
-        """state: as replayed; this object takes it over. flushed: the durable mark of records.
-
-        lasting: end of what no crash and no failover takes back; by default the same. log_start:
-        the log's smallest physical offset.
+        """state: as replayed; this object takes ownership. flushed: returns the flushed offset,
+        which is stored in records. lasting: returns the offset up to which no crash or failover
+        loses records; by default the flushed offset. log_start: returns the log's min offset.
         """
         self._appended = state
         self._queue_offsets = queue_offsets
@@ -78,77 +78,79 @@ class StateLog:
         self._places = SnapshotPlaces(state.snapshot_at)
         self._records = 0
         self._due = False
-        self._tells_served = True
+        self._snapshots_served = True
         self._more = asyncio.Event()
         self._append: Append | None = None
         self._lasting: Lasting | None = None
         self.offsets_now: Callable[[], Mapping[str, Mapping[TopicQueue, int]]] = lambda: (
             self._appended.offsets
         )
-        """Consumer offsets as accepted: never less far than a record appended before says."""
+        """Returns the accepted consumer offsets; never lower than in a record appended before."""
         self.delay_now: Callable[[], DelayState] = lambda: self._appended.delay
-        """Delay progress: whatever it says is delivered has been appended."""
+        """Returns the delay progress; every message it counts as delivered has been appended."""
 
     def connect(self, append: Append, lasting: Lasting) -> None:
-        """Tell where records go; append asks for snapshots from then on."""
+        """Set the destination of records; append requests snapshots from then on."""
         self._append, self._lasting = append, lasting
 
     @property
     def snapshot_start(self) -> PhysicalOffset | None:
-        """Where the newest snapshot that is whole and lasts begins; None: there is none.
+        """Start of the newest snapshot that is complete and durable; None: there is none.
 
-        The file that holds it must stay, and all behind it: what is before can go.
+        Its file and all later files must be kept; earlier files may be deleted.
         """
         return self._places.newest(self._lasting_end())
 
     @property
     def start_count(self) -> int:
-        """Starts of this store that took writes, the current one included once it is appended."""
+        """Number of starts of this store with writes; includes this start once it is appended."""
         return self._appended.start_count
 
     # -- records ---------------------------------------------------------------------------------
 
     async def append_state(self, body: bytes) -> PhysicalOffset:
-        """Append one state record, durable on return; the physical offset behind it.
+        """Append one state record and wait until it is durable; return the end of the record.
 
-        Goes on while sends are refused for lack of space. Raises what ``Append.append`` raises, and
-        NotServing if the node stops before the record is on disk.
+        It works even while sends are refused for lack of space. Raises what ``Append.append``
+        raises, and NotServing if the node stops before the record is on disk.
         """
         end = await self.append_soon(body)
         await self.durable(end)
         return end
 
     async def append_soon(self, body: bytes) -> PhysicalOffset:
-        """``append_state_now``, after waiting for a file if one has to be made.
+        """Append one state record; wait for the next file if necessary. Return the record's end.
 
-        The caller goes on in the same step of the loop as the append. Raises like ``append_state``.
+        There is no await between the append and the caller's next statement. Raises like
+        ``append_state``.
         """
         assert self._append is not None, "connected before anything is served"
         appended = await self._append.append([self._run([body])], own=True)
-        # Still the same step of the loop as the append: no other record can come in between.
+        # No await since the append: no other record can be appended in between.
         self._take(body)
         return appended.end
 
     def append_state_now(self, body: bytes) -> PhysicalOffset:
-        """Append one state record in this step of the loop; the physical offset behind it.
+        """Append one state record without an await; return the end of the record.
 
-        Not durable yet: see ``durable``. Raises what ``Append.append_now`` raises; FileNotReady
-        means that ``file_made`` is to be waited for.
+        The record is not durable yet: see ``durable``. Raises what ``Append.append_now`` raises;
+        after FileNotReady wait for ``file_made``.
         """
         end = self._append_now([body]).end
         self._take(body)
         return end
 
     def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
-        """``append_state_now`` of records that say nothing but what ``offsets_now`` says."""
+        """Append records of offsets that ``offsets_now`` contains already; like
+        ``append_state_now``, but without applying them to the state."""
         end = self._append_now(bodies).end
         self._count(len(bodies))
         return end
 
     async def file_made(self) -> None:
-        """Wait, for a while, until the file that an append found missing is there.
+        """Wait until the file that an append found missing exists.
 
-        Raises FileNotReady if that takes too long, or why it cannot be made.
+        Raises FileNotReady if that takes too long, or the error that prevents its creation.
         """
         assert self._append is not None
         await self._append.file_made()
@@ -175,26 +177,26 @@ class StateLog:
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> list[Run]:
-        """The runs that a new commit log file begins with; called inside the append step."""
+        """Return the runs at the start of a new commit log file; called by the append step."""
         if self._slices:
-            return []  # the last snapshot is still going out
+            return []  # the previous snapshot is still being appended
         if self._files_to_skip:
             self._files_to_skip -= 1
             return []
-        # Until it is known to be in the log: the append may turn out to leave no room for it.
+        # It stays due until snapshot_placed: the append may have no room for the snapshot.
         self._due = True
         self._more.set()
         return [self._run(self._begin())]
 
     async def append_snapshot(self, state: BrokerState | None = None) -> PhysicalOffset:
-        """Append a whole snapshot, wherever in a file; the physical offset behind it, not durable.
+        """Append a complete snapshot anywhere in a file; return its end, which is not durable yet.
 
-        state: to be the state from now on, whatever the records before say, offsets and delay
-        progress included; to be called while nothing else is changed. Raises what ``append_state``
-        raises; a snapshot without its end does not count.
+        state: replaces the state, including offsets and delay progress; call it only while nothing
+        else changes the state. Raises what ``append_state`` raises; an incomplete snapshot has no
+        effect.
         """
         if state is not None:
-            self._appended, self._tells_served = state, False
+            self._appended, self._snapshots_served = state, False
         try:
             while True:
                 await self._finish_slices()
@@ -206,10 +208,10 @@ class StateLog:
                 last = await self._finish_slices()
                 return end if last is None else last
         finally:
-            self._tells_served = True
+            self._snapshots_served = True
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Append the slices of large snapshots one by one, so that sends go on between them."""
+        """Append the slices of large snapshots one by one, so that sends continue between them."""
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
@@ -228,12 +230,12 @@ class StateLog:
                 await self.append_snapshot()
             self._waits_for = None
         except SwitchingOver:
-            await asyncio.sleep(SLICE_RETRY_S)  # this node may stay the master after all
+            await asyncio.sleep(SLICE_RETRY_S)  # this node may remain the master
         except NotServing:
-            self._forget_slices()  # the node stops; a snapshot without its end does not count
+            self._forget_slices()  # the node stops; an incomplete snapshot has no effect
             await stop.wait()
         except StoreError as error:
-            if self._waits_for != error.code:  # else it is the same at every try
+            if self._waits_for != error.code:  # log the same error only once
                 self._waits_for = error.code
                 log.warning(
                     "a part of a snapshot waits for space",
@@ -242,19 +244,19 @@ class StateLog:
             await asyncio.sleep(SLICE_RETRY_S)
 
     def _snapshot_now(self) -> PhysicalOffset:
-        """Append the first part, or all, of a snapshot of this moment."""
+        """Append a snapshot of the current state, or its first part if it is large."""
         bodies = self._bodies()
-        # Its first part alone if it is large; the others follow as those of a new file's do.
+        # The other parts of a large snapshot become slices, as at the start of a new file.
         at_once = bodies if self._fits(bodies) else bodies[:1]
         appended = self._append_now(at_once)
         if not self._slices:
-            # Otherwise the append has opened a file, which began with the same snapshot.
+            # Slices exist if the append opened a new file, which began with the same snapshot.
             self._slices.extend(bodies[len(at_once) :])
             self.snapshot_placed(appended.start, appended.end - appended.start)
         return appended.end
 
     def _begin(self) -> list[bytes]:
-        """The bodies that go in now; the others become slices."""
+        """Return the bodies to append now; the others become slices."""
         bodies = self._bodies()
         if not self._fits(bodies):
             self._files_to_skip = sum(map(len, bodies)) // (self._file_size // WHOLE_SHARE)
@@ -274,20 +276,20 @@ class StateLog:
                 NextOffset(topic, queue, offset)
                 for (topic, queue), offset in sorted(self._queue_offsets.items())
             ],
-            offsets=self.offsets_now() if self._tells_served else None,
-            delay=self.delay_now() if self._tells_served else None,
+            offsets=self.offsets_now() if self._snapshots_served else None,
+            delay=self.delay_now() if self._snapshots_served else None,
             foreign_from=self._log_start(),
         )
 
     def snapshot_placed(self, start: PhysicalOffset, size: int) -> None:
-        """A snapshot, or its first part, is in the log."""
+        """Record that a snapshot, or its first part, is in the log."""
         self._due, self._records = False, 0
         self._places.begin(start)
         if not self._slices:
             self._places.complete(start + size)
 
     async def _finish_slices(self) -> PhysicalOffset | None:
-        """Append what is left of a snapshot; the physical offset behind it."""
+        """Append the remaining slices of a snapshot; return its end; None if none is left."""
         end = None
         while self._slices:
             end = await self._append_slice()
@@ -296,7 +298,7 @@ class StateLog:
     async def _append_slice(self) -> PhysicalOffset | None:
         assert self._append is not None
         if not self._places.begun:
-            # The append that this snapshot was taken for left no room for its first part.
+            # The append that requested this snapshot had no room for its first part.
             self._forget_slices()
             self._due = True
             return None
@@ -315,7 +317,7 @@ class StateLog:
         self._more.set()
 
     def _run(self, bodies: Sequence[bytes]) -> Run:
-        """State records, adjacent and in order."""
+        """Make one run of state records."""
         return Run(
             STATE_TOPIC,
             STATE_QUEUE,

@@ -1,8 +1,9 @@
-"""The state at start: what the log's records add up to. Blocks.
+"""Replays the state at start from the log's state records. Blocks.
 
-Reads the state queue backwards to its newest whole snapshot, and applies from there: how much state
-there ever was does not matter, and nothing but the state itself is kept in memory.
-Before: reput has dispatched the recovered log. After: ``topics``, ``groups`` and ``state_log``.
+It searches the state queue backwards for the newest complete snapshot, and applies the records from
+there on. So the time does not depend on the amount of old state, and only the state itself is kept
+in memory. Reput dispatches the recovered log before this step; ``topics``, ``groups`` and
+``state_log`` use the state after it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ READ_AT_ONCE: Final = 256
 def replay(
     queues: ConsumeQueues, reader: CommitLogReader, dispatched: PhysicalOffset, next_offset: int = 0
 ) -> BrokerState:
-    """The state that the log's records add up to, up to ``dispatched``. Blocks.
+    """Return the state after all records up to ``dispatched``. Blocks.
 
     next_offset: the state queue's next offset if all its records are dispatched; 0: not known.
     Raises CorruptRecord, DamagedFile.
@@ -61,10 +62,10 @@ def _snapshot_start(
     first: int,
     end: int,
 ) -> int:
-    """Queue offset of the first part of the newest whole snapshot in [first, end); first if none.
+    """Return the queue offset of the newest complete snapshot in [first, end); first if none.
 
-    A part counts with those around it: looked for from behind, the last one of some snapshot comes
-    first, and each further one must be the one before it.
+    The search goes backwards: it finds the last part of a snapshot first, and each further part
+    must be the previous one of the same snapshot.
     """
     missing: int | None = None
     while end > first:
@@ -78,15 +79,15 @@ def _snapshot_start(
 
 
 def _missing_after(found: tuple[int, int] | None, missing: int | None) -> int | None:
-    """How many parts of the snapshot being looked for are still to come; None: none was met.
+    """Return the number of parts still missing in the backward search; None: none was found.
 
-    found: part and parts, if the next record is one of a snapshot.
+    found: part number and number of parts if the record is part of a snapshot, else None.
     """
     if found is None:
         return missing
     part, parts = found
     if missing is None or part != missing - 1:
-        # The last part of some snapshot; or of another than the one begun, which is no whole one.
+        # A last part starts a new search. Any other part belongs to an incomplete snapshot.
         return part if part == parts - 1 else None
     return part
 
@@ -98,15 +99,16 @@ def read(
     end: int,
     dispatched: PhysicalOffset,
 ) -> list[Record]:
-    """The state records with queue offsets [start, end), in order, not decoded yet. Raises
-    CorruptRecord, DamagedFile."""
+    """Return the undecoded state records with queue offsets [start, end), in order.
+
+    Raises CorruptRecord, DamagedFile."""
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     found: list[Record] = []
     at = start
     while at < end:
         units = queue.units(at, end - at, dispatched)
         if not units:
-            at = min(end, queue.roll_next(at))  # a queue file that is gone
+            at = min(end, queue.roll_next(at))  # skip a deleted queue file
             continue
         for queue_offset, unit in enumerate(units, at):
             try:
@@ -130,7 +132,7 @@ def read(
 
 
 def hidden_from(number: int) -> StoreError:
-    """The error for a state queue that ends at ``number``, although the log has that record."""
+    """Return the error for a state queue that ends at ``number`` although the log has more."""
     error = DamagedFile(
         f"queue {STATE_TOPIC}/{STATE_QUEUE} ends at {number}, and the log has more of its records: "
         "the unit there is damaged and hides them. The commit log is safe; nothing is served.",
@@ -141,7 +143,7 @@ def hidden_from(number: int) -> StoreError:
 
 
 def _check_place(stored: Record, queue_offset: int) -> None:
-    """Raise DamagedFile if a unit points to another record than its own."""
+    """Raise DamagedFile if a unit points to a record of another queue or queue offset."""
     if (stored.topic, stored.queue_id, stored.queue_offset) != (
         STATE_TOPIC,
         STATE_QUEUE,
@@ -157,11 +159,11 @@ def _check_place(stored: Record, queue_offset: int) -> None:
 
 
 def decoded(stored: Record) -> StateRecord:
-    """What a state record says.
+    """Decode a state record.
 
-    A body that is none changes nothing, like a kind of a later version: its bytes are those that
-    were written, so no disk is to blame, and to refuse the whole log for it would keep back every
-    message. Topics and queue offsets that it might have told are also known from the queues.
+    An undecodable body is logged and has no effect, like a record kind of a later version. Its CRC
+    is right, so the disk is not damaged, and refusing the whole log would make every message
+    unavailable. Topics and queue offsets are also known from the queues.
     """
     try:
         return records.decode(stored.body)
@@ -188,10 +190,10 @@ def decoded(stored: Record) -> StateRecord:
 def next_offsets(
     recovered: Mapping[tuple[str, int], QueueOffset], state: BrokerState
 ) -> QueueOffsets:
-    """The table to start with: the largest of what recovery, the newest snapshot and the records of
-    topics know."""
+    """Return the next queue offsets at start: the largest value from recovery, the newest snapshot
+    and the records of topics."""
     table = QueueOffsets(recovered)
-    for queue, offset in _offsets_told(state).items():
+    for queue, offset in _offsets_of_state(state).items():
         table.raise_to(queue, QueueOffset(offset))
     return table
 
@@ -199,26 +201,27 @@ def next_offsets(
 def expired_queues(
     recovered: Mapping[tuple[str, int], QueueOffset], state: BrokerState
 ) -> dict[tuple[str, int], int]:
-    """Queues that hold nothing any more, and the next offset of each.
+    """Return the queues whose messages have all expired, with the next offset of each.
 
-    Only the newest snapshot, or the record of a topic that was deleted, tells of their messages.
-    Without it such a queue would look new to its consumers: it would end at 0, below what they have
-    committed.
+    Their next offsets are known only from the newest snapshot or the record of a deleted topic.
+    Otherwise consumers would see such a queue as new: it would end at 0, below their committed
+    offsets.
     """
     return {
         queue: offset
-        for queue, offset in _offsets_told(state).items()
+        for queue, offset in _offsets_of_state(state).items()
         if offset > recovered.get(queue, 0)
     }
 
 
-def _offsets_told(state: BrokerState) -> dict[tuple[str, int], int]:
-    """Next queue offsets as the snapshot and the deletions of topics say.
+def _offsets_of_state(state: BrokerState) -> dict[tuple[str, int], int]:
+    """Return next queue offsets from the snapshot and from the records of topics.
 
-    The queue files of a deleted topic go at an orderly stop (``files.deleted_queues``).
+    The queue files of a deleted topic are removed at a clean stop (``files.deleted_queues``), so
+    its offsets are not known from them.
     """
-    told = dict(state.next_queue_offsets)
+    offsets = dict(state.next_queue_offsets)
     for topic in (*state.topics.values(), *state.deleted.values()):
         for queue, offset in topic.min_offsets.items():
-            told[topic.name, queue] = max(offset, told.get((topic.name, queue), 0))
-    return told
+            offsets[topic.name, queue] = max(offset, offsets.get((topic.name, queue), 0))
+    return offsets

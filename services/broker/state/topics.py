@@ -1,15 +1,15 @@
-"""Topics: which there are, how many queues each has, who may create one.
+"""Topics: their existence, their queues, and their creation, change and deletion.
 
-A topic is a state record in the log; what is served is what the log has durably said. Besides those
-there are topics that only have queues in the store (RocketMQ serves such ones as well): they count
-as many queues as their highest queue number needs, until somebody creates them. A queue directory
-with a number that no topic is made with (``QUEUES_MAX``) does not count for the others: it can be
-read by its number, and is named in the log at the start.
+A topic is a state record in the log; only durable records are served. In addition there are topics
+that only have queues in the store (RocketMQ serves these as well). Until such a topic is created,
+its queue count is given by its highest queue number. A queue directory with a number of QUEUES_MAX
+or more does not count for that: the queue can be read by its number, and a log line at start
+reports it.
 
-Deleting a topic keeps its next queue offsets as its min offsets: a topic of the same name made
-later goes on with them, and shows nothing of what was before (no queue offset is used twice,
-promise P5). Before: ``messages``, a send or a pull asks for its topic (write path, step
-3). After: ``append``.
+Deleting a topic stores its next queue offsets as min offsets. A topic of the same name that is
+created later continues with these offsets and does not show earlier messages (no queue offset is
+used twice, promise P5). ``messages`` comes before this step, when a send or a pull looks up its
+topic (write path, step 3); ``append`` comes after it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ RESERVED_NAMES: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
-"""RocketMQ's system topics (docs/formats.md, section 15) that users neither make nor send to."""
+"""RocketMQ's system topics (docs/formats.md, section 15): users can neither create them nor send to
+them."""
 
 RESERVE_TIME: Final = "reserve.time"
-"""RocketMQ's attribute: how long [ms] a topic shows its messages."""
+"""RocketMQ's attribute for a topic's own retention [ms]."""
 
 T = TypeVar("T")
 
@@ -68,19 +69,19 @@ NOWHERE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class StateLog(Protocol):
-    """Where state records go."""
+    """Appends state records."""
 
     async def append_state(self, body: bytes) -> PhysicalOffset:
         """Append one state record; it is durable on return, however long that takes.
 
-        Raises what a send raises, but only if nothing was appended: a record that is in the log and
-        not in the state served would surface at the next start.
+        Raises what a send raises, but only if nothing was appended: a record that is in the log but
+        not in the served state would take effect at the next start.
 
-        The log keeps its own ``BrokerState`` of what is appended, durable or not: that one, and not
-        the one served here, is what a snapshot at the start of a new file must say. Otherwise:
-        1. a topic's record is the last one of file 1, not yet flushed; 2. file 2 begins with a
-        snapshot without the topic; 3. both are flushed, the creation is answered; 4. the next
-        start reads from the snapshot, and the topic is gone.
+        The state log keeps its own ``BrokerState`` of the appended records, durable or not. A
+        snapshot at the start of a new file must contain that state and not the served one.
+        Otherwise: 1. a topic's record is the last one of file 1, not flushed yet; 2. file 2 begins
+        with a snapshot without the topic; 3. both are flushed, and the creation is answered; 4. the
+        next start reads from the snapshot, and the topic is lost.
         """
         ...
 
@@ -89,24 +90,24 @@ class NextOffsets(Protocol):
     """The table of next queue offsets (``queue_offsets.QueueOffsets``)."""
 
     def next_of(self, queue: tuple[str, int]) -> QueueOffset:
-        """The number that the next message of this queue gets; 0 if it never had one."""
+        """Return the queue offset of this queue's next message; 0 if it never had one."""
         ...
 
     def items(self) -> Iterable[tuple[tuple[str, int], QueueOffset]]:
-        """Every queue that ever had a message."""
+        """Return every queue that ever had a message, with its next offset."""
         ...
 
 
 class Put(NamedTuple):
-    """What ``create`` did."""
+    """Result of ``create``."""
 
     topic: TopicConfig
     created: bool
-    """There was none before; False: it was changed, or was as asked already."""
+    """True: the topic did not exist before. False: it was changed, or already as requested."""
 
 
 def check_user_name(name: str) -> str:
-    """A name that a user's topic may have. Raises BadName with the rule."""
+    """Return the name if a user's topic may have it. Raises BadName with the rule."""
     check_name(name)
     if is_reserved(name):
         raise BadName(
@@ -128,11 +129,12 @@ NOT_CONSUMED: Final = frozenset(
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     }
 )
-"""Topics in which the store keeps what is its own, or not a message yet: no group reads them."""
+"""Topics with the store's own records, or with messages that are not delivered yet: no group
+consumes them."""
 
 
 def check_consumed(name: str) -> None:
-    """Raise NotPermitted for a topic that no group reads."""
+    """Raise NotPermitted for a topic that no group may consume."""
     if name in NOT_CONSUMED:
         raise NotPermitted(
             f"topic {name!r} is what the broker keeps for itself: no group consumes it, so nobody "
@@ -143,12 +145,12 @@ def check_consumed(name: str) -> None:
 
 
 def is_reserved(name: str) -> bool:
-    """A topic of the store's own or of RocketMQ's: it can be read, not made or sent to."""
+    """Return whether it is a system topic: users can read it, but not create it or send to it."""
     return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
 
 
 class Topics:
-    """The topics of one broker. One loop uses it; changes are made one after another."""
+    """The topics of one broker. For one loop; changes of one topic are serialized."""
 
     def __init__(
         self,
@@ -163,14 +165,15 @@ class Topics:
         expired: Mapping[tuple[str, int], int] | None = None,
         on_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
-        """state: as replayed from the log; from now on only this object changes it.
+        """state: as replayed from the log; from now on only this object changes its topics.
 
-        flushed: the durable mark that records carry. queues_in_store: (topic, queue) of every queue
-        that the store has, by its directories or its records. auto_create_queues: queues of a topic
-        that a send makes; None: sends make none. always: system topics, with their queues, that
-        exist without having been made: what is put there is found from the first message on.
-        expired: next queue offset of queues that hold nothing any more, by what the store has.
-        on_change: called with the topic's name after each durable change.
+        flushed: returns the flushed offset, which is stored in records. queues_in_store: (topic,
+        queue) of every queue with a directory or records in the store. auto_create_queues: number
+        of queues of a topic that a send creates; None: sends do not create topics. always: system
+        topics with their numbers of queues, which exist without being created, so that their
+        messages can be found from the first one on. expired: next offset of each queue whose
+        messages have all expired. on_change: called with the topic's name after each durable
+        change.
         """
         self._state = state
         self._log = log
@@ -184,12 +187,12 @@ class Topics:
         self._on_change = on_change
         self._changing = NameLocks()
         self._deleting: set[str] = set()
-        """Topics whose deletion is being recorded: they take no messages."""
+        """Topics whose deletion is being recorded; sends to them are refused."""
         self._running: set[asyncio.Task[object]] = set()
         self._queues_in_store: dict[str, int] = {}
-        """Topic → queues that the numbers below QUEUES_MAX need."""
+        """Topic → number of queues, given by the highest queue number below QUEUES_MAX."""
         self._beyond: dict[str, list[int]] = {}
-        """Topic → numbers from there on, ascending; of most topics there are none."""
+        """Topic → queue numbers from QUEUES_MAX on, ascending; most topics have none."""
         for name, queue in sorted(queues_in_store):
             if queue < QUEUES_MAX:
                 self._queues_in_store[name] = queue + 1
@@ -214,10 +217,10 @@ class Topics:
                     },
                 )
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     def find(self, name: str) -> TopicConfig | None:
-        """The topic as it is served; None if there is none, or none any more."""
+        """Return the served topic; None if it does not exist or was deleted."""
         topic = self._state.topics.get(name)
         if topic is not None:
             return topic
@@ -227,50 +230,56 @@ class Topics:
         return TopicConfig(name, queues, queues)
 
     def get(self, name: str) -> TopicConfig:
-        """``find``. Raises BadName, UnknownTopic (names some that exist)."""
+        """Return the served topic. Raises BadName, or UnknownTopic with some existing names."""
         topic = self.find(check_name(name))
         if topic is None:
             raise self._unknown(name)
         return topic
 
     def list(self, *, system: bool = False) -> list[TopicConfig]:
-        """All topics by name; system: RocketMQ's and our own too."""
+        """Return all topics sorted by name; system: include system topics."""
         names = {*self._state.topics, *self._queues_in_store, *filter(self._is_used, self._always)}
         found = (self.find(name) for name in sorted(names) if system or not is_reserved(name))
         return [topic for topic in found if topic is not None]
 
     def names(self) -> Iterator[str]:
-        """The topics of ``list``, system ones too, in no order and some twice, deleted ones among
-        them; to be used up before an await."""
+        """Iterate over the names of all topics, including system topics, in no order.
+
+        There may be duplicates and deleted topics. The iterator must be consumed before an await.
+        """
         return itertools.chain(
             self._state.topics, self._queues_in_store, filter(self._is_used, self._always)
         )
 
     def _is_used(self, name: str) -> bool:
-        """Whether a system topic, which exists without having been made, ever had a message."""
+        """Return whether a system topic of ``always`` ever had a message."""
         queues = range(self._always[name].queues)
         return any(self._next_offsets.next_of((name, queue)) > 0 for queue in queues)
 
     def queue_count(self, topic: TopicConfig) -> int:
-        """Queues from 0 on that can be read: those the store holds count, even if no longer
-        configured, but none with a number from QUEUES_MAX on."""
+        """Return the number of readable queues from 0 on.
+
+        Queues in the store count even if they are no longer configured, except those with a number
+        of QUEUES_MAX or more."""
         return max(topic.queue_count, self._queues_in_store.get(topic.name, 0))
 
     def queue_numbers(self, topic: TopicConfig) -> Sequence[int]:
-        """The queues that can be read, ascending; at most QUEUES_LISTED_MAX of them."""
+        """Return the readable queues, ascending; at most QUEUES_LISTED_MAX of them."""
         count = self.queue_count(topic)
         beyond = (queue for queue in self._beyond.get(topic.name, ()) if queue >= count)
         return tuple(itertools.islice(itertools.chain(range(count), beyond), QUEUES_LISTED_MAX))
 
     def min_offset(self, name: str, queue: int) -> QueueOffset:
-        """Queue offsets below must not be shown, from before the topic was deleted; or they have
-        expired, with every record of the queue, so that nothing but the state tells of them."""
+        """Return the queue offset below which nothing may be shown.
+
+        Lower offsets are from before a deletion of the topic. If all records of the queue have
+        expired, it is the next offset, which is then known only from the state."""
         topic = self._state.topics.get(name)
         deleted = topic.min_offsets.get(queue, 0) if topic else 0
         return QueueOffset(max(deleted, self._expired.get((name, queue), 0)))
 
     def for_reading(self, name: str, queue: int) -> TopicConfig:
-        """The topic, if this queue of it may be read.
+        """Return the topic if this queue may be read.
 
         Raises BadName, UnknownTopic, UnknownQueue, NotPermitted.
         """
@@ -283,7 +292,7 @@ class Topics:
         return topic
 
     async def for_sending(self, name: str, queue: int | None = None) -> TopicConfig:
-        """The topic, if it may be sent to; made now if sends may make topics.
+        """Return the topic if it accepts sends; create it if sends create topics.
 
         Raises BadName, UnknownTopic, UnknownQueue, NotPermitted, NotServing (it is being deleted),
         and what a send raises.
@@ -307,7 +316,7 @@ class Topics:
         return topic
 
     def sendable(self, name: str) -> TopicConfig:
-        """The topic, if it may be sent to in this step of the loop; also one of the broker's own.
+        """Return the topic if it accepts messages now; includes system topics. Has no await.
 
         Raises BadName, UnknownTopic, NotPermitted, NotServing (it is being deleted).
         """
@@ -329,11 +338,12 @@ class Topics:
         attributes: Mapping[str, str | None] = NO_CHANGES,
         begins_at: Mapping[int, int] = NOWHERE,
     ) -> Put:
-        """Make a topic, or change one; durable on return. The same again changes nothing.
+        """Create or change a topic; durable on return. Idempotent.
 
-        Fewer queues than before: new messages use fewer, the others can still be read. attributes:
-        those that change, None removes one. begins_at: queue → queue offset below which nothing
-        more is shown, for ever. Raises BadName, BadRequest, and what a send raises.
+        If queues is reduced, new messages use fewer queues, and the others can still be read.
+        attributes: changed attributes; None removes one. begins_at: queue → queue offset below
+        which nothing is shown any more, permanently. Raises BadName, BadRequest, and what a send
+        raises.
         """
         check_user_name(name)
         if not 1 <= queues <= QUEUES_MAX:
@@ -350,7 +360,7 @@ class Topics:
         )
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
-        """A topic that the broker itself needs, made with so many queues if there is none.
+        """Return a topic that the broker itself needs; create it with so many queues if missing.
 
         Durable on return. Raises BadName, and what a send raises.
         """
@@ -368,15 +378,15 @@ class Topics:
         return await self._finish(self._delete(name))
 
     async def delete_system(self, name: str) -> None:
-        """Delete a topic of the broker's own if there is one; like ``delete``."""
+        """Delete a system topic if it exists; like ``delete``."""
         if self._state.topics.get(name) is not None:
             await self._finish(self._delete(name))
 
     def adopt(self, state: BrokerState, foreign: Iterable[TopicConfig]) -> int:
-        """Make the topics of a state those that RocketMQ left; return how many that changes.
+        """Replace the topics of a state by RocketMQ's; return the number of changed topics.
 
-        state: a copy of the served one, not served yet. What the store has of a topic that
-        RocketMQ deleted stays hidden, like behind a deletion of ours.
+        state: a copy of the served state, not served yet. Messages of a topic that RocketMQ deleted
+        stay hidden, as after our own deletion.
         """
         theirs = {topic.name: topic for topic in foreign}
         changed = 0
@@ -397,9 +407,9 @@ class Topics:
     async def _finish(self, change: Coroutine[object, object, T]) -> T:
         """Run a change to its end, even if the caller is cancelled meanwhile.
 
-        Otherwise: 1. a deletion's record is appended; 2. the client hangs up, the request is
-        cancelled; 3. the topic is still served and takes messages; 4. the next start replays the
-        record, and the topic is gone with them.
+        Otherwise: 1. a deletion's record is appended; 2. the client disconnects and the request is
+        cancelled; 3. the topic is still served and accepts messages; 4. the next start replays the
+        record, and the topic and these messages are lost.
         """
         task = asyncio.ensure_future(change)
         self._running.add(task)
@@ -409,21 +419,21 @@ class Topics:
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, also when the caller is gone
+            task.exception()  # marks it as retrieved if the caller was cancelled
 
     async def _delete(self, name: str) -> TopicConfig:
         async with self._changing.holding(name):
             topic = self.get(name)
-            # No messages from here on. Otherwise: 1. the next queue offsets are noted; 2. the
-            # record waits for the disk; 3. a message is stored behind them and acked; 4. the
-            # deletion is answered; 5. the topic is made again, and shows the message.
+            # Sends are refused from here on. Otherwise: 1. the next queue offsets are read; 2. the
+            # record waits for the disk; 3. a message is stored at a later offset and acked; 4. the
+            # deletion is answered; 5. the topic is created again, and shows the message.
             self._deleting.add(name)
             try:
                 while True:
                     gone = topic._replace(deleted=True, min_offsets=self._offsets_now(topic))
                     await self._record(gone)
-                    # Copies of delayed messages are not sends: some may have been appended
-                    # meanwhile. Once the record is applied no more are made.
+                    # Deliveries of delayed messages are not refused, so some may have been appended
+                    # meanwhile. Once the record is applied, there are no more.
                     if self._offsets_now(topic) == gone.min_offsets:
                         break
             finally:
@@ -441,7 +451,7 @@ class Topics:
         begins_at: Mapping[int, int] = NOWHERE,
     ) -> Put:
         async with self._changing.holding(name):
-            # Looked for again: another request may have made it while this one waited.
+            # Looked up again: another request may have created it while this one waited.
             before = self.find(name)
             if before is not None and only_if_missing:
                 return Put(before, created=False)
@@ -470,11 +480,11 @@ class Topics:
         self._on_change(topic.name)
 
     def _offsets_now(self, topic: TopicConfig) -> Mapping[int, int]:
-        """Queue -> where a later topic of this name goes on; queues that had nothing left out."""
+        """Return queue → next offset, for a later topic of this name; without empty queues."""
         known = dict(topic.min_offsets)
         numbers = self.queue_numbers(topic)
         if len(numbers) == QUEUES_LISTED_MAX:
-            # There may be any number: RocketMQ's file says so. Those that had messages are few.
+            # RocketMQ's file may claim any number of queues; only few of them had messages.
             numbers = [
                 queue for (name, queue), _ in self._next_offsets.items() if name == topic.name
             ]
