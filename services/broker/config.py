@@ -33,12 +33,13 @@ class BrokerConfig(Ruled):
     """Settings of one broker."""
 
     store_dir: Path = Path("data")
-    """The store. On a disk of this machine: never on a network file system."""
+    """The store directory, on a local disk and never on a network file system."""
     run_dir: Path | None = None
-    """Sockets, and the positions page of a store that cannot be written. Default: STORE/run."""
+    """Directory of sockets, and of the positions page if the store is not writable. Default:
+    STORE/run."""
     store: StoreConfig = dataclasses.field(default_factory=StoreConfig)
     cluster: ClusterConfig = dataclasses.field(default_factory=ClusterConfig)
-    """The group that this node is one of; the same table for ha. Empty: the node is alone."""
+    """The replication group of this node; ha has the same table. Empty: a standalone node."""
 
     host: str = setting("127.0.0.1", says="0.0.0.0 opens the API to everybody who reaches the port")
     port: int = setting(8080, minimum=0, maximum=65_535, says="0 takes a free one")

@@ -190,15 +190,13 @@ class Consuming:
         self._delay_fault = None
         if error is not None:
             if self._unit_checks is not None:
-                self._unit_checks.may_heal(
-                    error
-                )  # delivery is retried and continues after the repair
+                # Requests the repair of the unit. Delivery is retried and continues after it.
+                self._unit_checks.may_heal(error)
             is_damage = isinstance(error, CorruptRecord | DamagedFile)
             detail = f"{error.detail} {error.advice}"
             if self._health.add_reason(error.code, detail, lasting=is_damage):
-                self._delay_fault = (
-                    error.code
-                )  # else another component set the reason and clears it
+                # If the reason was set already, the component that set it also clears it.
+                self._delay_fault = error.code
 
     def _add_retention(self, base: Foundation) -> None:
         config, coordinator = base.config, self.groups.coordinator

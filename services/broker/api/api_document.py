@@ -83,7 +83,7 @@ def _in_a_group(call: Schema, *, on_slaves: bool) -> Schema:
     """Add the answers of nodes in a group to a call. on_slaves: a slave can answer the call."""
     responses = call["responses"]
     if "503" not in responses:
-        return call  # it needs no master
+        return call  # the call needs no master
     grouped = {**call, "responses": {**responses, "421": NOT_MASTER}}
     if on_slaves:
         grouped["parameters"] = [*call.get("parameters", ()), READ_FROM]

@@ -205,7 +205,7 @@ class Append:
             return False
         end, size, files = appender.appended, self._file_size, appender.files
         if end % size and files.last() != end - end % size:
-            return False  # an empty log begins inside its first file
+            return False  # a log without records may begin inside its first file
         if not files.next_ready:
             raise files.not_ready(files.next_start)
         appender.open_next()

@@ -77,7 +77,7 @@ class SendResult:
         return made
 
     def packed(self) -> bytes:
-        """The body of the answer in msgpack."""
+        """Return the body of the answer in msgpack."""
         appended = self._appended
         if appended is None or len(self._runs) > 1 or self._waits is not None:
             return cast(bytes, msgpack.packb(self.as_dict()))
@@ -95,7 +95,7 @@ class SendResult:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The body of the answer as a value."""
+        """Return the body of the answer as a map."""
         return {
             "status": "PUT_OK",
             "ack": {"level": self.level.value, "copies": self.copies},

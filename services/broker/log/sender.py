@@ -169,7 +169,9 @@ class Sender:
         started: float,
         timeout_ms: int,
     ) -> None:
-        """Wait until the bytes up to end have their level; store the level in the result; count.
+        """Wait until the bytes up to end have their level; count the send as answered.
+
+        In a group the reached level and copies are stored in the result.
 
         Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
@@ -189,7 +191,8 @@ class Sender:
             raise outcome_unknown(fault, result.results()) from fault
         if not in_time:
             if self._committer is not None:
-                await self._committer.committed(end)  # before level memory is claimed
+                # The error reports level memory as reached, so that level must be reached first.
+                await self._committer.committed(end)
             why = f"{level.value} was not within {timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
         if group is not None and promise is not None:

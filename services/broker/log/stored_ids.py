@@ -125,7 +125,7 @@ class _Tail:
             self.start = self.end = offset
 
     def read_some(self, end: PhysicalOffset) -> None:
-        """Read WALKED_AT_ONCE records at most. Raises CorruptRecord, Overloaded."""
+        """Read up to WALKED_AT_ONCE records. Raises CorruptRecord, Overloaded."""
         if self._id_count > TAIL_IDS_MAX:
             raise Overloaded(
                 f"more than {TAIL_IDS_MAX} messages are not dispatched yet, and a repeated send "
@@ -174,7 +174,7 @@ class StoredIds:
         self._looking = asyncio.Lock()
         self._tail = _Tail(self._reader)
         self._notes: deque[tuple[float, int]] = deque()
-        """(monotonic time, end of the log then), oldest first, NOTE_INTERVAL_S apart or more."""
+        """(monotonic time, end of the log) samples, oldest first, at least NOTE_INTERVAL_S apart."""
 
     async def find_indexed(
         self, topics: Sequence[str], unique_ids: Iterable[str], way: GiveWay

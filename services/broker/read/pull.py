@@ -153,7 +153,7 @@ class Puller:
     def bounds(self, topic: str, queue: int) -> tuple[QueueOffset, QueueOffset]:
         """Return the first and the end queue offset that can be pulled; equal if there is none."""
         reader = self._queues.get(topic, queue)
-        # The minimum first: see shared.files.pull.get_message.
+        # The min offset must be read first: see shared.files.pull.get_message.
         first = max(reader.min_offset(self._log.min_offset), self._floor(topic, queue))
         return first, max(reader.max_offset(self._dispatched()), first)
 

@@ -29,7 +29,7 @@ PERM_MAX: Final = 7
 
 
 class TopicViews:
-    """Answers questions about topics and their queues."""
+    """Serves the API's calls for topics and their queues."""
 
     def __init__(
         self,
@@ -236,6 +236,6 @@ class TopicViews:
 
     def _bounds_of(self, reader: ConsumeQueueReader) -> tuple[int, int]:
         floor = self.floor(reader.topic, reader.queue)
-        # The minimum first: see shared.files.pull.get_message.
+        # The min offset must be read first: see shared.files.pull.get_message.
         first = max(reader.min_offset(self._log.min_offset), floor)
         return first, max(reader.max_offset(self._dispatched()), first)

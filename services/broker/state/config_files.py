@@ -315,7 +315,7 @@ class ConfigFiles:
         copied: list[tuple[str, Mapping[Queue, int]]] = []
         for count, group in enumerate(list(self._offsets.now()), 1):
             pairs = self._offsets.now().get(group)
-            if pairs is not None:  # it has not been deleted meanwhile
+            if pairs is not None:  # None: the group was deleted meanwhile
                 copied.append((group, dict(pairs)))
             if count % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # yield to other work

@@ -116,7 +116,7 @@ def read(
                 if stored is not None:
                     _check_place(stored, queue_offset)
                     found.append(stored)
-                elif unit.physical_offset >= reader.min_offset:  # else it has expired
+                elif unit.physical_offset >= reader.min_offset:  # below: expired
                     raise DamagedFile(
                         f"unit {queue_offset} of queue {STATE_TOPIC}/{STATE_QUEUE} points to "
                         f"physical offset {unit.physical_offset}, where the log has no record. "
