@@ -306,7 +306,7 @@ class Consuming:
         )
 
     def _add_views(self, base: Foundation) -> None:
-        looks = QueueLooks(
+        queue_stats = QueueLooks(
             base.topics,
             base.queues,
             base.reader,
@@ -319,20 +319,20 @@ class Consuming:
             self.configs,
             self.offsets,
             coordinator,
-            looks,
+            queue_stats,
             base.clock,
             expiring=self.retention.expiring,
         )
         extents = QueueExtents(
             base.topics,
             base.queue_offsets,
-            looks,
+            queue_stats,
             log_start=lambda: base.reader.min_offset,
             dispatched=base.dispatched,
         )
-        watched = Watched(self.configs, self.offsets, coordinator, looks, extents, base.clock)
+        watched = Watched(self.configs, self.offsets, coordinator, queue_stats, extents, base.clock)
         # Only the master exports the groups' lag: with a slave's series it would count twice.
-        base.metrics.looks.connect(base.log_times, watched if base.appends else None)
+        base.metrics.lag_gauges.connect(base.log_times, watched if base.appends else None)
         base.metrics.registry.bounds.connect(
             lambda topic: base.topics.find(topic) is not None,
             lambda group: self.configs.find(group) is not None,

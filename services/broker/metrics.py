@@ -63,7 +63,7 @@ class BrokerMetrics:
         """
         self.registry = registry
         self.groups = GroupCounters(registry, delays=group_delays)
-        self.looks = LookGauges(registry, clock or SystemClock(), queue_series_max)
+        self.lag_gauges = LookGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
         self._volumes: Volumes | None = None
         counters, histograms = registry.counters, registry.histograms
@@ -115,9 +115,9 @@ class BrokerMetrics:
     async def refresh(self) -> None:
         """Update the expensive values before a scrape."""
         if self._volumes is None:
-            await self.looks.refresh()
+            await self.lag_gauges.refresh()
         else:
-            await asyncio.gather(self.looks.refresh(), self._volumes.refresh())
+            await asyncio.gather(self.lag_gauges.refresh(), self._volumes.refresh())
 
     def sent_back(self, topic: str, messages: int, size: int) -> None:
         """Count messages appended by a nack or a redrive.
@@ -130,7 +130,7 @@ class BrokerMetrics:
     def give_way(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has
         just arrived."""
-        self.looks.looks.is_awaited = is_awaited
+        self.lag_gauges.looks.is_awaited = is_awaited
 
     def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
         """Register the request metrics. pools: requests in progress. connections: by role."""

@@ -174,7 +174,7 @@ class StoredIds:
         self._looking = asyncio.Lock()
         self._tail = _Tail(self._reader)
         self._notes: deque[tuple[float, int]] = deque()
-        """(monotonic time, end of the log) samples, oldest first, at least NOTE_INTERVAL_S apart."""
+        """(monotonic time, end of the log), oldest first, at least NOTE_INTERVAL_S apart."""
 
     async def find_indexed(
         self, topics: Sequence[str], unique_ids: Iterable[str], way: GiveWay

@@ -8,7 +8,7 @@ reports it.
 
 Deleting a topic stores its next queue offsets as min offsets. A topic of the same name that is
 created later continues with these offsets and does not show earlier messages (no queue offset is
-used twice, promise P5). ``messages`` comes before this step, when a send or a pull looks up its
+used twice, promise P5). ``messages`` comes before this step, when a send or a pull requests its
 topic (write path, step 3); ``append`` comes after it.
 """
 
