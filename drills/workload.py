@@ -256,14 +256,14 @@ class Workload:
         ended_at: float,
         repeated: bool,
     ) -> None:
-        ack = answer["ack"]
+        reached = answer["ack"]
         for key, result in zip(batch.keys, answer["results"], strict=True):
             place = Place(result["queue"], result["queue_offset"])
             ack = Ack(
                 place,
                 result["physical_offset"],
-                ack["level"],
-                ack["copies"],
+                reached["level"],
+                reached["copies"],
                 node,
                 sent_at,
                 ended_at,

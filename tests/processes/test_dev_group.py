@@ -55,7 +55,7 @@ def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path)
         lines = tidemark("consume", "orders", "--url", url).splitlines()
         assert sorted(lines) == sorted([b"1", *(service.encode() for service in SERVICES)])
         shown = tidemark("cluster", "status", "--url", url).decode()
-        assert "has all that was acknowledged as replicated" in shown
+        assert "with all messages acknowledged as replicated" in shown
         # Neither who nor when stood beside the epochs.
         epochs = json.loads(tidemark("cluster", "history", "-o", "json", "--url", url))
         assert {epoch["node"] for epoch in epochs} <= {"n0", "n1"}

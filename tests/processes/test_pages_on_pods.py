@@ -109,7 +109,7 @@ async def test_what_the_pages_say_happens(overlay: Path, tmp_path: Path) -> None
         ]
         shown = {line: text for line, text in said if text}
         [status] = [text for line, text in shown.items() if line.endswith("cluster status")]
-        assert "takes over, and has all that was acknowledged" in status
+        assert "takes over, with all messages acknowledged" in status
         read = [text for line, text in said if " consume " in line]
         assert [text.split() for text in read] == [["hello"], ["hello"]], "before and after drills"
         [history] = [text for line, text in shown.items() if line.endswith("cluster history")]
