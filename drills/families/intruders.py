@@ -99,7 +99,7 @@ async def rogue_client(stage: Stage) -> None:
     for reason, identity, secret, wanted in expected:
         async with _connect(node) as intruder:
             refusal = await intruder.prove(identity, secret, wanted)
-        stage.check(refusal == reason, f"{identity} was told {refusal or 'welcome'}, not {reason}")
+        stage.check(refusal == reason, f"{identity} got {refusal or 'welcome'}, not {reason}")
     confirm = slot(node.store_dir, Slot.CONFIRM)
     epoch = stage.epoch
     async with _connect(node) as liar:

@@ -105,7 +105,7 @@ class SpoolWriter(Spool):
                     os.close(self._lock)
                     raise SpoolInUse(directory) from error
             time.sleep(LOCK_TRY_S)
-        for path in directory.glob("*.part"):  # a writer was killed: nobody was told of these
+        for path in directory.glob("*.part"):  # left by a killed writer; never announced
             path.unlink()
         there = self.files()
         self.last = there[-1].number if there else 0
