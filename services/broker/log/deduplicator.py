@@ -90,12 +90,12 @@ class Deduplicator:
         if request.retry and self._stored is not None:
             return await self._send_again(topic, request, born_host, on_appended, started, way)
         if since is None or since == count:
-            sender.admit(request.ack)
+            admitted = sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
             if self._repeats.count == count:  # else it waited for the topic to be created
                 try:
                     return await sender.send(
-                        topic, queue_count, request, born_host, on_appended, started
+                        topic, queue_count, request, born_host, on_appended, admitted, started
                     )
                 except FileNotReady:
                     pass
@@ -146,7 +146,7 @@ class Deduplicator:
         """
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
-            sender.admit(request.ack)
+            admitted = sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
             found = self._find(topic, request, queue_count, known)
             try:
@@ -155,7 +155,7 @@ class Deduplicator:
                         topic, queue_count, request, born_host, on_appended, started, found
                     )
                 return await sender.send(
-                    topic, queue_count, request, born_host, on_appended, started
+                    topic, queue_count, request, born_host, on_appended, admitted, started
                 )
             except FileNotReady:
                 if tries_left == 1:

@@ -103,15 +103,15 @@ class Sender:
         request: ProduceRequest,
         born_host: Host,
         on_appended: OnAppended | None,
+        admitted: Admitted,
         started: float,
     ) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
-        There is no await before the append. Raises FileNotReady, NotEnoughReplicas and
-        DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored if
-        the level is not reached in time or the node stops first.
+        admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
+        and DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored
+        if the level is not reached in time or the node stops first.
         """
-        admitted = self.admit(request.ack)
         result, end = self.append(
             topic, queue_count, request, born_host, on_appended, admitted.level
         )
