@@ -52,6 +52,15 @@ class TidemarkError(Exception):
         raise AttributeError(f"{type(self).__name__} has no fact {name!r}")
 
 
+OS_ERROR: Final = "os-error"
+"""Code of an ``OSError`` that no class of this module covers."""
+
+
+def code_of(error: TidemarkError | OSError) -> str:
+    """Return the code under which a process reports the error."""
+    return error.code if isinstance(error, TidemarkError) else OS_ERROR
+
+
 LATER: Final = "answered"
 """Name of the module of classes for error codes that only later versions define."""
 

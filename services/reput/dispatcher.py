@@ -27,7 +27,7 @@ from services.reput.cleaning import Cleaning, Removed
 from services.reput.index_writer import IndexIncomplete, IndexWriter
 from services.reput.log_source import LogSource, Read
 from services.reput.queue_survey import Found
-from services.reput.queue_writer import QueueWriter, Totals
+from services.reput.queue_writer import QueueWriter, Totals, lost_queue_file
 from services.reput.resume import (
     REBUILDING,
     Counted,
@@ -565,12 +565,7 @@ class Dispatcher:
             return
         lost = self._queues.lost_file(WATCHED_AT_ONCE)
         if lost is not None:
-            raise DamagedFile(
-                f"{lost} was removed, replaced or given another size while this node was running. "
-                "No message depends on it.",
-                "The process ends; its next start makes the queue again from the log.",
-                path=lost,
-            )
+            raise lost_queue_file(lost)
         lost = self._index.lost_file()
         if lost is not None:
             raise DamagedFile(

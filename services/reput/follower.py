@@ -26,7 +26,14 @@ from services.reput.sync_job import SyncJob
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.traced_ranges import TracedRange, TracedRanges
-from tidemark.errors import FlushFailed, OutOfResources, ReplacedPositions, StoreError
+from tidemark.errors import (
+    DamagedFile,
+    FlushFailed,
+    OutOfResources,
+    ReplacedPositions,
+    StoreError,
+    code_of,
+)
 from tidemark.formats.checkpoint import Slot, Trouble
 from tidemark.formats.native import COMPILED
 
@@ -285,6 +292,8 @@ class Follower:
         end, size = self._dispatcher.position, self._config.step_size
         try:
             goes_on = await self._in_worker(lambda: mending.step(end, size))
+        except DamagedFile:
+            raise
         except (StoreError, OSError) as error:
             self._unit_check_at = now + WATCH_INTERVAL_S
             self._note_unmended(error)
@@ -312,7 +321,7 @@ class Follower:
 
     def _note_unmended(self, error: StoreError | OSError) -> None:
         """Report that a damaged unit cannot be replaced: reads of it fail until it can."""
-        self._unmended = error.code if isinstance(error, StoreError) else "os-error"
+        self._unmended = code_of(error)
         if self._health.add_reason(
             self._unmended, f"a damaged queue unit cannot be replaced: {error}"
         ):
@@ -482,7 +491,7 @@ class Follower:
 
     def _note_blocked(self, error: StoreError | OSError) -> None:
         """Report that a file cannot be created or extended; dispatch waits and tries again."""
-        code = error.code if isinstance(error, StoreError) else "os-error"
+        code = code_of(error)
         self._positions.publish(Slot.REPUT_TROUBLE, Trouble.DISK_FULL)
         self._metrics.errors.labels(code).inc()
         if self._blocked is not None and self._blocked != code:

@@ -27,7 +27,7 @@ from services.reput.queue_survey import Found, Leading, leading_units, survey_qu
 from shared.files.disk import File
 from shared.files.queue_math import place
 from shared.files.store_dir import StoreDir
-from tidemark.errors import QueueGap
+from tidemark.errors import DamagedFile, QueueGap
 from tidemark.formats import native
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.plan import QueueKey, QueueRun
@@ -417,11 +417,15 @@ class QueueWriter:
     def mend(self, key: QueueKey, number: int, unit: bytes) -> bool:
         """Replace the existing unit with that queue offset; return whether it was different.
 
-        Raises DiskFull, ReadOnlyDisk or OSError: call again.
+        Raises DamagedFile if its file was removed, and DiskFull, ReadOnlyDisk or OSError: call
+        again.
         """
         start, position = place(number, self._file_size)
         path = self._queues[key].directory / offset_name(start)
-        file = self._disk.open(path, writable=True)
+        try:
+            file = self._disk.open(path, writable=True)
+        except FileNotFoundError:
+            raise lost_queue_file(path) from None
         try:
             if file.pread(UNIT_SIZE, position) == unit:
                 return False
@@ -587,6 +591,16 @@ class QueueWriter:
         """Close all files. The list of touched files is kept."""
         while self._open:
             self._close_file(next(iter(self._open)))
+
+
+def lost_queue_file(path: Path) -> DamagedFile:
+    """Return the error for a queue file that was removed or changed while reput had the store."""
+    return DamagedFile(
+        f"{path} was removed, replaced or given another size while this node was running. "
+        "No message depends on it.",
+        "The process ends; its next start makes the queue again from the log.",
+        path=path,
+    )
 
 
 def _without_known(skip_until: int, first: QueueOffset, units: bytes) -> tuple[QueueOffset, bytes]:

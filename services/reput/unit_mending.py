@@ -60,7 +60,8 @@ class UnitMending:
     def step(self, end: int, bytes_max: int) -> bool:
         """Continue with about bytes_max bytes of log below end; return whether there is more to do.
 
-        Raises DiskFull, ReadOnlyDisk or OSError if a unit cannot be stored: call it again.
+        Raises DamagedFile if the queue's file was removed, and DiskFull, ReadOnlyDisk or OSError if
+        a unit cannot be stored: call it again.
         """
         if self._key is None:
             if not self._left:

@@ -18,7 +18,7 @@ from typing import Final
 import uvloop
 
 from shared.runtime.bus_error import name_bus_errors
-from tidemark.errors import BadConfig, PartEnded, TidemarkError
+from tidemark.errors import BadConfig, PartEnded, TidemarkError, code_of
 from tidemark.formats import native
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,10 @@ def run_process(main: Callable[[], Coroutine[None, None, None]]) -> int:
         return _report(error)
     except BaseExceptionGroup as group:
         causes = list(_causes(group))
-        if not all(isinstance(cause, (TidemarkError, OSError)) for cause in causes):
+        known = [cause for cause in causes if isinstance(cause, (TidemarkError, OSError))]
+        if len(known) < len(causes):
             raise
-        return max(_report(cause) for cause in causes)
+        return max(_report(cause) for cause in known)
     finally:
         sys.setswitchinterval(before_s)
     return 0
@@ -147,9 +148,8 @@ def descriptor_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _report(error: BaseException) -> int:
-    code = error.code if isinstance(error, TidemarkError) else "os-error"
-    log.error("the service ended: %s", error, extra={"event": "ended", "code": code})
+def _report(error: TidemarkError | OSError) -> int:
+    log.error("the service ended: %s", error, extra={"event": "ended", "code": code_of(error)})
     # The printed line is for a person at a terminal; the JSON line above is for machines.
     with contextlib.suppress(OSError):
         print(f"tidemark: {error}", file=sys.stderr)

@@ -24,6 +24,7 @@ from services.reput.__main__ import main
 from services.reput.config import ReputConfig
 from services.reput.dispatcher import Dispatcher
 from services.reput.index_writer import IndexWriter
+from services.reput.queue_writer import QueueWriter
 from services.reput.service import Reput
 from services.reput.unit_mending import UnitMending
 from shared.files.os_disk import OsDisk, OsFile
@@ -559,6 +560,23 @@ async def test_a_unit_that_cannot_be_replaced_is_a_reason_until_it_is(
         fails[0] = False
         await until(lambda: get(Slot.UNIT_CHECKED) >> 1 == 1)
         assert (await reput.get("/ready"))[0] == 200
+
+
+async def test_a_damaged_unit_whose_file_is_gone_ends_it_and_the_next_start_makes_the_queue_again(
+    config: ReputConfig, small: SmallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may find the loss before reput does: the reason was once only the system's words."""
+    small.put("orders", 0)
+    small.flush()
+    monkeypatch.setattr(QueueWriter, "lost_file", lambda _, files_max: None)
+    async with running(config) as reput:
+        await reput.wait_ready()
+        small.queue_file("orders", 0, 0).unlink()
+        small.positions.publish(Slot.UNIT_CHECK_QUEUE, queue_number("orders", 0))
+        small.positions.publish(Slot.UNIT_CHECK_COUNT, 1)
+        await asyncio.wait({reput.task}, timeout=20)
+        with pytest.raises(DamagedFile, match="makes the queue again"):
+            reput.task.result()
 
 
 async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore) -> None:
