@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 from drills.faults import FAULTS_VARIABLE, Fault, FaultPage
-from services.ha import effects, hooks
+from services.ha.core import effects
+from services.ha.shell import hooks
 from shared.cluster import grant
 from shared.files.positions import Positions
 from shared.runtime import programs
@@ -103,7 +104,7 @@ def _install_steps(page: FaultPage) -> None:
 
 def _install_effects(page: FaultPage) -> None:
     # Imported here because the other services do not need it and drills measure their start time.
-    from services.ha.carrier import Carrier
+    from services.ha.shell.carrier import Carrier
 
     carry_out = Carrier._carry_out
 

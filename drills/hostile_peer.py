@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Final
 
-from services.ha import payloads
-from services.ha.frames import BadFrame, Decoder, Frame, encode
-from services.ha.handshake import NONCE_SIZE, Connecting, Identity, Peer
-from services.ha.payloads import Payload
+from services.ha.wire import payloads
+from services.ha.wire.frames import BadFrame, Decoder, Frame, encode
+from services.ha.wire.handshake import NONCE_SIZE, Connecting, Identity, Peer
+from services.ha.wire.payloads import Payload
 
 RECEIVE_SIZE: Final = 1 << 16
 

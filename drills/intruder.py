@@ -12,9 +12,9 @@ import secrets
 from types import TracebackType
 from typing import Final
 
-from services.ha.frames import FRAME_SIZE_MAX, BadFrame, Decoder, Frame, encode
-from services.ha.handshake import FRAME_SIZE_MAX as SIZE_BEFORE_PROOF
-from services.ha.handshake import NONCE_SIZE, Connecting, Identity, Refused
+from services.ha.wire.frames import FRAME_SIZE_MAX, BadFrame, Decoder, Frame, encode
+from services.ha.wire.handshake import FRAME_SIZE_MAX as SIZE_BEFORE_PROOF
+from services.ha.wire.handshake import NONCE_SIZE, Connecting, Identity, Refused
 
 READ_SIZE: Final = 1 << 16
 TIMEOUT_S: Final = 3.0

@@ -30,7 +30,8 @@ from analytics.kernel.rules import Rules
 
 MARKED_ABOVE_S: Final = 1.0
 ERROR_LEAST_S: Final = 0.002
-"""Of a measured difference: clocks are read in whole milliseconds (services/ha/peer_clock.py)."""
+"""Error of a measured difference: clocks are read in whole milliseconds
+(services/ha/wire/peer_clock.py)."""
 
 
 class Clocks(NamedTuple):

@@ -13,11 +13,11 @@ from drills.intruder import Intruder
 from drills.positions import slot
 from drills.processes import ServiceProcess, faulty_command
 from drills.stage import Needs, Stage, drill
-from services.ha import payloads
-from services.ha.frames import FrameType, encode
-from services.ha.handshake import Identity
-from services.ha.payloads import Ack, Append, Hello
-from services.ha.versions import SPOKEN
+from services.ha.wire import payloads
+from services.ha.wire.frames import FrameType, encode
+from services.ha.wire.handshake import Identity
+from services.ha.wire.payloads import Ack, Append, Hello
+from services.ha.wire.versions import SPOKEN
 from tidemark.formats.checkpoint import Slot
 
 TWO: Final = Needs(nodes=2)

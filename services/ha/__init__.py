@@ -1,5 +1,6 @@
 """ha: replicates the log's bytes to slaves and decides who is master (docs/replication.md).
 
-The decisions are in ``replica`` and the cores it is made of: events in, effects out, no socket,
-file or clock inside. Everything else here carries effects out and brings events in.
+``core`` decides: events in, effects out, no socket, file or clock inside. ``wire`` is the protocol
+between nodes as bytes, ``lease`` the object that names the master, ``shell`` what runs effects on
+sockets, files and threads. ``service`` builds and runs the parts.
 """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from services.ha.counts import COUNTED
-from services.ha.peer_clock import Skew
+from services.ha.core.replica import Replica
+from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
 from shared.metrics.family import Family
 from shared.metrics.registry import Reading, Registry
@@ -48,6 +48,25 @@ OF_STATUS: Final = (
     of_ha.HA_ACCEPTED_CONNECTIONS_TOTAL,
     of_ha.HA_REFUSED_CONNECTIONS_TOTAL,
 )
+COUNTED: Final = (
+    of_ha.HA_TRUNCATIONS_TOTAL,
+    of_ha.HA_TRUNCATED_BYTES_TOTAL,
+    of_ha.HA_RESYNCS_TOTAL,
+    of_ha.HA_FENCED_FRAMES_TOTAL,
+    of_ha.HA_REFUSED_FRAMES_TOTAL,
+    of_ha.HA_IMPLAUSIBLE_ACKS_TOTAL,
+    of_ha.HA_FAILOVERS_TOTAL,
+    of_ha.HA_IN_SYNC_CHANGES_TOTAL,
+    of_ha.HA_ELECTIONS_WON_TOTAL,
+    of_ha.HA_ELECTIONS_LOST_TOTAL,
+    of_ha.HA_DEPOSITIONS_TOTAL,
+    of_ha.HA_SWITCHOVERS_TOTAL,
+    of_ha.HA_LEASE_CONFLICTS_TOTAL,
+    of_ha.HA_LEASE_UNKNOWN_TOTAL,
+    of_ha.HA_LEASE_WRITES_TOTAL,
+    of_ha.HA_LOOP_STALLS_TOTAL,
+)
+"""What ``counted`` tells."""
 
 
 class SentBytes(Protocol):
@@ -93,7 +112,7 @@ class HaMetrics:
         links: SentBytes,
         skews: Callable[[], Mapping[str, Skew]],
     ) -> None:
-        """own: this node's name. status: as ``GET /v1/cluster``. counters: those of ``counts``.
+        """own: this node's name. status: as ``GET /v1/cluster``. counters: those of ``counted``.
         skews: how far the clocks of peers are ahead, of those that are in touch."""
         self._own, self._status, self._links, self._skews = own, status, links, skews
         registry.read_pass(OF_STATUS, self._read)
@@ -167,3 +186,40 @@ def _seconds(value_ms: float | None) -> float | None:
 
 def _number(value: bool | None) -> int | None:
     return None if value is None else int(value)
+
+
+def counted(replica: Replica, *, loop_stalls: int) -> dict[Family, Reading]:
+    """All counters; those with a label by its value."""
+    count, session = replica.own.count, replica.own.session
+    return {
+        of_ha.HA_TRUNCATIONS_TOTAL: count.truncations,
+        of_ha.HA_TRUNCATED_BYTES_TOTAL: count.truncated_bytes,
+        of_ha.HA_RESYNCS_TOTAL: count.resyncs,
+        of_ha.HA_FENCED_FRAMES_TOTAL: count.fenced_frames,
+        of_ha.HA_REFUSED_FRAMES_TOTAL: count.refused_frames,
+        of_ha.HA_IMPLAUSIBLE_ACKS_TOTAL: count.implausible_acks,
+        of_ha.HA_FAILOVERS_TOTAL: dict(count.won_by),
+        of_ha.HA_IN_SYNC_CHANGES_TOTAL: {
+            "join": count.in_sync_joins,
+            "leave": count.in_sync_leaves,
+        },
+        of_ha.HA_ELECTIONS_WON_TOTAL: count.elections_won,
+        of_ha.HA_ELECTIONS_LOST_TOTAL: count.elections_lost,
+        of_ha.HA_DEPOSITIONS_TOTAL: count.depositions,
+        of_ha.HA_SWITCHOVERS_TOTAL: count.switchovers,
+        of_ha.HA_LEASE_CONFLICTS_TOTAL: session.conflicts,
+        of_ha.HA_LEASE_UNKNOWN_TOTAL: session.unknowns,
+        of_ha.HA_LEASE_WRITES_TOTAL: session.writes,
+        of_ha.HA_LOOP_STALLS_TOTAL: loop_stalls,
+    }
+
+
+def skews(replica: Replica) -> dict[str, Skew]:
+    """How far the wall clocks of other nodes are ahead, of those that are in touch and say it."""
+    own_ahead_ms, peers = replica.own.sensed.wall_ahead_ms, replica.peers
+    found = {
+        node: peer.clock.skew(own_ahead_ms)
+        for node, peer in peers.by_node.items()
+        if peers.fresh(node) is not None
+    }
+    return {node: skew for node, skew in found.items() if skew is not None}

@@ -13,9 +13,9 @@ import stat
 from typing import Any, Final, NamedTuple
 
 from services.ha.config import HaConfig
-from services.ha.handshake import SECRET_SIZE_MIN
-from services.ha.secret_file import is_private
-from services.ha.setup import Setup
+from services.ha.core.setup import Setup
+from services.ha.shell.secret_file import is_private
+from services.ha.wire.handshake import SECRET_SIZE_MIN
 from shared.runtime.clock import boot_id
 from tidemark.errors import BadConfig
 

@@ -14,31 +14,30 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from services.ha.carrier import Carrier
 from services.ha.config import HaConfig
-from services.ha.control import Control, ControlSocket
-from services.ha.counts import counted, skews
-from services.ha.events import Command, Event
-from services.ha.failover import State
-from services.ha.handshake import Identity
+from services.ha.core.events import Command, Event
+from services.ha.core.failover import State
+from services.ha.core.replica import Replica
+from services.ha.core.setup import Found
 from services.ha.lease import stores
-from services.ha.links import Links
-from services.ha.metrics import AckDuration, HaMetrics
-from services.ha.opening import HeldStore
+from services.ha.metrics import AckDuration, HaMetrics, counted, skews
 from services.ha.parts import (
     Proof,
     proof_of,
     setup_of,
     status_before,
 )
-from services.ha.probes import Probes
-from services.ha.replica import Replica
-from services.ha.replica_disk import ReplicaDisk
-from services.ha.setup import Found
-from services.ha.streaming import LogViews
-from services.ha.traced import say_confirmed
-from services.ha.versions import SPOKEN
-from services.ha.watch import Senses, Watch
+from services.ha.shell.carrier import Carrier
+from services.ha.shell.control import Control, ControlSocket
+from services.ha.shell.links import Links
+from services.ha.shell.opening import HeldStore
+from services.ha.shell.probes import Probes
+from services.ha.shell.replica_disk import ReplicaDisk
+from services.ha.shell.streaming import LogViews
+from services.ha.shell.traced import say_confirmed
+from services.ha.shell.watch import Senses, Watch
+from services.ha.wire.handshake import Identity
+from services.ha.wire.versions import SPOKEN
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import StoreDir

@@ -17,11 +17,11 @@ from typing import Final
 
 import pytest
 
-from services.ha import payloads
-from services.ha.frames import Decoder, Frame, FrameType, encode
-from services.ha.handshake import NONCE_SIZE, Connecting, Identity
-from services.ha.payloads import Ack, Append, Hello
-from services.ha.versions import SPOKEN
+from services.ha.wire import payloads
+from services.ha.wire.frames import Decoder, Frame, FrameType, encode
+from services.ha.wire.handshake import NONCE_SIZE, Connecting, Identity
+from services.ha.wire.payloads import Ack, Append, Hello
+from services.ha.wire.versions import SPOKEN
 from tests.processes.test_memory import descriptors, rss_anon
 from tests.processes.test_replication import REPLICATED, make_topic, send_acked
 from tests.support import ha_fuzz

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from drills.hostile_peer import HostilePeer
-from services.ha.frames import FrameType
-from services.ha.handshake import Identity, Refused
 from services.ha.lease.value import Holder
-from services.ha.payloads import Append, Promise, PromisePurpose, Status
+from services.ha.wire.frames import FrameType
+from services.ha.wire.handshake import Identity, Refused
+from services.ha.wire.payloads import Append, Promise, PromisePurpose, Status
 from tests.processes.test_replication import REPLICATED, make_topic, send_acked
 from tests.support.cluster import Cluster
 from tests.support.node import SMALL_STORE, wait_until

@@ -18,12 +18,12 @@ from aiohttp import web
 from services.broker.api.role_probes import role_probes
 from services.broker.config import ENV_PREFIX as BROKER_PREFIX
 from services.broker.config import BrokerConfig
-from services.ha.carrier import ANNOUNCED
 from services.ha.config import ENV_PREFIX as HA_PREFIX
 from services.ha.config import HaConfig
-from services.ha.failover import State
+from services.ha.core.failover import State
 from services.ha.lease.kubernetes import ACCOUNT_DIR
-from services.ha.probes import Probes
+from services.ha.shell.carrier import ANNOUNCED
+from services.ha.shell.probes import Probes
 from services.reput.config import ENV_PREFIX as REPUT_PREFIX
 from services.reput.config import ReputConfig
 from shared.metrics.catalogue import BY_NAME

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from services.ha import handshake, payloads
-from services.ha.frames import FRAME_SIZE_MAX, HEAD, Frame, FrameType, encode
 from services.ha.lease.value import Holder, Member
-from services.ha.payloads import (
+from services.ha.wire import handshake, payloads
+from services.ha.wire.frames import FRAME_SIZE_MAX, HEAD, Frame, FrameType, encode
+from services.ha.wire.payloads import (
     Ack,
     Append,
     CampaignNow,

@@ -11,16 +11,16 @@ import zlib
 from random import Random
 from typing import Final
 
-from services.ha import payloads
-from services.ha.divergence import CRC_WINDOW
-from services.ha.effects import Close, Copy, Effect, PersistTable, Send, Stream
-from services.ha.frames import Frame
+from services.ha.core.divergence import CRC_WINDOW
+from services.ha.core.effects import Close, Copy, Effect, PersistTable, Send, Stream
+from services.ha.core.master_protocol import MasterLink, MasterLog
+from services.ha.core.slave_protocol import SlaveLink, SlaveLog
+from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
 from services.ha.lease.value import Member
-from services.ha.master_protocol import MasterLink, MasterLog
-from services.ha.payloads import Ack, Append, Hello, HelloOk, ResyncRequired
-from services.ha.slave_protocol import SlaveLink, SlaveLog
-from services.ha.truncation import CutPlan, Halt, InOrder, LogsDiffer, Outcome, ResyncPlan
-from services.ha.versions import SPOKEN
+from services.ha.wire import payloads
+from services.ha.wire.frames import Frame
+from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, ResyncRequired
+from services.ha.wire.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset

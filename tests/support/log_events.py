@@ -22,7 +22,7 @@ PLACES: Final = {
     "tidemark/client": "client",
 }
 INDIRECT: Final = {
-    ("services/ha/carrier.py", "note.event"): "the core's, found where they are wanted",
+    ("services/ha/shell/carrier.py", "note.event"): "the core's, found where they are wanted",
     ("shared/runtime/paced_log.py", "event"): "found where it is called",
 }
 MORE: Final = "…"

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from services.ha.opening import HeldStore
-from services.ha.setup import Found, Setup
+from services.ha.core.setup import Found, Setup
+from services.ha.shell.opening import HeldStore
 from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from shared.files.disk import Disk

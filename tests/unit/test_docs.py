@@ -17,7 +17,7 @@ import services
 import shared
 import tidemark
 from drills.families import all_drills
-from services.ha import own
+from services.ha.core import own
 from tidemark.errors import OS_ERROR, TidemarkError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from services.ha import own
+from services.ha.core import own
 from tests.support.log_events import MORE, ROOT, Said, said
 
 SECTIONS: Final = {

@@ -27,7 +27,7 @@ VIEW_TIMEOUT_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 2.0
 
 SOCKET_NAME: Final = "ha-control"
-"""Name of the ha service's socket (``services/ha/control.py``)."""
+"""Name of the ha service's socket (``services/ha/shell/control.py``)."""
 RUN_DIR_VARIABLE: Final = "TIDEMARK_RUN_DIR"
 NODE_VARIABLE: Final = "TIDEMARK_HA_CLUSTER_NODE"
 """If both are set, this process runs on a node of the group, e.g. in the ha container of a pod."""

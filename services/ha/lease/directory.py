@@ -42,7 +42,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from services.ha.events import LeaseOutcome
+from services.ha.core.events import LeaseOutcome
 from services.ha.lease.interface import Outcome
 from services.ha.lease.texts import UnreadableLease, holder_text, lease_of, texts_of
 from services.ha.lease.value import Lease, Stored

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple, Protocol
 
-from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.value import Lease, Stored
 
 

@@ -26,11 +26,11 @@ from typing import Any, Final
 import aiohttp
 from kubernetes_asyncio import client as kubernetes_client
 
-from services.ha.events import LeaseOutcome
+from services.ha.core.events import LeaseOutcome
 from services.ha.lease.interface import Outcome
 from services.ha.lease.texts import TEXT_NAMES, UnreadableLease, holder_text, lease_of, texts_of
 from services.ha.lease.value import Lease, Stored
-from services.ha.link_log import in_words
+from shared.runtime import connection_errors
 
 ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KEPT: Final = 4
@@ -255,10 +255,10 @@ def _said(error: Exception) -> str:
             return f"the API server at {error.host}:{error.port}: its certificate is not accepted"
         case aiohttp.ClientConnectorError():
             where = f"the API server at {error.host}:{error.port}"
-            return f"{where} is not reached: {in_words(error.os_error)}"
+            return f"{where} is not reached: {connection_errors.describe(error.os_error)}"
         case aiohttp.ServerDisconnectedError():
             return "the API server closed the connection without an answer"
         case OSError() | UnreadableLease():
-            return f"the API server: {in_words(error)}"[:MESSAGE_SIZE_MAX]
+            return f"the API server: {connection_errors.describe(error)}"[:MESSAGE_SIZE_MAX]
         case _:
             return "the API server's answer is not HTTP, or not that of a Kubernetes API"

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import TimeRules
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from services.ha.leadership import UNADOPTED
+from services.ha.core.leadership import UNADOPTED
 from services.ha.lease.value import Lease, Member
 from tests.simulation.replication.alone import write_alone
 from tests.simulation.replication.machine import IDENTITY, PROMISE, TABLE, Machine

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from services.ha import replica_disk
+from services.ha.shell import replica_disk
 from tests.simulation.replication.confirmed import Place
 from tests.simulation.replication.machine import CONFIRM, FILE_SIZE, Machine
 from tests.simulation.replication.plan import SERVICES, WINDOW_SIZE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from services.ha.events import Command
+from services.ha.core.events import Command
+from services.ha.core.setup import Setup
 from services.ha.lease.value import Lease, Member, Stored
-from services.ha.setup import Setup
 from shared.cluster.nodes import Node
 from shared.files.store_dir import Role
 from tests.simulation.replication import page_rules

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, cast
 
-from services.ha import effects as do
-from services.ha.carrier import Carrier
-from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import (
+from services.ha.core import effects as do
+from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import (
     Command,
     Done,
     Event,
@@ -29,22 +28,23 @@ from services.ha.events import (
     Sensed,
     Tick,
 )
-from services.ha.failover import State
-from services.ha.frames import BadFrame, Frame, FrameType
+from services.ha.core.failover import State
+from services.ha.core.mastership import Mastership
+from services.ha.core.promises import RETRY_MS
+from services.ha.core.replica import Replica
+from services.ha.core.setup import Setup
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
-from services.ha.mastership import Mastership
-from services.ha.opening import HeldStore
 from services.ha.parts import status_before
-from services.ha.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
-from services.ha.probes import Probes
-from services.ha.promises import RETRY_MS
-from services.ha.replica import Replica
-from services.ha.replica_disk import ReplicaDisk
-from services.ha.setup import Setup
-from services.ha.streaming import LogViews
-from services.ha.versions import SPOKEN, Versions
-from services.ha.watch import Senses, Watch
+from services.ha.shell.carrier import Carrier
+from services.ha.shell.opening import HeldStore
+from services.ha.shell.probes import Probes
+from services.ha.shell.replica_disk import ReplicaDisk
+from services.ha.shell.streaming import LogViews
+from services.ha.shell.watch import Senses, Watch
+from services.ha.wire.frames import BadFrame, Frame, FrameType
+from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
+from services.ha.wire.versions import SPOKEN, Versions
 from shared.files.store_dir import StoreDir
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -506,7 +506,7 @@ def _check_sentence(node: str, what: str, said: object) -> None:
 
 
 class _Links:
-    """Connections over the simulated network (``services.ha.carrier.LinkPorts``)."""
+    """Connections over the simulated network (``services.ha.shell.carrier.LinkPorts``)."""
 
     def __init__(self, ha: Ha) -> None:
         self._ha = ha

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from services.ha.failover import State
+from services.ha.core.failover import State
+from services.ha.core.operator import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
+from services.ha.core.status import BELOW_MINIMUM
 from services.ha.lease.value import Lease
-from services.ha.operator import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
-from services.ha.status import BELOW_MINIMUM
-from services.ha.versions import WITH_LEAVING
+from services.ha.wire.versions import WITH_LEAVING
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES

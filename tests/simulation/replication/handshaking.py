@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from services.ha.frames import Frame, FrameType
-from services.ha.handshake import Accepting, Connecting, Identity, Peer, Reason, Refused
 from services.ha.lease.value import Member
-from services.ha.versions import Versions, common
+from services.ha.wire.frames import Frame, FrameType
+from services.ha.wire.handshake import Accepting, Connecting, Identity, Peer, Reason, Refused
+from services.ha.wire.versions import Versions, common
 from tests.simulation.replication.violation import Violation
 
 SECRET: Final = b"known to the nodes of the group"

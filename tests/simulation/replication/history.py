@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from services.ha.frames import Frame, FrameType
 from services.ha.lease.value import Holder, Lease, Member, Stored
-from services.ha.payloads import Hello, HelloOk
+from services.ha.wire.frames import Frame, FrameType
+from services.ha.wire.payloads import Hello, HelloOk
 from shared.cluster.time_rules import LOCAL
 from shared.files.store_dir import Role
 from shared.state.state import BrokerState

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.ha.effects import LeasePut
-from services.ha.events import Event, Failed
-from services.ha.failover import State
-from services.ha.own import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
-from services.ha.setup import Found
+from services.ha.core.effects import LeasePut
+from services.ha.core.events import Event, Failed
+from services.ha.core.failover import State
+from services.ha.core.own import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
+from services.ha.core.setup import Found
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
@@ -20,7 +20,7 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record import BLANK_SIZE, MAGIC_BLANK
 
 if TYPE_CHECKING:
-    from services.ha.replica import Replica
+    from services.ha.core.replica import Replica
     from tests.simulation.replication.ha import Ha
     from tests.simulation.replication.history import History
 

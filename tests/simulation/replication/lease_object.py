@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.value import Lease, Stored
 from tests.simulation.replication.timeline import Timeline
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.failover import State
+from services.ha.core.failover import State
 from services.ha.lease.value import Lease
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying

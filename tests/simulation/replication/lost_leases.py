@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from services.ha.core.recreation import Recreation
 from services.ha.lease.value import Member
-from services.ha.recreation import Recreation
 from tests.simulation.replication.machine import PROMISE, Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, Trying

@@ -270,7 +270,7 @@ class Machine:
         self._armed_steps[step] = call
 
     def reaches(self, step: str) -> None:
-        """A process is about to take that step (``services.ha.hooks``)."""
+        """A process is about to take that step (``services.ha.shell.hooks``)."""
         if step in self._armed_steps:
             self._armed_steps.pop(step)()
 

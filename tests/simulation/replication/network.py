@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from services.ha.events import Event, LinkDown, LinkUp, Received
-from services.ha.frames import (
+from services.ha.core.events import Event, LinkDown, LinkUp, Received
+from services.ha.lease.value import Member
+from services.ha.wire.frames import (
     BUFFER_SIZE_MIN,
     LENGTH_SIZE,
     BadFrame,
@@ -23,8 +24,7 @@ from services.ha.frames import (
     encode_head,
     encode_tail,
 )
-from services.ha.lease.value import Member
-from services.ha.versions import Versions, common
+from services.ha.wire.versions import Versions, common
 from tests.simulation.replication.handshaking import check_handshake
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.timeline import Timeline

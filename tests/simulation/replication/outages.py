@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.operator import STALLED
 from services.ha.lease.value import Lease
-from services.ha.operator import STALLED
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import AGAIN_MS, QUIET_MS, UNHEARD_MS, Trying
 from tests.simulation.replication.violation import Violation

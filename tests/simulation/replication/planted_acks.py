@@ -7,21 +7,21 @@ from contextlib import contextmanager
 from typing import Any, cast
 from unittest.mock import patch
 
-from services.ha import in_sync
-from services.ha.campaign import Campaign
-from services.ha.confirm import ConfirmOffset
-from services.ha.effects import Publish
-from services.ha.events import Done
-from services.ha.failover import Trigger
-from services.ha.following import Following
-from services.ha.in_sync import InSync
+from services.ha.core import in_sync
+from services.ha.core.campaign import Campaign
+from services.ha.core.confirm import ConfirmOffset
+from services.ha.core.effects import Publish
+from services.ha.core.events import Done
+from services.ha.core.failover import Trigger
+from services.ha.core.following import Following
+from services.ha.core.in_sync import InSync
+from services.ha.core.mastership import Mastership
+from services.ha.core.own import Own
+from services.ha.core.peers import Incoming
+from services.ha.core.slave_protocol import SlaveLink
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
-from services.ha.mastership import Mastership
-from services.ha.own import Own
-from services.ha.payloads import Hello
-from services.ha.peers import Incoming
-from services.ha.slave_protocol import SlaveLink
+from services.ha.wire.payloads import Hello
 from tidemark.formats.checkpoint import Slot
 
 Planting = Iterator[None]

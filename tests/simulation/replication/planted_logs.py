@@ -8,16 +8,16 @@ from typing import Any
 from unittest.mock import patch
 
 from services.broker.replication import grouped_store
-from services.ha import campaign, mastership, slave_protocol, truncation
-from services.ha import own as owned
-from services.ha.campaign import Campaign, Claim
-from services.ha.divergence import Extent
-from services.ha.events import Done
+from services.ha.core import campaign, mastership, slave_protocol, truncation
+from services.ha.core import own as owned
+from services.ha.core.campaign import Campaign, Claim
+from services.ha.core.divergence import Extent
+from services.ha.core.events import Done
+from services.ha.core.own import Own
+from services.ha.core.recreation import Recreation
+from services.ha.core.truncation import CutPlan, InOrder, Outcome
 from services.ha.lease.session import LeaseSession, Settled
 from services.ha.lease.value import Lease, Stored
-from services.ha.own import Own
-from services.ha.recreation import Recreation
-from services.ha.truncation import CutPlan, InOrder, Outcome
 from shared.cluster import grant
 from shared.cluster.grant import Slots
 from tests.simulation.replication.machine import Machine

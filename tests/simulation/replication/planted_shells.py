@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.broker.replication import grouped_store, master
-from services.ha import following, mastership, recreation, switchover
+from services.ha.core import following, mastership, recreation, switchover
 from tests.simulation.replication.mutation import change
 
 BYTE_0_BEFORE_THE_FLUSH_ENDED: Final = change(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.ha.resync import REPUT_SLOTS
-from services.ha.setup import Found
+from services.ha.core.setup import Found
+from services.ha.shell.resync import REPUT_SLOTS
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot

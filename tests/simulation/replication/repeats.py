@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.ha import effects as do
-from services.ha.effects import Effect, LeasePut
-from services.ha.events import Event, Failed
+from services.ha.core import effects as do
+from services.ha.core.effects import Effect, LeasePut
+from services.ha.core.events import Event, Failed
 from services.ha.lease.value import Member
 from tests.simulation.replication.violation import Violation
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.ha.divergence import CRC_WINDOW
+from services.ha.core.divergence import CRC_WINDOW
+from services.ha.core.own import DAMAGE, LOGS_DIFFER
 from services.ha.lease.value import Member
-from services.ha.own import DAMAGE, LOGS_DIFFER
 from shared.state.records import STATE_TOPIC
 from tests.simulation.replication.broker import PULLED_MAX
 from tests.simulation.replication.confirmed import Place

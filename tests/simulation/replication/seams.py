@@ -19,19 +19,17 @@ from unittest.mock import patch
 from services.broker import building, watch
 from services.broker.log import files_ahead, flusher, open_store
 from services.broker.replication import grouped_store, master
-from services.ha import (
-    catch_up,
+from services.ha.core import catch_up, master_protocol, recreation
+from services.ha.shell import (
     copied_log,
     hooks,
     lock_bytes,
     locked_store,
     log_check,
-    master_protocol,
     opening,
-    recreation,
     replica_disk,
 )
-from services.ha import worker as ha_worker
+from services.ha.shell import worker as ha_worker
 from services.reput import follower
 from services.reput import open_store as reput_store
 from shared.files import commit_log_appender, file_run, log_writer, region_cache, store_dir

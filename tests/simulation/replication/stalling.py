@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.liveness import stall_ms
+from services.ha.core.operator import STALLED
 from services.ha.lease.value import Lease
-from services.ha.liveness import stall_ms
-from services.ha.operator import STALLED
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from services.ha.campaign import Campaign
-from services.ha.effects import LeasePut
-from services.ha.failover import State
-from services.ha.founding import Founding
-from services.ha.in_sync import Peer
+from services.ha.core.campaign import Campaign
+from services.ha.core.effects import LeasePut
+from services.ha.core.failover import State
+from services.ha.core.founding import Founding
+from services.ha.core.in_sync import Peer
+from services.ha.core.liveness import stall_ms
+from services.ha.core.recreation import Recreation
+from services.ha.core.replica import Replica
 from services.ha.lease.value import Member
-from services.ha.liveness import stall_ms
-from services.ha.payloads import StatusOk
-from services.ha.recreation import Recreation
-from services.ha.replica import Replica
+from services.ha.wire.payloads import StatusOk
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.terms_ended import TermsEnded
 from tests.simulation.replication.violation import Violation

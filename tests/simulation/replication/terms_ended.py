@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.mastership import Mastership
+from services.ha.core.replica import Replica
 from services.ha.lease.value import Member
-from services.ha.mastership import Mastership
-from services.ha.replica import Replica
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot

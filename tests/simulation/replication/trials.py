@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.operator import SWITCH_PAUSE_MS
+from services.ha.core.own import DAMAGE
 from services.ha.lease.value import Lease
-from services.ha.operator import SWITCH_PAUSE_MS
-from services.ha.own import DAMAGE
 from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.copying import Copying
 from tests.simulation.replication.handing_over import HandingOver

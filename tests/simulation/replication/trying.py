@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from services.ha.failover import State
-from services.ha.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
-from services.ha.operator import STALLED
-from services.ha.replica import Replica
+from services.ha.core.failover import State
+from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
+from services.ha.core.operator import STALLED
+from services.ha.core.replica import Replica
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES

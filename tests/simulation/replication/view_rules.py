@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import web
 
 from services.broker.replication.cluster_view import FRESH_S, TIMEOUT_S, WATCH_S
-from services.ha.failover import State
+from services.ha.core.failover import State
+from services.ha.core.replica import Replica
 from services.ha.lease.value import Member
-from services.ha.probes import Probes
-from services.ha.replica import Replica
+from services.ha.shell.probes import Probes
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
 from tests.simulation.replication.process import Process

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from services.ha.core.promises import RETRY_MS
 from services.ha.lease.value import Lease
-from services.ha.promises import RETRY_MS
 from tests.simulation.replication.machine import (
     CONFIRM,
     DAMAGE,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
-from services.ha.control import SOCKET_NAME as SERVED_NAME
+from services.ha.shell.control import SOCKET_NAME as SERVED_NAME
 from tidemark.cli.cluster_calls import SOCKET_NAME
 from tidemark.cli.hand_over import HaAnswer, judge
 from tidemark.cli.main import cli

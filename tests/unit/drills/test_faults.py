@@ -14,7 +14,7 @@ from drills.faults import FAULTS_VARIABLE, Fault, FaultPage
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from services.ha import hooks
+from services.ha.shell import hooks
 from shared.runtime.clock import SystemClock
 from drills.faults import FAULTS_VARIABLE, FaultPage
 from drills.faulty import install

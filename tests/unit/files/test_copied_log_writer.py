@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.ha.whole_records import Part, WholeRecords
+from services.ha.wire.whole_records import Part, WholeRecords
 from shared.files.copied_log_writer import CopiedLogWriter
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from services.ha import effects as do
-from services.ha import events as ev
-from services.ha.frames import Frame
+from services.ha.core import effects as do
+from services.ha.core import events as ev
+from services.ha.core.replica import Replica, Setup
 from services.ha.lease.value import Lease, Member, Stored
-from services.ha.replica import Replica, Setup
-from services.ha.versions import common
+from services.ha.wire.frames import Frame
+from services.ha.wire.versions import common
 from shared.cluster.nodes import Node as Configured
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.node_in_memory import BOOT, Node

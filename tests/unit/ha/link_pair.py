@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, cast
 
-from services.ha.events import Event, LinkDown, LinkUp, Received
-from services.ha.handshake import Identity
-from services.ha.links import Links
-from services.ha.streaming import LogViews
+from services.ha.core.events import Event, LinkDown, LinkUp, Received
+from services.ha.shell.links import Links
+from services.ha.shell.streaming import LogViews
+from services.ha.wire.handshake import Identity
 from shared.cluster.nodes import Node
 from shared.runtime.paced_log import PacedLog
 from tests.support.node import free_port

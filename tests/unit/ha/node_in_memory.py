@@ -6,10 +6,10 @@ import zlib
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from services.ha import effects as do
-from services.ha import events as ev
-from services.ha.replica import Found, Replica
-from services.ha.versions import SPOKEN
+from services.ha.core import effects as do
+from services.ha.core import events as ev
+from services.ha.core.replica import Found, Replica
+from services.ha.wire.versions import SPOKEN
 from shared.cluster import grant
 from tidemark.formats.checkpoint import BrokerState, NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart

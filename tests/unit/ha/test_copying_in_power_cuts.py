@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from services.ha.replica_files import Promise
-from services.ha.whole_records import Part, WholeRecords
+from services.ha.shell.replica_files import Promise
+from services.ha.wire.whole_records import Part, WholeRecords
 from shared.files.copied_log_writer import CopiedLogWriter
 from tests.support.replica_store import FILE, OTHER_BOOT, MasterLog, log_of, open_replica
 from tests.support.sim_disk import LOSE_ALL, SimCrash, SimDisk

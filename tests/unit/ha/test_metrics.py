@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.ha.metrics import HaMetrics
-from services.ha.peer_clock import Skew
+from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
 from shared.metrics.family import Family
 from shared.metrics.registry import Reading, Registry

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from services.ha import frames, payloads
-from services.ha.events import Done
-from services.ha.frames import Frame, FrameType, encode
+from services.ha.core.events import Done
 from services.ha.lease.value import Member
-from services.ha.link import Link
-from services.ha.payloads import Ack
+from services.ha.shell.link import Link
+from services.ha.wire import frames, payloads
+from services.ha.wire.frames import Frame, FrameType, encode
+from services.ha.wire.payloads import Ack
 from tests.unit.ha.link_pair import End, OneLog, two_nodes
 
 STATUS = Frame(FrameType.STATUS, 7, b"")

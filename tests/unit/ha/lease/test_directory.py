@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseOutcome
+from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseOutcome
 from services.ha.lease import directory
 from services.ha.lease.directory import VERSIONS_KEPT, DirectoryLease, DirectoryObject
 from services.ha.lease.interface import Outcome, carry_out
@@ -411,7 +411,7 @@ async def test_a_request_that_takes_too_long_is_unknown_and_holds_up_nothing(
 WRITER = """
 import sys
 from pathlib import Path
-from services.ha.events import LeaseOutcome
+from services.ha.core.events import LeaseOutcome
 from services.ha.lease.directory import DirectoryObject
 from tidemark.offsets import Epoch
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from drills.lease_api import Faults, LeaseApi
-from services.ha.effects import LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.interface import Outcome, carry_out
 from services.ha.lease.kubernetes import KEPT, KubernetesLease
 from services.ha.lease.session import LeaseSession

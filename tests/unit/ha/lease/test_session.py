@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from services.ha.effects import Effect, LeaseCreate, LeaseGet, LeasePut
-from services.ha.events import LeaseAnswered, LeaseOutcome
+from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.session import ATTEMPTS_KEPT, HURRIED_MAX, Answer, LeaseSession, Settled
 from services.ha.lease.value import Holder, Lease, Stored
 from shared.cluster.time_rules import LOCAL

@@ -1,0 +1,1 @@
+"""Decisions of replication: state machines that turn events into effects, without any I/O."""

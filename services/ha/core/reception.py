@@ -1,0 +1,198 @@
+"""Frames as they come: which epoch they are of, and whose they are (docs/replication.md). Pure.
+
+Of an epoch below the promised one: answered FENCED, the link closed. Of a higher one: promised
+durably first; whatever is older here ends before. STATUS is answered at any epoch and promises
+nothing. Step before: ``frames``. Step after: ``following``, ``mastership``, ``recreation``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from services.ha.core.campaign import Claim
+from services.ha.core.events import Received
+from services.ha.core.failover import has_term
+from services.ha.core.leadership import Leadership
+from services.ha.core.recreation import Recreation
+from services.ha.core.status import own_status
+from services.ha.lease.value import Holder
+from services.ha.wire import payloads
+from services.ha.wire.frames import BadFrame
+from services.ha.wire.payloads import (
+    Ack,
+    Append,
+    CampaignNow,
+    Fenced,
+    Hello,
+    HelloOk,
+    Payload,
+    Promise,
+    PromiseOk,
+    PromisePurpose,
+    ResyncRequired,
+    Status,
+    StatusOk,
+)
+
+HELD_FRAMES_MAX: Final = 65_536
+"""Frames that wait for a promise to be written; the window of a link is far less."""
+
+
+class Reception:
+    """Of one start of ha."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self.own, self.peers = leadership.own, leadership.peers
+        self.promises, self.following = leadership.promises, leadership.following
+        self._held: list[Received] = []
+        self._given: tuple[int, Holder] | None = None
+        """The last promise given for making the lease again: the same question, the same answer."""
+
+    def received(self, event: Received) -> None:
+        """A whole frame came."""
+        if not self.peers.open(event.link):
+            return
+        self.peers.heard(event.link)
+        if self.promises.pending:
+            self._hold(event)
+            return
+        self._take(event)
+
+    def release(self) -> None:
+        """A promise may be on disk: what waited for it is taken."""
+        while self._held and not self.promises.pending:
+            held, self._held = self._held, []
+            for index, event in enumerate(held):
+                if self.promises.pending:
+                    self._held = held[index:]
+                    break
+                if self.peers.open(event.link):
+                    self._take(event)
+
+    def tell_status(self) -> None:
+        """Whether this node can lead, or takes sends, has changed: tell everybody, unasked."""
+        status = own_status(self.own, self._leadership.term, self.promises.promised)
+        for link in self.peers.incoming:
+            self.peers.send(link, self.promises.promised, status)
+
+    def _hold(self, event: Received) -> None:
+        """What comes while an epoch is being promised waits, in its order."""
+        if len(self._held) >= HELD_FRAMES_MAX:
+            self.peers.close(event.link, "too many frames wait for a promise")
+            return
+        self._held.append(event)
+
+    def _take(self, event: Received) -> None:
+        link, frame = event
+        try:
+            payload = payloads.parse(frame, self.peers.version(link))
+        except BadFrame as error:
+            self.peers.close(link, f"bad-frame: {error}")
+            return
+        if isinstance(payload, (Status, StatusOk)):
+            self._status(link, payload)
+            return
+        if isinstance(payload, Promise) and payload.purpose is PromisePurpose.CREATE_LEASE:
+            self._asked_for_lease(link, frame.epoch, payload)
+            return
+        if isinstance(self._leadership.campaign, Recreation):
+            if isinstance(payload, PromiseOk) and frame.epoch == self._leadership.campaign.epoch:
+                self._leadership.campaign.promised(link)
+                return
+            if isinstance(payload, Fenced):
+                self._leadership.campaign.refused(link)
+        if frame.epoch < self.promises.promised:
+            self.own.count.refused_frames += 1
+            self.peers.send(link, self.promises.promised, Fenced(self.promises.promised))
+            self.peers.close(link, f"epoch {frame.epoch} of it is over")
+            return
+        if frame.epoch > self.promises.promised:
+            self._higher_epoch(event)
+            return
+        self._in_epoch(link, frame.epoch, payload)
+
+    def _higher_epoch(self, event: Received) -> None:
+        """Promise it durably before anything is made of the frame; a term of less is over."""
+        epoch = event.frame.epoch
+        if epoch > self.promises.highest:
+            self._leadership.higher_epoch(epoch)
+        self._hold(event)
+        self.promises.promise(epoch)
+
+    def _in_epoch(self, link: int, epoch: int, payload: Payload) -> None:
+        peers, term = self.peers, self._leadership.term
+        match payload:
+            case Append() | HelloOk() | ResyncRequired():
+                self.following.received(link, payload)
+            case Ack():
+                if term is not None:
+                    term.ack(link, payload)
+            case Hello():
+                self._hello(link, payload)
+            case Promise():
+                self._asked_to_promise(link, epoch, payload)
+            case PromiseOk():
+                peer = peers.outgoing(link)
+                if term is not None and peer is not None:
+                    term.promised(peer.node)
+            case Fenced():
+                self.own.count.fenced_frames += 1
+            case CampaignNow():
+                self._released_for_us(link)
+
+    def _hello(self, link: int, hello: Hello) -> None:
+        incoming = self.peers.incoming.get(link)
+        if incoming is None:
+            self.peers.close(link, "HELLO on a connection of the other direction")
+        elif self._leadership.term is None:
+            # Said instead of a closed connection: over this one, made again and again, the other
+            # node would never hear what this one is. Whoever leads next has another epoch.
+            self._status(link, Status())
+        else:
+            self._leadership.term.hello(incoming, hello)
+
+    def _asked_to_promise(self, link: int, epoch: int, promise: Promise) -> None:
+        own = self.own
+        if promise.purpose is PromisePurpose.NEW_TERM:
+            self.following.learned(promise.candidate.node, epoch)
+        answer = PromiseOk(
+            self.promises.promised, own.data_epoch, own.end, own.durable, own.confirm
+        )
+        self.peers.send(link, epoch, answer)
+
+    def _asked_for_lease(self, link: int, epoch: int, promise: Promise) -> None:
+        """A master whose lease is gone asks before anybody has the epoch: refused unless nothing
+        newer than its term is known here."""
+        own, present = self.own, epoch - 1
+        busy = (
+            self._leadership.campaign is not None
+            or self._leadership.term is not None
+            or has_term(own.state)
+        )
+        newest = max(self.promises.highest, own.session.seen[0])
+        again = self._given == (epoch, promise.candidate) and self.promises.highest == epoch
+        if busy or not own.initialised or (newest > present and not again):
+            self.peers.send(link, self.promises.promised, Fenced(self.promises.promised))
+            return
+        self._given = epoch, promise.candidate
+        # No ack of the old epoch leaves after the promise.
+        self.following.leave(f"epoch {epoch} is promised to {promise.candidate.node}")
+        previous = self.promises.promised
+        answer = PromiseOk(previous, own.data_epoch, own.end, own.durable, own.confirm)
+        self.promises.promise(epoch, lambda: self.peers.send(link, epoch, answer))
+
+    def _released_for_us(self, link: int) -> None:
+        """The master says that it released the lease for this node: no need to wait."""
+        slave = self.following.link
+        if slave is not None and slave.link == link and self._leadership.can_stand:
+            self._leadership.stand(Claim.HANDED_OVER.value)
+
+    def _status(self, link: int, payload: Status | StatusOk) -> None:
+        if isinstance(payload, StatusOk):
+            self.peers.told(link, payload)
+            return
+        promised = self.promises.promised
+        status = own_status(self.own, self._leadership.term, promised)
+        asked = status._replace(asked_ms=payload.asked_ms, wall_ms=self.own.wall_ms)
+        self.peers.send(link, promised, asked)

@@ -1,0 +1,347 @@
+"""The operator's calls: what the group looks like, and commands to it.
+
+The same routes on the admin port and on the socket ``ha-control.sock`` of this node, where the
+broker asks for what it shows its clients. A command goes to the replica as an event and waits for
+its answer; this module decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from yarl import URL
+
+from services.ha.core.effects import Reply
+from services.ha.core.events import Command
+from shared.runtime.doorbell import socket_path
+from tidemark.errors import (
+    BadRequest,
+    ClusterRefused,
+    Overloaded,
+    SlowRequest,
+    TidemarkError,
+    UnknownCall,
+)
+
+SOCKET_NAME: Final = "ha-control"
+COMMANDS: Final = frozenset(
+    {
+        "switchover",
+        "failover",
+        "pause",
+        "resume",
+        "remove-member",
+        "recreate-lease",
+        "resync",
+        "adopt",
+    }
+)
+BODY_SIZE_MAX: Final = 64 << 10
+BODY_S: Final = 5.0
+"""A body of an order arrives whole within this; whoever sends nothing keeps no connection."""
+COMMANDS_MAX: Final = 16
+"""Commands that wait at a time; a second operator is an accident already."""
+ADVICE: Final = "See what `tidemark cluster status` says before anything else is ordered."
+SHUTDOWN_S: Final = 1.0
+"""Answers under way when the process ends may take so long."""
+OWN_ARGUMENT: Final = "reason"
+"""Of orders that this process gives itself when it is to end; after them it takes no lease."""
+TEXT_TYPE: Final = "application/json"
+
+
+class CommandTimeout(TidemarkError):
+    """A command was taken up and has not ended in time."""
+
+    code, title, status = "command-timeout", "The command goes on, its outcome is not known", 504
+
+
+class OrderBySocket(ClusterRefused):
+    """An order came over the network, where the settings allow none."""
+
+    code, title, status = "order-by-socket", "Orders are not taken on this port", 403
+
+
+class ForeignOrder(ClusterRefused):
+    """An order on the admin port may come from a web page that an operator looks at."""
+
+    code, title, status = "foreign-order", "The order may come from a web page", 403
+
+
+class Answer(NamedTuple):
+    """What a call is answered."""
+
+    status: int
+    body: Mapping[str, Any]
+
+
+class Control:
+    """The cluster's calls. One per process; on its loop only."""
+
+    def __init__(
+        self,
+        happen: Callable[[Command], None],
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """happen: hands a command to the replica. status: what it knows of the group."""
+        self._happen = happen
+        self._status = status
+        self._timeout_s = timeout_s
+        self._next_token = 1
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+
+    def socket_routes(self) -> list[web.RouteDef]:
+        """``GET /v1/cluster``, ``POST /v1/cluster/{command}`` on this node's own socket."""
+        return self._routes(self._on_command)
+
+    def port_routes(self, hosts: Collection[str] | None) -> list[web.RouteDef]:
+        """The same on the admin port.
+
+        hosts: names of nodes that a request may be addressed to. None: the port takes no orders.
+        """
+        if hosts is None:
+            return self._routes(self._on_refused)
+
+        async def on_command(request: web.Request) -> web.Response:
+            why = foreign(request.headers, hosts)
+            return await self._on_command(request) if why is None else _error(ForeignOrder(*why))
+
+        return self._routes(on_command)
+
+    def _routes(self, on_command: Handler) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/cluster", self._on_status),
+            web.post("/v1/cluster/{command}", on_command),
+        ]
+
+    def close(self) -> None:
+        """This process ends: whoever waits for a command is told that its outcome is not known."""
+        for waiter in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(
+                    CommandTimeout(
+                        "the process that took the command up has ended. It may still take effect.",
+                        ADVICE,
+                    )
+                )
+
+    def replied(self, reply: Reply) -> None:
+        """The replica answers a command; nobody may wait for it any more."""
+        waiter = self._waiting.get(reply.token)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(reply)
+
+    async def command(self, name: str, arguments: Mapping[str, str]) -> Answer:
+        """Have a command carried out, and wait for what came of it.
+
+        Raises UnknownCall, Overloaded; CommandTimeout if it goes on beyond the limit.
+        """
+        if name not in COMMANDS:
+            raise UnknownCall(
+                f"there is no command {name!r} of a cluster.",
+                f"Use one of {', '.join(sorted(COMMANDS))}.",
+            )
+        if len(self._waiting) >= COMMANDS_MAX:
+            raise Overloaded(
+                f"{COMMANDS_MAX} commands wait already. Nothing was done.", "Try again later."
+            )
+        token, self._next_token = self._next_token, self._next_token + 1
+        waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = waiter
+        try:
+            self._happen(Command(token, name, dict(arguments)))
+            async with asyncio.timeout(self._timeout_s):
+                reply = await waiter
+        except TimeoutError:
+            raise CommandTimeout(
+                f"{name} has not ended within {self._timeout_s} s. It may end later.",
+                ADVICE,
+            ) from None
+        finally:
+            del self._waiting[token]
+        return Answer(200, reply.body) if reply.ok else _refused(name, reply.body)
+
+    async def _on_status(self, _: web.Request) -> web.Response:
+        return _json(Answer(200, self._status()))
+
+    async def _on_refused(self, request: web.Request) -> web.Response:
+        """Whoever reaches a port may look at the group; only who is on the node may order."""
+        error = OrderBySocket(
+            f"{request.match_info['command']} is taken on the node itself only. Nothing was done.",
+            "Give the order there: `tidemark cluster` goes over the socket where TIDEMARK_RUN_DIR "
+            "and TIDEMARK_HA_CLUSTER_NODE are set, as in the container ha of a pod: "
+            "`kubectl exec POD -c ha -- tidemark cluster ...`.",
+        )
+        return _error(error)
+
+    async def _on_command(self, request: web.Request) -> web.Response:
+        try:
+            body = await _read_body(request, timeout_s=min(BODY_S, self._timeout_s))
+            arguments = _arguments(body)
+            if OWN_ARGUMENT in arguments:
+                raise BadRequest(f"{OWN_ARGUMENT} is no argument of an order. Nothing was done.")
+            return _json(await self.command(request.match_info["command"], arguments))
+        except SlowRequest as error:
+            answer = _error(error)
+            answer.force_close()  # the rest of the body may come, and is no request
+            return answer
+        except TidemarkError as error:
+            return _error(error)
+
+
+class ControlSocket:
+    """The calls on a unix socket of this node, for its broker and its operator."""
+
+    def __init__(self, control: Control, run_dir: Path) -> None:
+        """Raises PathTooLong."""
+        self._path = socket_path(run_dir, SOCKET_NAME)
+        self._app = web.Application()
+        self._app.add_routes(control.socket_routes())
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> ControlSocket:
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await runner.setup()
+        self._runner = runner
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # What a killed process left. A live one is excluded by the lock byte of ha.
+        self._path.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(self._path)).start()
+        self._path.chmod(0o600)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening; once, and while ha has its lock byte: the path may be a successor's."""
+        if self._runner is None:
+            return
+        await self._runner.cleanup()
+        self._runner = None
+        self._path.unlink(missing_ok=True)
+
+
+def foreign(headers: Mapping[str, str], hosts: Collection[str]) -> tuple[str, str] | None:
+    """Why a request may be the work of a web page, with advice; None if it cannot be.
+
+    A page that an operator's browser shows can send requests to every address that the browser
+    reaches, without being able to read the answers. Browsers name the page's origin in all of
+    them; before they send JSON they ask whether the server takes it from that origin, which this
+    one never does; and a page whose name was made to resolve to this node (DNS rebinding) comes
+    with that name as ``Host``.
+    """
+    if (origin := headers.get("Origin")) is not None:
+        return (
+            f"the request comes from the web page {origin}. Nothing was done.",
+            "Give orders with `tidemark cluster`; requests of web pages carry the header Origin.",
+        )
+    sent_as = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if sent_as != TEXT_TYPE:
+        return (
+            f"the body is sent as {sent_as or 'no type'}, not as {TEXT_TYPE}. Nothing was done.",
+            f"Send a JSON object, {{}} for no arguments, with Content-Type: {TEXT_TYPE}.",
+        )
+    try:
+        host = URL.build(scheme="http", authority=headers.get("Host", "")).host or ""
+    except ValueError:
+        host = ""
+    if host in {"localhost", *hosts} or _is_address(host):
+        return None
+    return (
+        f"the request is addressed to {host or 'no host'}, which is no name of a node. "
+        "Nothing was done.",
+        "Use a node's IP address, localhost, or a name that cluster.admin has.",
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _read_body(request: web.Request, *, timeout_s: float) -> bytes:
+    """The body, bounded in size and time. Raises BadRequest, SlowRequest."""
+    if request.content_length is not None and request.content_length > BODY_SIZE_MAX:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > BODY_SIZE_MAX:
+                    raise _too_large()
+    except TimeoutError:
+        raise SlowRequest(
+            f"{len(body)} bytes of the body arrived within {timeout_s:g} s, and not its end. "
+            "Nothing was done.",
+            "Send the whole body with the request.",
+        ) from None
+    return bytes(body)
+
+
+def _too_large() -> BadRequest:
+    return BadRequest(f"the body is larger than {BODY_SIZE_MAX} bytes. Nothing was done.")
+
+
+def _arguments(body: bytes) -> dict[str, str]:
+    """A command's arguments: a JSON object of texts, numbers and booleans. Raises BadRequest."""
+    try:
+        values: object = json.loads(body) if body else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}. Nothing was done.") from None
+    if not isinstance(values, dict):
+        raise BadRequest("the body is not a JSON object. Nothing was done.")
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            found[name] = "true" if value else "false"
+        elif isinstance(value, (str, int)):
+            found[name] = str(value)
+        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+            found[name] = ",".join(value)
+        else:
+            raise BadRequest(
+                f"{name} is neither a text, a number, true, false nor a list of texts. "
+                "Nothing was done."
+            )
+    return found
+
+
+def _refused(name: str, body: Mapping[str, Any]) -> Answer:
+    """An error as every call of the API answers it, with all that the replica said."""
+    error = ClusterRefused(
+        str(body.get("detail", f"{name} is refused.")), str(body.get("advice", ""))
+    )
+    return Answer(error.status, {**_error_body(error), **body})
+
+
+def _error_body(error: TidemarkError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "title": error.title,
+        "detail": error.detail,
+        "advice": error.advice,
+        "retriable": error.retriable,
+    }
+
+
+def _error(error: TidemarkError) -> web.Response:
+    return _json(Answer(error.status, _error_body(error)))
+
+
+def _json(answer: Answer) -> web.Response:
+    return web.Response(
+        text=json.dumps(answer.body) + "\n", status=answer.status, content_type=TEXT_TYPE
+    )

@@ -1,0 +1,212 @@
+"""One connection to a peer: bytes in, frames out, and nothing before the peer has proved itself.
+
+Reads into the decoder's own memory and writes frames; bytes that come from the log's mapping are
+handed to the transport as they are. Bounded: a peer that has proved nothing is allowed small frames
+and little time, one that takes nothing is cut off at ``buffer_max`` unsent bytes. Bytes that are no
+frame close the connection; nothing of them is believed. Step before: ``links`` and ``server`` make
+connections. Step after: the replica is told of proved links and of their frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from services.ha.wire import frames, handshake
+from services.ha.wire.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
+from services.ha.wire.handshake import Accepting, Connecting, Peer, Refused
+from shared.runtime import connection_errors
+
+UNACKNOWLEDGED_MAX: Final = 256
+"""Streamed pieces whose time is kept; of more than those in flight at once the oldest go untold."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""What is buffered may take so long to leave once a link is closed; then it is dropped."""
+
+
+class LinkOwner(Protocol):
+    """Whoever made the link and is told what becomes of it; on the loop."""
+
+    def made(self, link: Link) -> None:
+        """The connection is there; the peer has proved nothing yet."""
+        ...
+
+    def proved(self, link: Link, peer: Peer) -> None:
+        """The peer has proved who it is; frames follow."""
+        ...
+
+    def received(self, link: Link, frame: Frame) -> None:
+        """A whole frame of a peer that has proved who it is."""
+        ...
+
+    def lost(self, link: Link, reason: str) -> None:
+        """The connection is gone; the last that is heard of it."""
+        ...
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection, in either direction."""
+
+    def __init__(
+        self,
+        number: int,
+        owner: LinkOwner,
+        proof: Accepting | Connecting,
+        *,
+        node: str | None,
+        buffer_max: int,
+    ) -> None:
+        """node: the one connected to; None: the peer connected here. buffer_max: unsent bytes."""
+        self.number = number
+        self.node = node
+        self.peer: Peer | None = None
+        self.address = ""
+        """Of the peer, without its port: whom a log line is about."""
+        self.sent_bytes = 0
+        self.unacknowledged: deque[tuple[int, float]] = deque(maxlen=UNACKNOWLEDGED_MAX)
+        """Ends of what was streamed, and when; the oldest first."""
+        self.closing = False
+        self.forsaken = False
+        """Its owner has given it up, and is told nothing of it any more."""
+        self._owner = owner
+        self._proof: Accepting | Connecting | None = proof
+        self._buffer_max = buffer_max
+        self._decoder = Decoder(handshake.FRAME_SIZE_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+
+    @property
+    def outbound(self) -> bool:
+        """Whether this node connected."""
+        return self.node is not None
+
+    # -- what the transport calls ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the proof."""
+        # Not asked with isinstance: uvloop's are of no class of asyncio.
+        self._transport = cast(asyncio.Transport, transport)
+        if self.forsaken:
+            self._transport.abort()
+            return
+        name = transport.get_extra_info("peername")
+        self.address = str(name[0]) if isinstance(name, (tuple, list)) and name else "unknown"
+        self._owner.made(self)
+        if not self.closing and isinstance(self._proof, Accepting):
+            self._write(self._proof.begin())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._decoder.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take frames out of what came."""
+        if self.closing:
+            return
+        try:
+            whole = self._decoder.received(nbytes)
+        except BadFrame as error:
+            self.abort(f"bad-frame: {error}")
+            return
+        for frame in whole:
+            if self.closing:
+                return
+            if self.peer is None:
+                self._take_proof(frame)
+            else:
+                self._owner.received(self, frame)
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing further; nor do we."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owner."""
+        self.closing = True
+        if not self._reason:
+            self._reason = (
+                f"connection lost: {connection_errors.describe(exc)}"
+                if exc
+                else "closed by the peer"
+            )
+            if isinstance(self._proof, Connecting):
+                self._reason = str(self._proof.ended())
+        self._owner.lost(self, self._reason)
+
+    def _take_proof(self, frame: Frame) -> None:
+        assert self._proof is not None
+        try:
+            step = self._proof.take(frame)
+        except Refused as error:
+            if error.answer is not None:
+                self._write(error.answer)
+            self.close(str(error))
+            return
+        if step.send is not None:
+            self._write(step.send)
+        if step.peer is not None:
+            self._proof = None
+            self.peer = step.peer
+            self._decoder.size_max = frames.FRAME_SIZE_MAX
+            self._owner.proved(self, step.peer)
+
+    # -- what the owner calls -------------------------------------------------------------------
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; the link is cut off if the peer takes too little."""
+        if not self.closing:
+            self._write(frame)
+
+    def stream(self, frame: Frame, views: Sequence[memoryview]) -> None:
+        """Send a frame that goes on with the bytes of views; they are read when the socket takes
+        them, so they must not change: bytes of the log below its published end do not."""
+        if self.closing:
+            return
+        assert self._transport is not None
+        head, crc = encode_head(frame, sum(len(view) for view in views))
+        for view in views[:-1]:
+            crc = zlib.crc32(view, crc)
+        tail = encode_tail(crc, views[-1] if views else b"")
+        parts: list[bytes | memoryview] = [head, *views, tail]
+        self.sent_bytes += sum(len(part) for part in parts)
+        self._transport.writelines(parts)
+        self._judge_buffer()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the socket."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def close(self, reason: str) -> None:
+        """Send what is buffered, for at most CLOSE_TIMEOUT_S, then close."""
+        if self.closing:
+            return
+        self.closing, self._reason = True, reason
+        if self._transport is not None:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def forsake(self) -> None:
+        """Connecting took too long: whatever becomes of it is not told."""
+        self.forsaken = True
+        self.abort("not reached in time")
+
+    def abort(self, reason: str) -> None:
+        """Close and drop what is buffered."""
+        if not self.closing:
+            self.closing, self._reason = True, reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self, frame: Frame) -> None:
+        assert self._transport is not None
+        data = encode(frame)
+        self.sent_bytes += len(data)
+        self._transport.write(data)
+        self._judge_buffer()
+
+    def _judge_buffer(self) -> None:
+        if self.unsent_bytes > self._buffer_max:
+            self.abort(f"slow-peer: {self.unsent_bytes} bytes unsent, {self._buffer_max} may be")

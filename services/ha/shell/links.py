@@ -1,0 +1,310 @@
+"""All connections of this node to its peers, made here or accepted, by number.
+
+Connects when the replica asks, listens on the replication port, and tells the replica of links
+whose peer has proved who it is, of their frames and of their end. Bounded: connections on the port,
+time and bytes before the proof, unsent bytes after it. Whoever has not proved anything makes room
+for the next one that comes, so that nobody keeps the port busy by saying nothing.
+Step before: the replica's effects. Step after: ``link`` and the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from services.ha.core.events import Done, Event, LinkDown, LinkUp, Received
+from services.ha.shell.link import Link
+from services.ha.shell.link_log import UNREACHED, LinkLog
+from services.ha.shell.streaming import LogViews
+from services.ha.wire import payloads
+from services.ha.wire.frames import BadFrame, Frame, FrameType
+from services.ha.wire.handshake import NONCE_SIZE, Accepting, Connecting, Identity, Peer
+from services.ha.wire.payloads import Ack
+from services.ha.wire.versions import SPOKEN, Versions
+from shared.cluster.nodes import Node
+from shared.runtime import connection_errors
+from shared.runtime.listening import listening_on
+from shared.runtime.paced_log import PacedLog
+
+BACKLOG: Final = 64
+
+
+class Links:
+    """Makes, finds and closes links. On the loop only."""
+
+    def __init__(
+        self,
+        own: Identity,
+        secret: bytes,
+        nodes: Mapping[str, Node],
+        views: LogViews,
+        happen: Callable[[Event], None],
+        paced: PacedLog,
+        *,
+        connect_timeout_s: float,
+        proof_timeout_s: float,
+        connections_max: int,
+        buffer_max: int,
+        acknowledged: Callable[[str, float], None] = lambda node, seconds: None,
+        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+        versions: Versions = SPOKEN,
+    ) -> None:
+        """own: who this node is. nodes: all by name. views: the log's bytes, to be streamed.
+        happen: hands an event to the replica. acknowledged: is told how long it took from sending
+        bytes to a node until it said that they are on its disk. tls: contexts to accept and to
+        connect with.
+        """
+        self._own, self._secret, self._nodes, self._views = own, secret, nodes, views
+        self._happen, self._log = happen, LinkLog(paced)
+        self._connect_timeout_s, self._proof_timeout_s = connect_timeout_s, proof_timeout_s
+        self._connections_max, self._buffer_max, self._tls = connections_max, buffer_max, tls
+        self._acknowledged, self._versions = acknowledged, versions
+        self._next_number = 1
+        self._unproved: dict[int, Link] = {}
+        """Oldest first: accepted or connected, and nothing is proved yet."""
+        self._proved: dict[int, Link] = {}
+        self._attempts: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._server: asyncio.Server | None = None
+        self.accepted_count = 0
+        self.refused_count = 0
+        """Connections that ended before their peer had proved anything, and those cut off for
+        what they sent."""
+        self.sent_bytes: dict[str, int] = {}
+        """By node, of links that are over; ``sent_to`` adds those that are there."""
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> None:
+        """Accept connections. Raises CannotListen."""
+        loop = asyncio.get_running_loop()
+        with listening_on(host, port):
+            self._server = await loop.create_server(
+                self._accept,
+                host,
+                port,
+                backlog=BACKLOG,
+                ssl=None if self._tls is None else self._tls[0],
+                ssl_handshake_timeout=None if self._tls is None else self._proof_timeout_s,
+            )
+
+    async def close(self) -> None:
+        """Stop listening, end all links; nothing further is told."""
+        self._happen = _ignore
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._attempts.values()):
+            task.cancel()
+        await asyncio.gather(*self._attempts.values(), return_exceptions=True)
+        for link in [*self._unproved.values(), *self._proved.values()]:
+            link.close("this node stops")
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def disk_changed(self, done: Done) -> None:
+        """An effect on the replica's disk has ended: send from the files that are there now. If the
+        volume is another replica now, links that are made from here on prove that."""
+        if done.incarnation:
+            self._own = self._own._replace(incarnation=done.incarnation)
+        self._views.refresh()
+
+    # -- effects --------------------------------------------------------------------------------
+
+    def connect(self, name: str) -> None:
+        """Connect to a node, unless a connection made here is there or being made."""
+        if name in self._attempts or any(
+            link.node == name and not link.closing for link in self._proved.values()
+        ):
+            return
+        self._attempts[name] = asyncio.create_task(self._attempt(name), name=f"connect to {name}")
+
+    def send(self, number: int, frame: Frame) -> None:
+        """Send a frame; nothing happens if the link is over, which the replica is told anyway."""
+        link = self._proved.get(number)
+        if link is not None:
+            link.send(frame)
+
+    def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
+        """Send a frame that goes on with the log's bytes [offset, offset + size)."""
+        link = self._proved.get(number)
+        if link is None or link.closing:
+            return
+        views = self._views.views(offset, size)
+        if views is None:
+            link.close(f"log-gone: bytes {offset} to {offset + size} are no longer here")
+        else:
+            link.unacknowledged.append((offset + size, asyncio.get_running_loop().time()))
+            link.stream(frame, views)
+
+    def close_link(self, number: int, reason: str) -> None:
+        """Close a link after what is buffered was sent."""
+        link = self._proved.get(number)
+        if link is not None:
+            link.close(reason)
+
+    # -- what links tell ------------------------------------------------------------------------
+
+    def made(self, link: Link) -> None:
+        """A connection: bounded in number and in time until its peer has proved who it is."""
+        if not link.outbound:
+            self.accepted_count += 1
+            self._make_room(link)
+        self._unproved[link.number] = link
+        self._timers[link.number] = asyncio.get_running_loop().call_later(
+            self._proof_timeout_s, link.abort, "no-proof: nothing was proved in time"
+        )
+
+    def proved(self, link: Link, peer: Peer) -> None:
+        """The replica may use the link."""
+        self._settle(link)
+        self._proved[link.number] = link
+        self._happen(LinkUp(link.number, peer.member, link.outbound, peer.version))
+
+    def received(self, link: Link, frame: Frame) -> None:
+        """A frame for the replica."""
+        if frame.type is FrameType.ACK:
+            self._time_ack(link, frame)
+        self._happen(Received(link.number, frame))
+
+    def _time_ack(self, link: Link, frame: Frame) -> None:
+        """For a metric only, once for each ACK: what it is worth the replica judges."""
+        waiting = link.unacknowledged
+        if not waiting or link.peer is None:
+            return
+        try:
+            ack = payloads.parse(frame, link.peer.version)
+        except BadFrame:
+            return
+        longest = None
+        while waiting and isinstance(ack, Ack) and waiting[0][0] <= ack.durable:
+            _, sent_at = waiting.popleft()
+            longest = sent_at if longest is None else longest
+        if longest is not None:
+            self._acknowledged(link.peer.member.node, asyncio.get_running_loop().time() - longest)
+
+    def lost(self, link: Link, reason: str) -> None:
+        """A link is over, whatever it was."""
+        if link.forsaken:
+            return  # told already, and the node may be connected to again
+        self._settle(link)
+        proved = self._proved.pop(link.number, None) is not None
+        peer = link.node if link.peer is None else link.peer.member.node
+        if peer is not None:
+            self.sent_bytes[peer] = self.sent_bytes.get(peer, 0) + link.sent_bytes
+        if proved:
+            assert peer is not None
+            if reason.startswith(("bad-frame", "slow-peer")):
+                self._refused(link, peer, reason)
+            self._happen(LinkDown(link.number, peer, reason))
+        elif link.node is not None:
+            self._failed(link.node, reason)
+        else:
+            self._refused(link, link.address, reason)
+
+    def sent_to(self, node: str) -> int:
+        """Bytes sent to a node by this process."""
+        return self.sent_bytes.get(node, 0) + sum(
+            link.sent_bytes
+            for link in self._proved.values()
+            if link.peer is not None and link.peer.member.node == node
+        )
+
+    def connected(self, node: str) -> bool:
+        """Whether a proved link to or from a node is there."""
+        return any(
+            link.peer is not None and link.peer.member.node == node
+            for link in self._proved.values()
+        )
+
+    @property
+    def count(self) -> int:
+        """Connections, proved or not."""
+        return len(self._unproved) + len(self._proved)
+
+    # -- accepting ------------------------------------------------------------------------------
+
+    def _accept(self) -> Link:
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        proof = Accepting(
+            self._own,
+            secret=self._secret,
+            nonce=nonce,
+            nodes=self._nodes,
+            versions=self._versions,
+        )
+        return self._link(proof, None)
+
+    def _make_room(self, link: Link) -> None:
+        accepted = [each for each in self._unproved.values() if not each.outbound]
+        proved = sum(not each.outbound for each in self._proved.values())
+        if len(accepted) + proved < self._connections_max:
+            return
+        # The oldest that has proved nothing: a peer proves itself within milliseconds.
+        victim = accepted[0] if accepted else link
+        victim.abort(f"too-many-connections: {self._connections_max} may be")
+
+    def _refused(self, link: Link, peer: str, reason: str) -> None:
+        self.refused_count += 1
+        self._log.refused(peer, link.address, reason)
+
+    # -- connecting -----------------------------------------------------------------------------
+
+    async def _attempt(self, name: str) -> None:
+        node = self._nodes[name]
+        nonce = secrets.token_bytes(NONCE_SIZE)
+        proof = Connecting(
+            self._own,
+            secret=self._secret,
+            nonce=nonce,
+            nodes=self._nodes,
+            wanted=name,
+            versions=self._versions,
+        )
+        link = self._link(proof, name)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link,
+                    node.host,
+                    node.port,
+                    ssl=None if self._tls is None else self._tls[1],
+                )
+        except (OSError, TimeoutError) as error:
+            # The connection may have been made in the very moment in which the time ran out; the
+            # loop then drops it and tells nobody, now or later.
+            link.forsake()
+            self._settle(link)
+            late = isinstance(error, TimeoutError)
+            reason = (
+                f"no answer within {self._connect_timeout_s} s"
+                if late
+                else connection_errors.describe(error)
+            )
+            self._failed(name, f"{UNREACHED}{reason}")
+
+    def _failed(self, name: str, reason: str) -> None:
+        """A connection to name could not be made, or did not prove itself."""
+        if self._attempts.pop(name, None) is None:
+            return
+        self._log.unreached(name, self._nodes[name].host, reason)
+        self._happen(LinkDown(0, name, reason))
+
+    def _link(self, proof: Accepting | Connecting, node: str | None) -> Link:
+        number, self._next_number = self._next_number, self._next_number + 1
+        return Link(number, self, proof, node=node, buffer_max=self._buffer_max)
+
+    def _settle(self, link: Link) -> None:
+        """It is no longer unproved."""
+        self._unproved.pop(link.number, None)
+        timer = self._timers.pop(link.number, None)
+        if timer is not None:
+            timer.cancel()
+        if link.peer is not None and link.node is not None:
+            self._attempts.pop(link.node, None)
+
+
+def _ignore(_: Event) -> None:
+    """The replica is gone."""

@@ -1,0 +1,45 @@
+"""Log lines of replication for messages that somebody traces (docs/logs.md).
+
+The broker of this node tells where they lie; this node's ha says when the group has confirmed them,
+and which nodes have them. Only a master's does: a slave is not asked to take messages. Step before:
+a confirm offset that moved. Step after: the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from services.ha.core.replica import Replica
+from shared.runtime.traced_ranges import TracedRange, TracedRanges
+
+log = logging.getLogger(__name__)
+
+
+def say_confirmed(traced: TracedRanges, replica: Replica) -> None:
+    """Say it of all stretches below the master's confirm offset; free while there are none."""
+    term = replica.leadership.term
+    if not traced or term is None:
+        return
+    confirm = term.confirm.value
+
+    def say(found: TracedRange) -> None:
+        nodes = [
+            link.peer.node
+            for link in term.links.values()
+            if link.counts is not None and link.counts >= found.end_offset
+        ]
+        if replica.own.durable >= found.end_offset:
+            nodes.append(replica.own.name)
+        log.info(
+            "messages are confirmed by the group",
+            extra={
+                "event": "trace-confirmed",
+                "trace": found.trace,
+                "start_offset": found.start_offset,
+                "end_offset": found.end_offset,
+                "confirm_offset": confirm,
+                "nodes": sorted(nodes),
+            },
+        )
+
+    traced.reached(confirm, say)

@@ -1,0 +1,162 @@
+"""What ha sees of its own node: slots of the page, the broker's lock byte, the time.
+
+Looks on every doorbell and at least every 50 ms, publishes its own heartbeat, and ends the process
+if the page it has mapped is no longer the one at its path. Everything runs on the one loop of the
+process: a loop that hangs renews no lease, and the first thing that it does again is to look at the
+clock. Step before: broker and reput publish. Step after: the replica decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from services.ha.core.events import Event, Sensed, Tick
+from shared.files.positions import Positions
+from shared.files.store_dir import Role
+from shared.runtime.doorbell import Doorbell
+from tidemark.clock import Clock
+from tidemark.errors import ReplacedPositions
+from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MS: Final = 500
+LOOP_STALL_MS: Final = 2000
+"""A loop of this process that did not turn for so long is logged and counted; ``liveness`` judges
+stalls of services."""
+SILENT_FOR_EVER: Final = 1 << 40
+
+
+class Probe(Protocol):
+    """Tells whether a byte of the lock file is held."""
+
+    def is_held(self, byte: int) -> bool:
+        """Whether some process holds the byte."""
+        ...
+
+
+class Senses:
+    """Reads page and locks, each slot once."""
+
+    def __init__(
+        self,
+        positions: Positions,
+        locks: Probe,
+        clock: Clock,
+        wall_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """wall_ms: the wall clock, to tell peers what it shows; None: they are not told. Apart from
+        clock: nothing that decides is to ask it."""
+        self._positions, self._locks, self._clock = positions, locks, clock
+        self._wall_ms = wall_ms
+        self._of_another_boot: dict[Slot, int] = {}
+        """Heartbeats that were ahead of the clock when they were seen."""
+
+    def look(self) -> Sensed:
+        """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
+        get = self._positions.get
+        alive = self._locks.is_held(Role.BROKER)
+        nonce = get(Slot.BROKER_NONCE) if alive else 0
+        damaged_at = get(Slot.DAMAGED_AT) if alive else 0
+        return Sensed(
+            nonce,
+            self._silent_ms(Slot.BROKER_HEARTBEAT_MS),
+            get(Slot.SERVING_EPOCH),
+            get(Slot.EPOCH_RECORD_END),
+            get(Slot.FLUSHED),
+            get(Slot.WRITTEN),
+            trouble(get(Slot.BROKER_TROUBLE)),
+            trouble(get(Slot.REPUT_TROUBLE)),
+            get(Slot.MIN),
+            (get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)),
+            None if self._wall_ms is None else self._wall_ms() - self._clock.boot_ms(),
+            get(Slot.BROKER_STATE) == BrokerState.SERVING,
+            get(Slot.DISPATCHED),
+            self._locks.is_held(Role.REPUT),
+            self._silent_ms(Slot.REPUT_HEARTBEAT_MS),
+            damaged_at - 1 if damaged_at else None,
+        )
+
+    def _silent_ms(self, heartbeat: Slot) -> int:
+        # The slot first: a heartbeat given between the two loads is not of the future.
+        given_ms = self._positions.get(heartbeat)
+        silent_ms = self._clock.boot_ms() - given_ms
+        # 1. The power fails; the page keeps a heartbeat of the boot before. 2. The broker starts,
+        # and hangs before it beats. 3. The clock reaches that heartbeat: it is none all the same.
+        if silent_ms < 0:
+            self._of_another_boot[heartbeat] = given_ms
+        is_of_another = self._of_another_boot.get(heartbeat) == given_ms
+        return SILENT_FOR_EVER if is_of_another else silent_ms
+
+
+def trouble(value: int) -> Trouble:
+    """A slot's value; one that a later version gives counts as damage."""
+    try:
+        return Trouble(value)
+    except ValueError:
+        return Trouble.DAMAGED
+
+
+class Watch:
+    """Tells the replica what is seen, and that time passes."""
+
+    def __init__(
+        self,
+        senses: Senses,
+        positions: Positions,
+        doorbell: Doorbell,
+        clock: Clock,
+        happen: Callable[[Event], None],
+        *,
+        interval_ms: int,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        """happen: hands an event to the replica. interval_ms: at most so long between two looks.
+        turned: called after each.
+        """
+        self._turned = turned
+        self._senses, self._positions, self._doorbell = senses, positions, doorbell
+        self._clock, self._happen, self._interval_ms = clock, happen, interval_ms
+        self._beat_at = self._turned_at = clock.boot_ms()
+        self.loop_stalls = 0
+        """How often the loop stood still for longer than LOOP_STALL_MS."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop. Raises ReplacedPositions."""
+        self._positions.publish(Slot.HA_HEARTBEAT_MS, self._clock.boot_ms())
+        tick_at = 0
+        while not stop.is_set():
+            now = self._clock.boot_ms()
+            self._note_stall(now)
+            if now >= tick_at:
+                tick_at = now + self._interval_ms
+                self._happen(Tick())
+            self._happen(self._senses.look())
+            self._turned()
+            if now - self._beat_at >= HEARTBEAT_MS:
+                self._beat(now)
+            left = max(1, tick_at - self._clock.boot_ms())
+            await self._doorbell.wait(left / 1000)
+
+    def _note_stall(self, now: int) -> None:
+        stood = now - self._turned_at - self._interval_ms
+        self._turned_at = now
+        if stood > LOOP_STALL_MS:
+            self.loop_stalls += 1
+            log.warning(
+                "the loop stood still, or the machine slept",
+                extra={"event": "loop-stalled", "stood_ms": stood},
+            )
+
+    def _beat(self, now: int) -> None:
+        positions, self._beat_at = self._positions, now
+        positions.publish(Slot.HA_HEARTBEAT_MS, now)
+        if not positions.is_current():
+            raise ReplacedPositions(
+                f"{positions.path} was replaced or written over. What was acknowledged is on disk.",
+                "Start the node's processes again; do not replace files of a running node.",
+                path=positions.path,
+            )

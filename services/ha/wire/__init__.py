@@ -1,0 +1,1 @@
+"""The replication protocol as bytes: frames, payloads, handshake and versions. Pure."""

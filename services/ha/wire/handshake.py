@@ -1,0 +1,331 @@
+"""Who may speak on the replication port: both prove a secret (docs/replication.md, links). Pure.
+
+1. Whoever listens sends CHALLENGE: versions and a nonce, nothing else about itself.
+2. Whoever connected sends ANSWER: a nonce, who it is, whom it wants, and an HMAC-SHA256 over
+   CHALLENGE and all that.
+3. Whoever listens compares, and sends WELCOME: who it is, and an HMAC over CHALLENGE, ANSWER and
+   that; or, to a peer that knows the secret and does not fit, REFUSED with the reason.
+
+CHALLENGE names the versions that the listening side speaks, ANSWER the highest of the other side
+and the one to be spoken. Where there is none, ANSWER names its highest all the same and is refused:
+so both sides know it, and know it of a peer that has the secret. Who speaks a later version may say
+more behind what is known here; that is under the proof, and passed over.
+
+Both nonces are new for every connection, so nothing recorded can be played again, and the three
+HMACs begin differently, so none can be sent back as another. A peer that does not know the secret
+learns nothing and gets no second frame. The proof is of the connection's beginning: whoever can
+change bytes inside it is kept out by TLS, not by this.
+
+Step before: a connection. Step after: LinkUp, and frames of the replica.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Collection
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from services.ha.lease.value import Member
+from services.ha.wire.frames import BadFrame, Frame, FrameType
+from services.ha.wire.payload_fields import INCARNATION_SIZE, Reader, put_hex, put_text
+from services.ha.wire.versions import SPOKEN, Versions, common
+
+NONCE_SIZE: Final = 32
+SECRET_SIZE_MIN: Final = 16
+FRAME_SIZE_MAX: Final = 2048
+"""Behind a frame's length, until the handshake is over: what ``Decoder.size_max`` begins with."""
+
+_MAC_SIZE: Final = 32
+_CHALLENGE: Final = struct.Struct(f">8sHH{NONCE_SIZE}s")
+_MAGIC: Final = b"tidemark"
+_VERSIONS: Final = struct.Struct(">HH")
+_FILE_SIZE: Final = struct.Struct(">q")
+_U8: Final = struct.Struct(">B")
+_DETAIL_SIZE_MAX: Final = 200
+
+
+class Reason(IntEnum):
+    """Why two nodes do not speak with each other."""
+
+    OUT_OF_ORDER = 1
+    """Not the frame that comes next, or not one at all."""
+    WRONG_SECRET = 2
+    PROTOCOL_VERSION = 3
+    """One is too old for the other."""
+    FOREIGN_CLUSTER = 4
+    FOREIGN_GROUP = 5
+    SAME_NAME = 6
+    """Two processes with one node's name, or a node that reached itself."""
+    UNKNOWN_NODE = 7
+    """Not among the configured ones."""
+    WRONG_NODE = 8
+    """The address leads to another node than the configuration says."""
+    FILE_SIZE_DIFFERS = 9
+
+    @property
+    def code(self) -> str:
+        """As logs and status name it."""
+        return self.name.lower().replace("_", "-")
+
+
+class Identity(NamedTuple):
+    """What a node says of itself."""
+
+    cluster: str
+    group: str
+    node: str
+    incarnation: str
+    file_size: int
+    """Of a commit log file, bytes."""
+
+
+class Peer(NamedTuple):
+    """Who has proved itself, and the protocol's version to speak with it."""
+
+    member: Member
+    version: int
+
+
+class Step(NamedTuple):
+    """What a frame led to."""
+
+    send: Frame | None
+    peer: Peer | None
+    """The handshake is over once this side has sent ``send``."""
+
+
+class Refused(Exception):
+    """The handshake failed: send ``answer`` if there is one, then close."""
+
+    def __init__(self, reason: Reason, detail: str, answer: Frame | None = None) -> None:
+        self.reason = reason
+        self.detail = detail
+        self.answer = answer
+        super().__init__(f"{reason.code}: {detail}")
+
+
+class Accepting:
+    """The side that listens."""
+
+    def __init__(
+        self,
+        own: Identity,
+        *,
+        secret: bytes,
+        nonce: bytes,
+        nodes: Collection[str],
+        versions: Versions = SPOKEN,
+    ) -> None:
+        self._own = own
+        self._secret = _fit(secret, nonce)
+        self._nodes = nodes
+        self._versions = versions
+        self._challenge = _CHALLENGE.pack(_MAGIC, versions.highest, versions.lowest, nonce)
+        self._over = False
+
+    def begin(self) -> Frame:
+        """The first frame of the connection."""
+        return Frame(FrameType.CHALLENGE, 0, self._challenge)
+
+    def take(self, frame: Frame) -> Step:
+        """ANSWER. Raises Refused; with an answer only to a peer that knows the secret."""
+        if self._over or frame.type is not FrameType.ANSWER:
+            raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame instead of ANSWER")
+        self._over = True
+        body = self._proved(frame)
+        reader = Reader(body, "ANSWER")
+        try:
+            version, highest = _VERSIONS.unpack(reader.take(_VERSIONS.size))
+            # Before anything whose layout a version may have changed.
+            if version != min(self._versions.highest, highest) or version < self._versions.lowest:
+                detail = f"version {version} of {highest} asked for; {self._speaks()}"
+                raise self._refusal(frame, Reason.PROTOCOL_VERSION, detail)
+            reader.take(NONCE_SIZE)
+            peer, wanted = _take_identity(reader), reader.text()
+            _end(reader, of=highest, own=self._versions)
+        except BadFrame as error:
+            raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
+        if misfit := _misfit(self._own, peer, self._nodes, wanted):
+            raise self._refusal(frame, *misfit)
+        welcome = _put_identity(self._own)
+        proof = _proof(self._secret, b"welcome", self._challenge, bytes(frame.payload), welcome)
+        send = Frame(FrameType.WELCOME, 0, welcome + proof)
+        return Step(send, Peer(Member(peer.node, peer.incarnation), version))
+
+    def _speaks(self) -> str:
+        return f"{self._own.node} speaks {self._versions}"
+
+    def _proved(self, frame: Frame) -> bytes:
+        """ANSWER without its proof, which is right."""
+        payload = bytes(frame.payload)
+        body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
+        expected = _proof(self._secret, b"answer", self._challenge, body)
+        if not hmac.compare_digest(proof, expected):
+            detail = "a peer that does not know the secret"
+            raise Refused(Reason.WRONG_SECRET, detail)
+        return body
+
+    def _refusal(self, frame: Frame, reason: Reason, detail: str) -> Refused:
+        shown = detail.encode()[:_DETAIL_SIZE_MAX].decode(errors="ignore")
+        body = _U8.pack(reason) + put_text(shown)
+        proof = _proof(self._secret, b"refused", self._challenge, bytes(frame.payload), body)
+        return Refused(reason, detail, Frame(FrameType.REFUSED, 0, body + proof))
+
+
+class Connecting:
+    """The side that connected."""
+
+    def __init__(
+        self,
+        own: Identity,
+        *,
+        secret: bytes,
+        nonce: bytes,
+        nodes: Collection[str],
+        wanted: str,
+        versions: Versions = SPOKEN,
+    ) -> None:
+        self._own = own
+        self._versions = versions
+        self._theirs = versions
+        self._secret = _fit(secret, nonce)
+        self._nonce = nonce
+        self._nodes = nodes
+        self._wanted = wanted
+        self._challenge = b""
+        self._answer = b""
+        self._version = 0
+
+    def take(self, frame: Frame) -> Step:
+        """CHALLENGE, then WELCOME. Raises Refused, also for what the other side refused."""
+        if not self._answer and frame.type is FrameType.CHALLENGE:
+            return self._take_challenge(frame)
+        if self._answer and frame.type in (FrameType.WELCOME, FrameType.REFUSED):
+            return self._take_end(frame)
+        raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
+
+    def ended(self) -> Refused:
+        """The other side closed before WELCOME: it does that, and no more, to a wrong secret."""
+        reason = Reason.WRONG_SECRET if self._answer else Reason.OUT_OF_ORDER
+        return Refused(reason, f"{self._wanted} closed during the handshake")
+
+    def _take_challenge(self, frame: Frame) -> Step:
+        self._challenge = bytes(frame.payload)
+        own, size = self._versions, len(self._challenge)
+        if size < _CHALLENGE.size or not self._challenge.startswith(_MAGIC):
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE of another protocol")
+        _, highest, lowest, nonce = _CHALLENGE.unpack_from(self._challenge)
+        if size > _CHALLENGE.size and highest <= own.highest:
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE that is too long for its version")
+        self._theirs = Versions(lowest, highest)
+        self._version = common(own, self._theirs) or own.highest
+        if nonce == self._nonce:
+            raise Refused(Reason.OUT_OF_ORDER, "a CHALLENGE with this side's own nonce")
+        body = b"".join(
+            (
+                _VERSIONS.pack(self._version, own.highest),
+                self._nonce,
+                _put_identity(self._own),
+                put_text(self._wanted),
+            )
+        )
+        self._answer = body + _proof(self._secret, b"answer", self._challenge, body)
+        return Step(Frame(FrameType.ANSWER, 0, self._answer), None)
+
+    def _take_end(self, frame: Frame) -> Step:
+        payload = bytes(frame.payload)
+        body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
+        refused = frame.type is FrameType.REFUSED
+        label = b"refused" if refused else b"welcome"
+        expected = _proof(self._secret, label, self._challenge, self._answer, body)
+        if not hmac.compare_digest(proof, expected):
+            detail = f"{self._wanted} does not know the secret"
+            raise Refused(Reason.WRONG_SECRET, detail)
+        reader = Reader(body, frame.type.name)
+        try:
+            if refused:
+                raise self._told(reader.one_of(Reason), reader.text())
+            peer = _take_identity(reader)
+            _end(reader, of=self._theirs.highest, own=self._versions)
+        except BadFrame as error:
+            raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
+        if common(self._versions, self._theirs) is None:
+            raise self._told(Reason.PROTOCOL_VERSION, "welcome, in a version it does not speak")
+        if peer.node != self._wanted:
+            detail = f"{peer.node} where {self._wanted} was to be"
+            raise Refused(Reason.WRONG_NODE, detail)
+        if misfit := _misfit(self._own, peer, self._nodes, self._own.node):
+            raise Refused(*misfit)
+        return Step(None, Peer(Member(peer.node, peer.incarnation), self._version))
+
+    def _told(self, reason: Reason, words: str) -> Refused:
+        """The other side refused."""
+        detail = f"{self._wanted} says: {words}"
+        if reason is Reason.PROTOCOL_VERSION:
+            detail = (
+                f"{self._wanted} speaks versions {self._theirs} of the replication protocol, "
+                f"{self._own.node} speaks {self._versions}; {detail}"
+            )
+        return Refused(reason, detail)
+
+
+def _end(reader: Reader, *, of: int, own: Versions) -> None:
+    """Nothing may follow, unless the peer speaks a later version: its additions are passed over."""
+    if of > own.highest:
+        reader.rest()
+    reader.done()
+
+
+def _misfit(
+    own: Identity, peer: Identity, nodes: Collection[str], wanted: str
+) -> tuple[Reason, str] | None:
+    """Why peer, which knows the secret, is not spoken with; wanted: whom it means to reach."""
+    if peer.cluster != own.cluster:
+        return Reason.FOREIGN_CLUSTER, f"{peer.node} of cluster {peer.cluster}, not {own.cluster}"
+    if peer.group != own.group:
+        return Reason.FOREIGN_GROUP, f"{peer.node} of group {peer.group}, not {own.group}"
+    if peer.node == own.node:
+        return Reason.SAME_NAME, f"{peer.node} {peer.incarnation} and {own.incarnation}"
+    if peer.node not in nodes:
+        return Reason.UNKNOWN_NODE, f"{peer.node} is not configured"
+    if wanted != own.node:
+        return Reason.WRONG_NODE, f"{own.node} where {wanted} was to be"
+    if peer.file_size != own.file_size:
+        sizes = f"{peer.file_size} bytes at {peer.node}, {own.file_size} at {own.node}"
+        return Reason.FILE_SIZE_DIFFERS, f"commit log files of {sizes}"
+    return None
+
+
+def _put_identity(identity: Identity) -> bytes:
+    return b"".join(
+        (
+            put_text(identity.cluster),
+            put_text(identity.group),
+            put_text(identity.node),
+            put_hex(identity.incarnation, INCARNATION_SIZE),
+            _FILE_SIZE.pack(identity.file_size),
+        )
+    )
+
+
+def _take_identity(reader: Reader) -> Identity:
+    cluster, group, node = reader.text(), reader.text(), reader.text()
+    return Identity(cluster, group, node, reader.hex(INCARNATION_SIZE), reader.offset())
+
+
+def _proof(secret: bytes, label: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 over label and parts, each with its length so that no two lists are alike."""
+    message = b"".join(struct.pack(">I", len(part)) + part for part in (label, *parts))
+    return hmac.digest(secret, message, "sha256")
+
+
+def _fit(secret: bytes, nonce: bytes) -> bytes:
+    """The secret. Raises ValueError if it or the nonce is too short to prove anything."""
+    if len(secret) < SECRET_SIZE_MIN or len(nonce) != NONCE_SIZE:
+        raise ValueError(
+            f"a secret of {len(secret)} bytes, at least {SECRET_SIZE_MIN}; "
+            f"a nonce of {len(nonce)}, exactly {NONCE_SIZE}"
+        )
+    return secret

@@ -1,0 +1,143 @@
+"""Values inside a frame's payload, to bytes and back, every length checked first. Pure.
+
+Text is u8 length and UTF-8, an incarnation 16 bytes, an offset or epoch i64 ≥ 0, a table u32 n and
+n × (epoch, start), both rising, the newest 1000. Step before: a frame, or a value that is to be
+sent. Step after: ``payloads``, ``handshake``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NoReturn, TypeVar
+
+from services.ha.wire.frames import BadFrame
+from tidemark.formats.epochs import EpochStart
+from tidemark.offsets import Epoch, PhysicalOffset
+
+TABLE_ENTRIES_MAX: Final = 1000
+TEXT_SIZE_MAX: Final = 255
+INCARNATION_SIZE: Final = 16
+
+U8: Final = struct.Struct(">B")
+U16: Final = struct.Struct(">H")
+U32: Final = struct.Struct(">I")
+U64: Final = struct.Struct(">Q")
+I64: Final = struct.Struct(">q")
+_ENTRY: Final = struct.Struct(">qq")
+
+_Kind = TypeVar("_Kind", bound=IntEnum)
+
+
+class Reader:
+    """Takes a payload apart, checking every length before it is used."""
+
+    def __init__(self, data: bytes | memoryview, what: str) -> None:
+        self._view = memoryview(data)
+        self._what = what
+        self._at = 0
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise BadFrame with what is wrong and where."""
+        raise BadFrame(f"{self._what}, byte {self._at} of the payload: {reason}")
+
+    def take(self, size: int) -> memoryview:
+        """The next size bytes."""
+        if size > len(self._view) - self._at:
+            self.refuse(f"ends {size - len(self._view) + self._at} bytes early")
+        self._at += size
+        return self._view[self._at - size : self._at]
+
+    def number(self, form: struct.Struct) -> int:
+        """One unsigned integer."""
+        return int(form.unpack(self.take(form.size))[0])
+
+    def offset(self) -> int:
+        """An offset or an epoch: i64, not negative."""
+        value = self.number(I64)
+        if value < 0:
+            self.refuse(f"{value} is neither an offset nor an epoch")
+        return value
+
+    def offsets(self, count: int) -> list[int]:
+        """So many of them."""
+        return [self.offset() for _ in range(count)]
+
+    def flag(self) -> bool:
+        """One byte, 0 or 1."""
+        value = self.number(U8)
+        if value > 1:
+            self.refuse(f"{value} is no truth value")
+        return value == 1
+
+    def one_of(self, kind: type[_Kind]) -> _Kind:
+        """One byte that names a member of an enumeration."""
+        value = self.number(U8)
+        try:
+            return kind(value)
+        except ValueError:
+            self.refuse(f"{value} is no {kind.__name__}")
+
+    def text(self) -> str:
+        """At most 255 bytes of UTF-8."""
+        raw = self.take(self.number(U8))
+        try:
+            return str(raw, "utf-8")
+        except UnicodeDecodeError:
+            self.refuse("text that is not UTF-8")
+
+    def hex(self, size: int) -> str:
+        """size bytes as hexadecimal digits."""
+        return self.take(size).hex()
+
+    def table(self) -> tuple[EpochStart, ...]:
+        """An epoch table: epochs and starts rise."""
+        count = self.number(U32)
+        if count > TABLE_ENTRIES_MAX:
+            self.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
+        raw = self.take(count * _ENTRY.size)
+        entries = [EpochStart(Epoch(e), PhysicalOffset(s)) for e, s in _ENTRY.iter_unpack(raw)]
+        epoch = start = -1
+        for entry in entries:
+            if entry.epoch <= epoch or entry.start <= start:
+                self.refuse(f"table entry {entry.epoch}-{entry.start} behind {epoch}-{start}")
+            epoch, start = entry
+        return tuple(entries)
+
+    def rest(self) -> memoryview:
+        """All that is left."""
+        return self.take(len(self._view) - self._at)
+
+    def done(self) -> None:
+        """There must be nothing left."""
+        if self._at != len(self._view):
+            self.refuse(f"{len(self._view) - self._at} bytes too many")
+
+
+def put_text(text: str) -> bytes:
+    """Length and UTF-8. Raises ValueError for more than 255 bytes."""
+    raw = text.encode()
+    if len(raw) > TEXT_SIZE_MAX:
+        raise ValueError(f"a text of {len(raw)} bytes; the most is {TEXT_SIZE_MAX}")
+    return U8.pack(len(raw)) + raw
+
+
+def put_hex(digits: str, size: int) -> bytes:
+    """Hexadecimal digits as size bytes. Raises ValueError for anything else."""
+    raw = bytes.fromhex(digits)
+    if len(raw) != size:
+        raise ValueError(f"{digits!r} is not {2 * size} hexadecimal digits")
+    return raw
+
+
+def put_numbers(*values: int) -> bytes:
+    """Each as i64."""
+    return struct.pack(f">{len(values)}q", *values)
+
+
+def put_table(entries: Sequence[EpochStart]) -> bytes:
+    """The newest entries of an epoch table."""
+    newest = entries[-TABLE_ENTRIES_MAX:]
+    flat = [number for entry in newest for number in entry]
+    return U32.pack(len(newest)) + put_numbers(*flat)

@@ -1,0 +1,200 @@
+"""Who may take the lease, and what a winner writes."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from services.ha.core.campaign import Campaign, Claim, Patience, claim, taken
+from services.ha.core.effects import Effect, LeaseGet, LeasePut, Settle
+from services.ha.core.events import Done, LeaseAnswered, LeaseOutcome
+from services.ha.core.failover import Trigger
+from services.ha.core.own import Own
+from services.ha.core.peers import Peers
+from services.ha.core.promises import Promises
+from services.ha.core.setup import Found, Setup
+from services.ha.lease.session import LeaseSession
+from services.ha.lease.value import Holder, Lease, Member, Stored
+from shared.cluster.nodes import Node
+from shared.cluster.time_rules import LOCAL
+from tidemark.offsets import Epoch
+
+NODES = tuple(Node(name, "::1", 1, f"http://{name}", "") for name in ("a", "b", "c"))
+A, B, C = (Member(name, digit * 32) for name, digit in (("a", "1"), ("b", "2"), ("c", "3")))
+OLD = Holder("a", "1" * 32, "9" * 16)
+D = LOCAL.lease_ms
+
+
+class NoLog:
+    def crc_before(self, end: int, size: int) -> int | None:
+        return zlib.crc32(b"") if size == 0 else None
+
+
+def replica() -> Own:
+    setup = Setup("t", "g0", NODES[1], NODES, 1, LOCAL, 1 << 20, "b" * 16, (1, 2))
+    found = Found("2" * 32, 4, 4, 7, (), 0, 500, 400, initialised=True, holds_records=True)
+    session = LeaseSession(found.holder(setup), LOCAL, (4, 7), lambda: 0.5)
+    return Own(setup, found, NoLog(), session)
+
+
+def lease(holder: Holder | None = OLD, **facts: object) -> Lease:
+    return Lease(holder, Epoch(4), (A, B, C), 7, 1, ("a", "b", "c"))._replace(**facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "unchanged_ms", "expected"),
+    [
+        (lease(), D - 1, None),
+        (lease(), D, Claim.EXPIRED),
+        (lease(in_sync=(A, C)), 10 * D, None),
+        (lease(in_sync=(A, Member("b", "8" * 32))), 10 * D, None),
+        (lease(paused=True), 10 * D, None),
+        (lease(Holder("b", "2" * 32, "7" * 16)), 0, Claim.OWN),
+        (lease(Holder("b", "2" * 32, "7" * 16), paused=True), 0, Claim.OWN),
+        (lease(Holder("b", "8" * 32, "7" * 16)), 0, None),
+        (lease(None, handover_to="b"), 0, Claim.HANDED_OVER),
+        (lease(None, handover_to="b", in_sync=(A, C)), 0, None),
+        (lease(None, handover_to="c"), D - 1, None),
+        (lease(None, handover_to="c"), D, Claim.EXPIRED),
+        (lease(None), D, Claim.EXPIRED),
+    ],
+)
+def test_the_lease_may_be_taken(found: Lease, unchanged_ms: int, expected: Claim | None) -> None:
+    assert claim(found, replica(), unchanged_ms) is expected
+
+
+def test_a_winner_leaves_the_old_holder_out_if_enough_remain() -> None:
+    own = replica()
+    won = taken(lease(), own, 5)
+    assert (won.holder, won.epoch, won.in_sync, won.in_sync_version) == (own.holder, 5, (B, C), 8)
+    assert won.master_address == "http://b"
+    won = taken(lease(min_in_sync=3), own, 5)
+    assert (won.in_sync, won.in_sync_version) == ((A, B, C), 7)
+
+
+def test_a_winner_never_leaves_itself_out() -> None:
+    own = replica()
+    won = taken(lease(Holder("b", "2" * 32, "7" * 16)), own, 5)
+    assert won.in_sync == (A, B, C)
+
+
+def test_a_candidate_waits_longer_at_random() -> None:
+    own = replica()
+    patience = Patience(own, Peers(own), lambda: 0.5)
+    stored = Stored(lease(), "1", "u")
+    wait_ms = LOCAL.wait_random_ms // 2
+    assert patience.over(stored, D + wait_ms - 1) is None
+    assert patience.over(stored, D + wait_ms) is Claim.EXPIRED
+
+
+class Attempt:
+    """A campaign and the lease that it meets."""
+
+    def __init__(self) -> None:
+        self.own = replica()
+        self.promises = Promises(self.own, 4, (4, 7))
+        self.won: list[Lease] = []
+        self.lost: list[str] = []
+        session = self.own.session
+        session.read(0)
+        session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
+        self.own.now_ms = D + 1000
+        self.own.move(Trigger.RECOVERED)
+        self.own.move(Trigger.STANDS)
+        self.own.out.take()
+        self.campaign = Campaign(
+            self.own, self.promises, won=self.won.append, lost=self.lost.append
+        )
+
+    def effects(self) -> list[Effect]:
+        return self.own.out.take()
+
+    def settle(self) -> Effect:
+        (settle,) = self.effects()
+        assert isinstance(settle, Settle)
+        self.own.out.answered(Done(settle.token, 600, 600))
+        (get,) = self.effects()
+        return get
+
+    def answer(self, request: int, outcome: LeaseOutcome, stored: Stored | None = None) -> None:
+        event = LeaseAnswered(request, outcome, stored)
+        answer = self.own.session.answered(event, self.own.now_ms)
+        self.own.out.put(*answer.effects)
+        self.campaign.answered(event, answer.settled)
+
+    def put(self) -> LeasePut:
+        get = self.settle()
+        assert isinstance(get, LeaseGet)
+        self.answer(get.request, LeaseOutcome.FOUND, Stored(lease(), "1", "u"))
+        (put,) = self.effects()
+        assert isinstance(put, LeasePut)
+        return put
+
+
+def test_nothing_is_written_before_the_log_is_settled_and_the_lease_read() -> None:
+    attempt = Attempt()
+    put = attempt.put()
+    assert attempt.own.end == 600
+    assert put.lease.epoch == 5
+    attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
+    assert [won.epoch for won in attempt.won] == [5]
+    assert attempt.promises.promised == 4  # promised by the term that begins, not before
+
+
+def test_a_lease_that_was_renewed_meanwhile_is_not_written() -> None:
+    attempt = Attempt()
+    get = attempt.settle()
+    assert isinstance(get, LeaseGet)
+    attempt.answer(get.request, LeaseOutcome.FOUND, Stored(lease(renewed=9), "2", "u"))
+    assert attempt.lost == ["the lease is not to be had"]
+
+
+def test_a_lease_that_cannot_be_read_is_not_written() -> None:
+    attempt = Attempt()
+    get = attempt.settle()
+    assert isinstance(get, LeaseGet)
+    attempt.answer(get.request, LeaseOutcome.UNKNOWN)
+    assert len(attempt.lost) == 1
+
+
+def test_a_write_of_unknown_outcome_keeps_the_candidate_mute() -> None:
+    attempt = Attempt()
+    put = attempt.put()
+    attempt.answer(put.request, LeaseOutcome.UNKNOWN)
+    assert (attempt.won, attempt.lost) == ([], [])
+
+
+def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
+    # Its success may never reach it: without this it would be mute for ever while the winner of
+    # the next epoch waits for it.
+    attempt = Attempt()
+    put = attempt.put()
+    attempt.answer(put.request, LeaseOutcome.UNKNOWN)
+    attempt.campaign.end("epoch 9 was heard of")
+    assert attempt.lost == ["epoch 9 was heard of"]
+    assert attempt.own.session.given_up == put.lease.epoch
+    attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
+    assert attempt.won == []
+
+
+def test_a_win_that_was_overtaken_counts_as_lost() -> None:
+    # 1. The lease is written, the answer is slow. 2. It runs out, another one takes it and tells.
+    # 3. The answer comes: our epoch is over already, and must not be acted on.
+    attempt = Attempt()
+    put = attempt.put()
+    attempt.promises.promise(6)
+    attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
+    assert attempt.won == []
+    assert attempt.lost == ["epoch 6 was promised meanwhile"]
+
+
+def test_another_winner_is_followed() -> None:
+    attempt = Attempt()
+    put = attempt.put()
+    attempt.answer(put.request, LeaseOutcome.CONFLICT)
+    (get,) = attempt.effects()
+    assert isinstance(get, LeaseGet)
+    other = lease(Holder("c", "3" * 32, "6" * 16), epoch=5)
+    attempt.answer(get.request, LeaseOutcome.FOUND, Stored(other, "2", "u"))
+    assert attempt.lost == ["another one was first"]

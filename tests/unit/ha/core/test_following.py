@@ -1,0 +1,202 @@
+"""A slave's part: faults of the copy, and what they lead to."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.core.effects import Copy, Effect, Resync
+from services.ha.core.events import Copied, CopyFault
+from services.ha.core.failover import State
+from services.ha.core.following import FAULT_PAUSE_MS
+from services.ha.core.own import RETRIED_FAULTS
+from services.ha.core.status import reason_of
+from shared.cluster.time_rules import LOCAL
+from tests.unit.ha.group import Group, grown, order
+from tests.unit.ha.node_in_memory import Node
+from tidemark.offsets import Epoch
+
+
+def fails(node: Node, code: str) -> None:
+    """Every copy of the node fails from now on."""
+    carry_out = node.carry_out
+
+    def failing(effect: Effect) -> None:
+        if isinstance(effect, Copy):
+            end, replica = len(node.volume.log), node.replica
+            node.group.later(1, lambda: node.tell(replica, CopyFault(code, "so", end)))
+        else:
+            carry_out(effect)
+
+    node.carry_out = failing  # type: ignore[method-assign]
+
+
+def heals(node: Node) -> None:
+    del node.carry_out
+
+
+def in_group() -> tuple[Group, Node]:
+    group = grown()
+    return group, group["c"]
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED_FAULTS))
+def test_a_fault_that_may_pass_is_told_and_tried_again(code: str) -> None:
+    group, slave = in_group()
+    fails(slave, code)
+    end = group.append()
+    group.until(lambda: group.confirmed(end))
+    assert group.set == {"a", "b"}
+    assert slave.own.alarms[code] == "so"
+    heals(slave)
+    group.wait_in_sync("a", "b", "c")
+    group.send_confirmed()
+    assert code not in slave.own.alarms
+
+
+def test_damage_of_the_own_log_halts_the_replica() -> None:
+    group, slave = in_group()
+    fails(slave, "corrupt-record")
+    group.append()
+    group.until(lambda: slave.state == "halted")
+    group.until(lambda: group.set == {"a", "b"})
+
+
+def test_damage_found_while_nothing_is_copied_halts_it_too() -> None:
+    group, slave = in_group()
+    slave.happen(CopyFault("corrupt-record", "a bit flipped", len(slave.volume.log)))
+    assert slave.state == "halted"
+    group.until(lambda: group.set == {"a", "b"})
+
+
+def test_a_disk_that_fails_ends_the_process() -> None:
+    _, slave = in_group()
+    assert slave.replica is not None
+    end = len(slave.volume.log)
+    effects = slave.replica.handle(CopyFault("flush-failed", "EIO", end), slave.group.now)
+    assert [type(effect).__name__ for effect in effects].count("Ended") == 1
+    again = slave.replica.handle(Copied(end, end), slave.group.now)
+    assert [type(effect).__name__ for effect in again].count("Ended") == 0
+
+
+def test_a_fault_is_not_tried_again_at_once() -> None:
+    group, slave = in_group()
+    fails(slave, "disk-full")
+    group.append()
+    group.until(lambda: "disk-full" in slave.own.alarms)
+    heals(slave)
+    assert group.until(lambda: slave.own.state.value == "catchup") > FAULT_PAUSE_MS // 2
+
+
+def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is() -> None:
+    # 1. The lease cannot be reached: the master steps down. 2. The lease still names it, as far as
+    # the others know: they ask it to lead them on. 3. What an operator sees of it must be so.
+    group = grown(1, ("a", "b"))
+    master = group.master
+    (slave,) = [node for node in group.nodes.values() if node is not master]
+    group.lease_down = {"a", "b"}
+    group.until(lambda: master.state == "follower")
+    group.run(3 * LOCAL.link_dead_ms)
+    heard = 0
+    assert slave.replica is not None
+    for _ in range(100):
+        group.run(50)
+        (told,) = [
+            node for node in slave.replica.status(group.now)["nodes"] if node["node"] == master.name
+        ]
+        heard += told["state"] == "follower"
+    assert heard >= 80
+    group.lease_down = set()
+    group.wait_master()
+    group.send_confirmed()
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED_FAULTS))
+def test_what_kept_a_slave_from_copying_is_over_when_it_is_the_master(code: str) -> None:
+    group = grown()
+    for name in ("b", "c"):
+        group[name].happen(CopyFault(code, "so", len(group[name].volume.log)))
+        assert group[name].own.alarms == {code: "so"}
+    group["a"].kill()
+    master = group.wait_master()
+    assert code not in master.own.alarms
+
+
+def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
+    group, slave = in_group()
+    fails(slave, "corrupt-record")
+    group.append()
+    group.until(lambda: slave.state == "halted")
+    heals(slave)
+    replica = slave.replica
+    assert replica is not None
+    group.until(lambda: replica.peers.fresh("a") is not None)
+    assert order(slave, "resync", group="g0").ok
+    group.until(lambda: slave.state == "in-sync")
+    assert slave.own.alarms == {}
+    assert slave.raised == set()
+
+
+# Its store was emptied a second time, maybe after it had begun to copy: 1. a write fails while the
+# store is being emptied, and the replica halts; 2. the operator orders the resync again.
+def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None:
+    group, slave = in_group()
+    carry_out, held = slave.carry_out, []
+
+    def holding(effect: Effect) -> None:
+        if isinstance(effect, Resync):
+            held.append(effect)
+        else:
+            carry_out(effect)
+
+    slave.carry_out = holding  # type: ignore[method-assign]
+    assert order(slave, "resync", group="g0").ok
+    slave.own.halt("damaged-file", "another write failed")
+    group.run(500)
+    assert order(slave, "resync", group="g0").body["detail"] == "c is halted. Nothing was done."
+    heals(slave)
+    (resync,) = held
+    slave.carry_out(resync)
+    group.run(500)
+    assert slave.state == "halted"
+    # It said "resync: The store is emptied and copied anew" for ever.
+    assert reason_of(slave.own) == "damaged-file: another write failed"
+    assert "damaged-file" in slave.own.alarms
+    assert order(slave, "resync", group="g0").ok
+    group.wait_in_sync("a", "b", "c")
+
+
+# It went on copying, and cut or emptied its store if the master's answer to HELLO said so.
+def test_a_replica_that_halts_leaves_its_master() -> None:
+    group, slave = in_group()
+    slave.own.halt("damaged-file", "a write failed")
+    end = len(slave.volume.log)
+    confirmed = group.append()
+    group.until(lambda: group.confirmed(confirmed))
+    assert group.set == {"a", "b"}
+    assert (slave.state, len(slave.volume.log)) == ("halted", end)
+
+
+def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
+    group, slave = in_group()
+    replica = slave.replica
+    assert replica is not None
+    assert order(slave, "resync", group="g0").ok
+    assert slave.state == "resync"
+    slave.happen(CopyFault("corrupt-record", "of the old log", 0))
+    group.until(lambda: slave.state == "in-sync")
+
+
+def test_a_lease_of_an_epoch_before_the_masters_makes_no_slave_in_sync() -> None:
+    group = grown()
+    slave = group["b"]
+    group.until(lambda: slave.state == "in-sync")
+    assert slave.replica is not None
+    following = slave.replica.following
+    assert following.master is not None
+    slave.own.state, master = State.CATCHUP, following.master
+    following.master = master._replace(epoch=Epoch(master.epoch + 1))
+    following.published()
+    assert slave.state == "catchup"
+    following.master = master
+    following.published()
+    assert slave.state == "in-sync"

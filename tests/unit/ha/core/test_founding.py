@@ -1,0 +1,89 @@
+"""Who makes a group's first lease, and who does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.core.founding import first_lease, hindrance
+from services.ha.core.own import Own
+from services.ha.core.peers import Peers
+from services.ha.lease.value import Member
+from services.ha.wire.payloads import StatusOk
+from tests.unit.ha.core.test_campaign import replica
+
+BOTH = ("a", "c")
+
+
+def told(node: str, *, initialised: bool = False, holds_records: bool = False) -> StatusOk:
+    end = 100 if holds_records else 0
+    return StatusOk(
+        node=node,
+        incarnation="1" * 32,
+        state="follower",
+        initialised=initialised,
+        holds_records=holds_records,
+        promised=0,
+        data_epoch=0,
+        first_offset=0,
+        end=end,
+        durable=end,
+        confirm=0,
+        seen_epoch=0,
+        in_sync_version=0,
+        in_sync=(),
+        facts={},
+    )
+
+
+def empty(holds_records: bool = False) -> tuple[Own, Peers]:
+    own = replica()
+    own.initialised, own.first_offset, own.end = False, 0, 100 if holds_records else 0
+    return own, Peers(own)
+
+
+def tell(peers: Peers, *answers: StatusOk) -> None:
+    for link, status in enumerate(answers, start=1):
+        member = Member(status.node, status.incarnation)
+        peers.up(link, member, outbound=True, version=1)
+        peers.told(link, status)
+
+
+def test_the_first_configured_node_founds_an_empty_group() -> None:
+    own, peers = empty()  # it is b
+    tell(peers, *(told(node) for node in BOTH))
+    assert hindrance(own, peers) == "There is no lease yet; a makes it."
+
+
+@pytest.mark.parametrize("silent", BOTH)
+def test_nobody_founds_while_one_is_silent(silent: str) -> None:
+    own, peers = empty(holds_records=True)
+    tell(peers, *(told(node) for node in BOTH if node != silent))
+    assert hindrance(own, peers) == f"There is no lease yet, and {silent} does not answer."
+
+
+def test_the_only_one_that_holds_records_founds_whatever_its_place() -> None:
+    own, peers = empty(holds_records=True)
+    tell(peers, *(told(node) for node in BOTH))
+    assert hindrance(own, peers) is None
+
+
+def test_nobody_founds_of_two_that_hold_records() -> None:
+    own, peers = empty(holds_records=True)
+    tell(peers, told("a"), told("c", holds_records=True))
+    assert "b, c hold records" in (hindrance(own, peers) or "")
+
+
+def test_nobody_founds_beside_a_volume_that_belonged_to_a_group() -> None:
+    # A lost lease and one replaced volume must not start an empty group.
+    own, peers = empty()
+    tell(peers, told("a", initialised=True), told("c"))
+    assert "a belonged to a group" in (hindrance(own, peers) or "")
+    own.initialised = True
+    assert "this group had one" in (hindrance(own, peers) or "")
+
+
+def test_the_first_lease_has_one_member() -> None:
+    own, _ = empty()
+    lease = first_lease(own, 1)
+    assert (lease.holder, lease.in_sync, lease.epoch) == (own.holder, (own.member,), 1)
+    assert lease.replicas == ("a", "b", "c")

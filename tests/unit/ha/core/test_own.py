@@ -1,0 +1,75 @@
+"""What a replica has: its table of epochs, its marks, its alarms."""
+
+from __future__ import annotations
+
+from services.ha.core.effects import Level, Note
+from services.ha.core.events import Sensed
+from services.ha.core.own import REWORD_MS, TABLE_LONG, with_entry, without_gone
+from tests.unit.ha.core.test_campaign import replica
+from tidemark.formats.checkpoint import Trouble
+from tidemark.formats.epochs import EpochStart
+from tidemark.offsets import Epoch, PhysicalOffset
+
+
+def entry(epoch: int, start: int) -> EpochStart:
+    return EpochStart(Epoch(epoch), PhysicalOffset(start))
+
+
+def test_a_term_that_wrote_nothing_loses_its_entry_to_the_next_one() -> None:
+    table = (entry(1, 0), entry(2, 50))
+    assert with_entry(table, entry(3, 50)) == (entry(1, 0), entry(3, 50))
+    assert with_entry(table, entry(3, 60)) == (*table, entry(3, 60))
+    assert with_entry((), entry(1, 0)) == (entry(1, 0),)
+
+
+def test_a_long_table_loses_epochs_whose_bytes_are_gone() -> None:
+    table = tuple(entry(n, 10 * n) for n in range(1, TABLE_LONG + 3))
+    # The entry of epoch 2 still covers the first byte that is left, at 25.
+    assert without_gone(table, 25)[0] == entry(2, 20)
+    assert without_gone(table, 25)[-1] == table[-1]
+    assert without_gone(table[:10], 85) == table[:10]
+
+
+def test_the_checkpoint_is_what_is_confirmed_and_on_the_own_disk() -> None:
+    own = replica()
+    own.durable = 450
+    own.note_confirm(480)
+    assert own.confirm == 450
+    own.note_confirm(420)
+    assert own.confirm == 450
+
+
+def test_an_alarm_is_said_once_and_cleared_once() -> None:
+    own = replica()
+    own.alarm("lease-missing", "There is no lease.")
+    own.alarm("lease-missing", "There is no lease.")
+    own.calm("lease-missing")
+    own.calm("lease-missing")
+    notes = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    assert [note.alarm for note in notes] == [True, False]
+
+
+def test_trouble_is_brokers_or_reputs() -> None:
+    own = replica()
+    assert own.trouble == ""
+    own.sensed = Sensed(1, 0, 0, 0, 0, 0, Trouble.NONE, Trouble.DAMAGED)
+    assert own.trouble == "damaged"
+    own.sensed = Sensed(1, 0, 0, 0, 0, 0, Trouble.DISK_FULL, Trouble.DAMAGED)
+    assert own.trouble == "disk_full"
+
+
+def test_an_alarm_in_ever_other_words_is_told_each_time_and_said_once_a_minute() -> None:
+    own = replica()
+    for own.now_ms in range(1000, 1000 + 2 * REWORD_MS, 1000):
+        own.alarm("lease-unavailable", f"The lease cannot be reached: try {own.now_ms}.")
+    notes = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    assert len(notes) == 120
+    assert all(note.alarm is True for note in notes)
+    assert [note.level for note in notes].count(Level.WARNING) == 2
+    own.calm("lease-unavailable")
+    own.alarm("lease-unavailable", "Again.")
+    raised = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    assert [(note.level, note.alarm) for note in raised] == [
+        (Level.INFO, False),
+        (Level.WARNING, True),
+    ]

@@ -1,0 +1,345 @@
+"""Planned switches: by order, because of trouble, before the end of a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
+from services.ha.core.events import Command, CopyFault
+from services.ha.core.in_sync import GROWTH_PAUSE_MS
+from services.ha.core.operator import REMOVAL_MS_MAX
+from services.ha.core.switchover import FENCE_MS_MAX
+from services.ha.wire.versions import Versions
+from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
+from tests.unit.ha.node_in_memory import Node
+from tidemark.formats.checkpoint import Slot, Trouble
+
+
+def test_a_planned_switch_takes_less_than_a_second_and_loses_nothing() -> None:
+    group = grown()
+    end = group.append(5000)
+    reply = order(group["a"], "switchover", to="c")
+    assert reply.ok, reply.body
+    assert reply.body["took_ms"] < 1000
+    assert group.master.name == "c"
+    assert lease_of(group).epoch == 2
+    group.wait_in_sync("a", "b", "c")
+    assert group["a"].volume.cut == []
+    assert same_logs(group, end)
+    assert group["c"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_to_a_node_outside_the_set_is_refused() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    group.run(50)  # the master learns that its write is applied
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert reply.body["detail"] == "c is not in the in-sync set. Nothing was done."
+    group["b"].kill()
+    group.run(50)
+    refused = order(group["a"], "switchover").body["detail"]
+    assert refused == "b does not follow; c is not in the in-sync set. Nothing was done."
+    assert "there is no node 'x'" in order(group["a"], "switchover", to="x").body["detail"]
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+
+
+def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
+    group = grown()
+    group.isolate("c")
+    group.append()
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert group.master.name == "a"
+    assert group["a"].page.get(Slot.SENDS_HELD) == 0
+    assert lease_of(group).epoch == 1
+
+
+def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begins() -> None:
+    # 1. b is lost as soon as the lease is free for it; 2. a takes the lease again; 3. another order
+    # to a took the place of the first one, which was never answered.
+    group = grown()
+    a, c = group["a"], group["c"]
+    a.happen(Command(1, "switchover", {"to": "b"}))
+    group.until(lambda: lease_of(group).holder is None)
+    group["b"].kill()
+    c.kill()
+    group.run(50)
+    c.start()
+    group.until(lambda: 1 in a.replies or (group.serves("a") and group.set >= {"a", "c"}), 20_000)
+    order(a, "switchover", to="c")
+    assert not a.replies[1].ok
+    detail = "the lease was released for b, which does not answer now."
+    assert a.replies[1].body["detail"] == detail
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_an_order_waits_for_its_target_though_the_answer_to_the_release_was_lost(
+    monkeypatch: pytest.MonkeyPatch, *, takes_over: bool
+) -> None:
+    # 1. The release is applied, and its answer is lost. 2. The target takes the lease. 3. The
+    # former master hears of its epoch, and answered that the switch had failed.
+    group = grown()
+    a, b = group["a"], group["b"]
+    ask = group.ask_lease
+
+    def lose_the_release(node: Node, effect: LeaseGet | LeasePut | LeaseCreate) -> None:
+        if node is a and isinstance(effect, LeasePut) and effect.lease.holder is None:
+            group._answer(effect)
+            group.lease_down.add("a")
+            if not takes_over:
+                b.kill()
+        ask(node, effect)
+
+    monkeypatch.setattr(group, "ask_lease", lose_the_release)
+    reply = order(a, "switchover", to="b", wait_ms=30_000)
+    assert reply.ok is takes_over, reply.body
+    if takes_over:
+        assert (reply.body["master"], reply.body["epoch"]) == ("b", 2)
+        assert group.serves("b")
+    else:
+        detail = "the lease may have been released for b, which does not answer now."
+        assert reply.body["detail"] == detail
+
+
+def test_an_order_for_the_master_names_it_elsewhere() -> None:
+    group = grown()
+    reply = order(group["b"], "switchover")
+    assert not reply.ok
+    assert reply.body["master"] == "a"
+
+
+def test_a_master_with_a_full_disk_hands_over() -> None:
+    group = grown()
+    group["a"].trouble = (Trouble.DISK_FULL, Trouble.NONE)
+    new = group.wait_master(other_than="a")
+    assert new.name in ("b", "c")
+    group.run(3000)
+    assert group.master is new
+    replica = group["a"].replica
+    assert replica is not None
+    own = replica.own
+    assert "handed-over" in own.alarms
+    group["a"].trouble = (Trouble.NONE, Trouble.NONE)
+    group.run(200)
+    assert "handed-over" not in own.alarms
+
+
+def test_a_broker_that_waits_to_end_is_no_alarm() -> None:
+    group = grown()
+    replica = group["a"].replica
+    assert replica is not None
+    alarms: set[str] = set()
+    group["a"].trouble = (Trouble.STOPPING, Trouble.NONE)
+    reasons: set[str] = set()
+
+    def moved() -> bool:
+        alarms.update(replica.own.alarms)
+        reasons.add(replica.own.unfit)
+        return any(node.name != "a" for node in group.masters)
+
+    group.until(moved)
+    assert "handed-over" not in alarms
+    assert "its broker is asked to stop" in reasons
+
+
+def test_a_master_that_is_to_end_hands_over_first() -> None:
+    group = grown()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    assert lease_of(group).holder is None or lease_of(group).handover_to is None
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1000
+    group.send_confirmed()
+
+
+def test_a_master_whose_broker_ended_first_hands_over_all_the_same() -> None:
+    group = grown()
+    end = group.append()
+    group["a"].kill_broker()
+    reply = order(group["a"], "switchover", reason="stopping")
+    assert reply.ok
+    group["a"].kill()
+    assert group.until(lambda: bool(group.masters)) < 1500
+    assert group.send_confirmed() > end
+
+
+def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
+    group = grown()
+    end = group.append()
+    token = 77
+    group["a"].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group["a"].kill_broker()
+    group.until(lambda: token in group["a"].replies)
+    assert group["a"].replies[token].ok
+    group["a"].kill()
+    master = group.wait_master(other_than="a", at_most_ms=1000)
+    assert len(master.volume.log) >= end
+
+
+def test_a_slave_that_is_to_end_is_taken_out_of_the_set_before_it_does() -> None:
+    group = grown()
+    reply = order(group["b"], "switchover", reason="stopping", wait_ms=200)
+    assert reply.ok
+    assert group.set == {"a", "c"}
+    group["b"].kill()
+    began = group.now
+    group.send_confirmed()
+    assert group.now - began < 100  # nobody waits for it: not until its link is dead
+    group.run(2 * GROWTH_PAUSE_MS)
+    assert group.set == {"a", "c"}
+    group["b"].start()
+    group.wait_in_sync("a", "b", "c")
+
+
+def test_a_slave_that_ends_while_the_set_cannot_shrink_says_so_for_a_moment_only() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    began = group.now
+    assert order(group["b"], "switchover", reason="stopping").ok
+    assert REMOVAL_MS_MAX <= group.now - began < REMOVAL_MS_MAX + 200
+    assert group.set == {"a", "b"}  # min_in_sync: it stays electable
+
+
+def test_a_slave_ends_at_once_where_the_master_does_not_know_of_leaving() -> None:
+    group = grown()
+    group["a"].versions = Versions(1, 1)
+    group["a"].kill()
+    group["a"].start()
+    group.wait_master()
+    group.wait_in_sync("a", "b", "c")
+    slave = next(name for name in ("b", "c") if name != group.master.name)
+    old = group.master.versions == Versions(1, 1)
+    reply = order(group[slave], "switchover", reason="stopping", wait_ms=300)
+    assert reply.ok
+    assert (slave in group.set) == old
+
+
+def test_a_member_that_ends_is_no_target_of_a_switch() -> None:
+    group = grown()
+    group["c"].kill()
+    group.until(lambda: group.set == {"a", "b"})
+    group["b"].happen(Command(78, "switchover", {"reason": "stopping"}))
+    group.run(100)
+    reply = order(group["a"], "switchover")
+    assert not reply.ok
+
+
+def test_members_that_end_together_stay_in_the_set() -> None:
+    group = Group(("a", "b"), 1)
+    group.start()
+    group.wait_in_sync("a", "b")
+    for token, node in enumerate(("a", "b"), 79):
+        group[node].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group.until(lambda: 79 in group["a"].replies and 80 in group["b"].replies)
+    assert group.set == {"a", "b"}
+
+
+def test_a_master_without_another_member_ends_and_keeps_its_lease() -> None:
+    group = Group(("a", "b"), 1)
+    group.start()
+    group.wait_master()
+    group.wait_in_sync("a", "b")
+    group["b"].kill()
+    group.until(lambda: group.set == {"a"})
+    assert order(group["a"], "switchover", reason="stopping", wait_ms=200).ok
+    group["a"].kill()
+    group["a"].start()
+    assert group.until(lambda: bool(group.masters)) < 1500
+
+
+def cannot_open(group: Group, name: str, why: Trouble = Trouble.DISK_FULL) -> None:
+    broker = group[name].broker
+    assert broker is not None
+    broker.cannot_open = why
+
+
+def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> None:
+    group = grown()
+    end = group.append()
+    cannot_open(group, "b", Trouble.DAMAGED)
+    # Nobody becomes master of that epoch, and the order's answer says so.
+    assert not order(group["a"], "switchover", to="b").ok
+    assert group["b"].state == "promoting"
+    master = group.wait_master(other_than="b")
+    assert lease_of(group).epoch > 2
+    assert group.send_confirmed() > end
+    group.run(10_000)
+    assert group.master is master, "whoever has trouble does not take it back"
+
+
+def stays_unopened(group: Group, name: str) -> None:
+    """It gets the lease, and keeps it."""
+    group.until(lambda: group[name].state == "promoting")
+    epoch = lease_of(group).epoch
+    group.run(60_000)
+    assert (group[name].state, lease_of(group).epoch) == ("promoting", epoch)
+
+
+def test_whoever_cannot_open_goes_on_trying_where_nobody_else_could_lead() -> None:
+    alone = grown(1, ("a",))
+    alone["a"].kill()
+    alone["a"].start()
+    cannot_open(alone, "a")
+    stays_unopened(alone, "a")
+    halted = grown()
+    halted["c"].happen(CopyFault("corrupt-record", "so", 0))
+    cannot_open(halted, "b")
+    halted["a"].kill()
+    stays_unopened(halted, "b")
+    without_broker = grown()
+    cannot_open(without_broker, "b")
+    without_broker["c"].kill_broker()
+    without_broker["a"].kill()
+    stays_unopened(without_broker, "b")
+    paused = grown()
+    cannot_open(paused, "b")
+    paused["a"].happen(Command(1, "switchover", {"to": "b"}))
+    paused.edit_lease(paused=True)
+    stays_unopened(paused, "b")
+
+
+def test_trouble_that_does_not_keep_a_broker_from_opening_ends_no_term() -> None:
+    group = grown()
+    group["a"].trouble = (Trouble.NONE, Trouble.DISK_FULL)
+    group["a"].kill_broker()
+    group.until(lambda: not group.masters)
+    group["a"].start_broker()
+    assert group.wait_master() is group["a"], "it opens, and hands over then"
+    group.wait_master(other_than="a")
+
+
+def test_members_that_all_cannot_open_give_each_other_more_and_more_time() -> None:
+    group = grown()
+    for name in group.nodes:
+        cannot_open(group, name)
+    group["a"].kill_broker()
+    group["a"].start_broker()
+    cannot_open(group, "a")
+    group.until(lambda: not group.masters)
+    epochs = []
+    for _ in range(3):
+        before = lease_of(group).epoch
+        for _ in range(600):
+            group.run(100)
+            for node in group.nodes.values():  # as a slave it looks sound
+                if node.state in ("follower", "catchup", "in-sync"):
+                    node.trouble = (Trouble.NONE, Trouble.NONE)
+        epochs.append(lease_of(group).epoch - before)
+    assert epochs[2] <= epochs[0] <= 10, epochs
+
+
+def test_a_switch_whose_broker_keeps_the_log_frees_the_lease() -> None:
+    group = grown()
+    broker = group["a"].broker
+    assert broker is not None
+    broker.keeps_log = True
+    reply = order(group["a"], "switchover", to="c")
+    assert not reply.ok
+    assert f"give the log back within {FENCE_MS_MAX} ms" in reply.body["detail"]
+    group.wait_master(other_than="a")
+    group.send_confirmed()
+    broker.keeps_log = False
+    group.wait_in_sync("a", "b", "c")

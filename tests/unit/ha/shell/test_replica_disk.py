@@ -1,0 +1,348 @@
+"""Effects on the disk, carried out in order by two threads, each answered by its event."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.ha.core.effects import (
+    Copy,
+    Cut,
+    PersistConfirm,
+    PersistPromise,
+    PersistTable,
+    ReleaseAppendLock,
+    Resync,
+    Settle,
+    TakeAppendLock,
+)
+from services.ha.core.events import Copied, CopyFault, Done, Event, Failed
+from services.ha.shell import replica_disk
+from services.ha.shell.replica_disk import ReplicaDisk
+from services.ha.shell.replica_files import Promise
+from services.ha.wire.whole_records import BadBytes
+from shared.files.os_disk import OsDisk
+from shared.files.store_dir import Role
+from tests.support.replica_store import FILE, MASTER, MasterLog, log_of, open_replica
+from tests.support.small_store import SmallStore
+from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.formats.epochs import EpochStart
+from tidemark.offsets import Epoch, PhysicalOffset
+
+LOG = MasterLog(40, seed=6)
+TABLE = (EpochStart(Epoch(1), PhysicalOffset(0)),)
+
+
+class Replica:
+    """A replica's disk and what it answered."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.disk = OsDisk()
+        self.held, self.found = open_replica(self.disk, root)
+        self.events: list[Event] = []
+        self.told = threading.Condition()
+        self.crashes: list[BaseException] = []
+        self.work = ReplicaDisk(self.held, self.take, self.crashes.append)
+
+    def take(self, event: Event) -> None:
+        with self.told:
+            self.events.append(event)
+            self.told.notify_all()
+
+    def wait_for(self, is_it: Callable[[Event], bool]) -> Event:
+        with self.told:
+            assert self.told.wait_for(lambda: any(map(is_it, self.events)), 10), self.events
+            return next(event for event in self.events if is_it(event))
+
+    def answer(self, token: int) -> Done | Failed:
+        event = self.wait_for(
+            lambda event: isinstance(event, (Done, Failed)) and event.token == token
+        )
+        assert isinstance(event, (Done, Failed))
+        return event
+
+    def copy(self, start: int, end: int) -> None:
+        for at in range(start, end, 3000):
+            self.work.carry_out(Copy(at, LOG.data[at : min(end, at + 3000)], first=at == start))
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    replica = Replica(tmp_path / "store")
+    replica.work.start()
+    yield replica
+    replica.work.close()
+    replica.held.close()
+    assert not replica.crashes
+
+
+def test_a_follower_promises_writes_its_table_copies_and_settles(replica: Replica) -> None:
+    work = replica.work
+    work.carry_out(PersistPromise(1, 4, 3, 2))
+    work.carry_out(PersistTable(2, TABLE))
+    replica.copy(0, LOG.end)
+    work.carry_out(Settle(3))
+    work.carry_out(PersistConfirm(LOG.borders[4]))
+    assert replica.answer(1) == Done(1)
+    assert replica.answer(2) == Done(2)
+    assert replica.answer(3) == Done(3, LOG.end, LOG.end)
+    # Everything that was copied was told before the answer to Settle.
+    told = [event for event in replica.events if isinstance(event, (Copied, Done))]
+    assert told.index(Copied(LOG.end, LOG.end)) < told.index(Done(3, LOG.end, LOG.end))
+    work.close()
+    replica.held.close()
+    _, found = open_replica(replica.disk, replica.root)
+    assert (found.promised, found.seen_epoch, found.seen_version) == (4, 3, 2)
+    assert (found.table, found.end, found.confirm) == (TABLE, LOG.end, LOG.borders[4])
+
+
+def test_a_store_that_was_alone_says_which_volume_it_is_before_a_lease_names_it(
+    tmp_path: Path,
+) -> None:
+    # 1. A store that was alone founds a group, and the lease names its volume. 2. ha is killed
+    # before the first promise. 3. The next start made another incarnation: the set had a member
+    # that did not exist any more, and no node could take the lease.
+    root = tmp_path / "store"
+    alone = SmallStore(root, MASTER)
+    alone.put()
+    alone.flush()
+    alone.appender.close(clean=True)
+    alone.close()
+    replica = Replica(root)
+    assert replica.held.files.identity() is None, "it may be opened alone until then"
+    replica.work.start()
+    replica.work.carry_out(Settle(1))
+    assert isinstance(replica.answer(1), Done)
+    replica.work.close()
+    replica.held.close()
+    _, again = open_replica(replica.disk, root)
+    assert again.incarnation == replica.found.incarnation
+
+
+def test_effects_given_before_the_start_are_carried_out_by_it(tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "store")
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Settle(1))
+    replica.work.start()
+    assert replica.answer(1) == Done(1, LOG.end, LOG.end)
+    replica.work.close()
+
+
+def test_the_append_lock_is_given_to_the_broker_and_taken_back(replica: Replica) -> None:
+    work, held = replica.work, replica.held
+    replica.copy(0, LOG.borders[9])
+    work.carry_out(ReleaseAppendLock(1))
+    end = LOG.borders[8]  # a whole record, the half one dropped
+    assert replica.answer(1) == Done(1, end, end)
+    broker = held.directory.lock(Role.APPEND)
+    generation = held.positions.get(Slot.GENERATION)
+    work.carry_out(Settle(2))
+    assert replica.answer(2) == Done(2, end, end)
+    work.carry_out(TakeAppendLock(3))
+    work.carry_out(Settle(4))
+    # The log waits for the broker; promises do not.
+    work.carry_out(PersistPromise(5, 9, 9, 9))
+    assert replica.answer(5) == Done(5)
+    assert not any(isinstance(event, Done) and event.token in (3, 4) for event in replica.events)
+    broker.release()
+    assert replica.answer(3) == Done(3, end, end)
+    assert replica.answer(4) == Done(4, end, end)
+    assert held.positions.get(Slot.GENERATION) == generation + 1
+    replica.copy(end, LOG.end)
+    work.carry_out(TakeAppendLock(6))  # it is here already
+    assert replica.answer(6) == Done(6, LOG.end, LOG.end)
+
+
+def test_a_stop_ends_the_wait_for_the_append_lock(replica: Replica) -> None:
+    replica.work.carry_out(ReleaseAppendLock(1))
+    replica.answer(1)
+    broker = replica.held.directory.lock(Role.APPEND)
+    replica.work.carry_out(TakeAppendLock(2))
+    replica.work.close()
+    broker.release()
+    assert not any(isinstance(event, Done) and event.token == 2 for event in replica.events)
+
+
+def test_a_cut_goes_on_with_the_other_history(replica: Replica) -> None:
+    point = LOG.borders[20]
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Cut(1, point, TABLE))
+    assert replica.answer(1) == Done(1, point, point)
+    assert log_of(replica.disk, LOG.end, replica.root) == LOG.data[:point].ljust(LOG.end, b"\0")
+    replica.copy(point, LOG.end)
+    replica.work.carry_out(Settle(2))
+    assert replica.answer(2) == Done(2, LOG.end, LOG.end)
+    assert log_of(replica.disk, LOG.end, replica.root) == LOG.data
+
+
+def test_a_cut_below_what_was_confirmed_just_before_is_refused(replica: Replica) -> None:
+    replica.copy(0, LOG.end)
+    # Given before the cut, by the other thread: the cut waits for it.
+    replica.work.carry_out(PersistConfirm(LOG.borders[30]))
+    replica.work.carry_out(Cut(1, LOG.borders[20], TABLE))
+    answer = replica.answer(1)
+    assert isinstance(answer, Failed)
+    assert answer.code == "halted-replica"
+    assert log_of(replica.disk, LOG.end, replica.root) == LOG.data
+
+
+def test_a_resync_empties_and_copies_from_the_masters_first_byte(replica: Replica) -> None:
+    replica.work.carry_out(PersistPromise(1, 4, 3, 2))
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(PersistConfirm(LOG.end))
+    replica.work.carry_out(Resync(2, FILE, "too-old"))
+    answer = replica.answer(2)
+    assert isinstance(answer, Done)
+    assert (answer.end, answer.durable) == (FILE, FILE)
+    assert answer.incarnation not in ("", replica.found.incarnation)
+    assert replica.held.positions.get(Slot.ROLE) == NodeRole.VOID
+    assert replica.held.files.confirm() == 0
+    replica.copy(FILE, LOG.end)
+    replica.work.carry_out(Settle(3))
+    assert replica.answer(3) == Done(3, LOG.end, LOG.end)
+    replica.work.close()
+    replica.held.close()
+    _, found = open_replica(replica.disk, replica.root)
+    assert (found.first_offset, found.end, found.promised) == (FILE, LOG.end, 4)
+    assert found.incarnation == answer.incarnation
+
+
+def test_a_halted_replica_touches_no_log_until_it_is_resynced(tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "store")
+    replica.held.files.write_confirm(LOG.end)
+    replica.held.write_promise(Promise(1, 1, 1))
+    replica.held.close()
+    replica = Replica(tmp_path / "store")
+    assert replica.found.halted is not None
+    replica.work.start()
+    replica.copy(0, LOG.end)
+    fault = replica.wait_for(lambda event: isinstance(event, CopyFault))
+    assert isinstance(fault, CopyFault)
+    assert fault.code == "not-serving"
+    replica.work.carry_out(Resync(1, 0, "operator"))
+    assert isinstance(replica.answer(1), Done)
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Settle(2))
+    assert replica.answer(2) == Done(2, LOG.end, LOG.end)
+    replica.work.close()
+    replica.held.close()
+
+
+def test_what_cannot_be_written_is_answered_by_name(replica: Replica) -> None:
+    replica.work.carry_out(Settle(9))
+    replica.answer(9)  # the log is open
+    stray = replica.root / "commitlog" / "stray"
+    stray.write_bytes(b"x")
+    replica.work.carry_out(Cut(1, 0, ()))
+    answer = replica.answer(1)
+    assert isinstance(answer, Failed)
+    assert answer.code == "stray-file"
+
+
+def test_a_bug_in_a_thread_is_told_and_ends_it(tmp_path: Path) -> None:
+    replica = Replica(tmp_path / "store")
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("in the callback")
+
+    work = ReplicaDisk(replica.held, broken, replica.crashes.append)
+    work.start()
+    work.carry_out(PersistPromise(1, 1, 1, 1))
+    work.carry_out(Cut(2, 0, ()))  # does not wait for ever for the thread that ended
+    work.close()
+    assert [str(crash) for crash in replica.crashes] == ["in the callback"]
+    replica.held.close()
+
+
+def test_damage_in_what_is_confirmed_is_found_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_EMPTY_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    replica.work.start()
+    replica.copy(0, LOG.end)
+    replica.work.carry_out(Settle(1))
+    replica.answer(1)
+    path = replica.root / "commitlog" / f"{FILE:020}"
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    replica.held.positions.publish(Slot.CONFIRM, LOG.end)
+    fault = replica.wait_for(lambda event: isinstance(event, CopyFault))
+    assert isinstance(fault, CopyFault)
+    assert (fault.code, fault.end) == ("corrupt-record", LOG.end)
+    assert "while confirmed records were checked" in fault.detail
+    kept = replica.held.files.damage()
+    assert kept is not None
+    assert kept.detail == fault.detail
+    assert FILE <= kept.at <= FILE + 2000
+    replica.work.close()
+    assert not replica.crashes
+
+
+def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_EMPTY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_disk, "CHECK_PASS_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    replica.work.start()
+
+    def faults() -> list[CopyFault]:
+        return [event for event in replica.events if isinstance(event, CopyFault)]
+
+    def damage(token: int) -> None:
+        replica.copy(0, LOG.end)
+        replica.work.carry_out(Settle(token))
+        replica.answer(token)
+        with (replica.root / "commitlog" / f"{FILE:020}").open("r+b") as file:
+            file.seek(2000)
+            old = file.read(1)
+            file.seek(2000)
+            file.write(bytes((old[0] ^ 1,)))
+        replica.held.positions.publish(Slot.CONFIRM, LOG.end)
+
+    for number in (1, 2):
+        damage(number)
+        replica.wait_for(lambda _, number=number: len(faults()) == number)  # type: ignore[misc]
+        assert faults()[-1].code == "corrupt-record"
+        replica.work.carry_out(Resync(10 + number, 0, "operator"))
+        assert isinstance(replica.answer(10 + number), Done)
+        assert replica.held.files.damage() is None, "of another log"
+    assert len(faults()) == 2, "the same damage is told once"
+    replica.work.close()
+    assert not replica.crashes
+    replica.held.close()
+
+
+def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1. The check finds a bad record. 2. Before it says so, the store is emptied, by order. 3. What
+    # it said then halted the new member, whose log is sound.
+    monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
+    replica = Replica(tmp_path / "store")
+    looked = threading.Event()
+
+    def step() -> bool:
+        if looked.is_set():
+            return False
+        replica.work.carry_out(Resync(2, 0, "operator"))
+        assert isinstance(replica.answer(2), Done)
+        looked.set()
+        raise BadBytes(100, "a CRC")
+
+    monkeypatch.setattr(replica.work._check, "begin", lambda at=None: True)
+    monkeypatch.setattr(replica.work._check, "step", step)
+    replica.work.start()
+    assert looked.wait(30)
+    replica.work.close()  # the check has ended, and said what it would say
+    assert not [event for event in replica.events if isinstance(event, CopyFault)]
+    assert replica.held.files.damage() is None
+    assert not replica.crashes
+    replica.held.close()
