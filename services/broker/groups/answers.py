@@ -1,8 +1,8 @@
-"""A fetch's answer as bytes: a map that says what is where, then the records as they are stored.
+"""Encodes the answer to a fetch.
 
-The raw form is a big-endian 32-bit size, a msgpack map of that size, and the records of its
-``queues`` one behind the other, in their order, ``size`` bytes each; they leave from the log's
-mapping (``borrowed``). The other form has every message as a map, for people and curl.
+The raw form is a big-endian 32-bit size, a msgpack map of that size, and then the stored records
+of each entry of ``queues``, in order, ``size`` bytes each. The records are sent straight from the
+log's mapping (``borrowed``). The other form decodes every message into a map, for people and curl.
 Before: ``fetch``. After: the client.
 """
 
@@ -24,11 +24,11 @@ from tidemark.formats import record
 from tidemark.formats.queue_unit import Unit
 
 MAP_SIZE: Final = struct.Struct(">I")
-"""Bytes of the map, in front of it."""
+"""Size of the map in bytes; the prefix of the raw form."""
 
 
 def raw_answer(fetched: Fetched) -> web.Response:
-    """The records as they are stored, behind a map that says which are of which queue."""
+    """Return the stored records, behind a map that says which bytes belong to which queue."""
     described = [
         {**_described(piece), "size": piece.result.bytes_total} for piece in fetched.pieces
     ]
@@ -44,9 +44,12 @@ def raw_answer(fetched: Fetched) -> web.Response:
 def answer_map(
     fetched: Fetched, checks_at: Callable[[int], record.Checks], *, json_body: bool
 ) -> dict[str, object]:
-    """The answer as maps, CRCs compared: of each queue what lies before the first damaged record,
-    where the member's next fetch goes on. The maps of messages are made when they are encoded.
-    Raises DamagedFile, and CorruptRecord if nothing is left."""
+    """Return the answer as maps, after checking the CRCs.
+
+    Of each queue it holds the messages before the first damaged record; the member's next fetch
+    goes on at that record. Messages are decoded into maps only when the answer is encoded.
+    Raises DamagedFile, and CorruptRecord if nothing is left.
+    """
     queues: list[dict[str, object]] = []
     damage: CorruptRecord | None = None
     message_count = 0
@@ -94,7 +97,7 @@ def _described(piece: Piece) -> dict[str, object]:
 
 
 def _checked(data: memoryview, unit: Unit, checks: record.Checks) -> record.Record:
-    """The record that a unit points to, CRCs compared: damage is named, never handed out."""
+    """Decode the record that a unit points to. Raises CorruptRecord if its CRCs do not match."""
     outcome = record.validate(data, 0, at=unit.physical_offset, checks=checks)
     if outcome.kind is not record.Kind.VALID:
         raise CorruptRecord(unit.physical_offset, outcome.reason)

@@ -1,15 +1,16 @@
-"""Which member of a group is to have which queue: sticky and balanced. Pure.
+"""Decides which member of a group gets which queue: sticky and balanced. Pure.
 
-The members of a clustering group share the queues of the topics that they subscribe to. Three
-rules, in this order:
+The members of a clustering group share the queues of the topics that they subscribe to. There are
+three rules, in this order:
 
-- a queue that somebody subscribes to has exactly one member, and one that subscribes to its topic;
-- members with equal subscriptions differ by one queue at most, and nobody could take a queue from a
-  member that has two more;
-- no queue moves unless the second rule asks for it: what is balanced already comes back unchanged.
+- a queue of a subscribed topic has exactly one owner, and the owner subscribes to that topic;
+- the queue counts of members with equal subscriptions differ by one at most, and no member could
+  take a queue from another that has two more;
+- a queue moves only if the second rule requires it: a balanced assignment is returned unchanged.
 
-This is the aim, not yet who has what: ``membership`` takes a queue from a living member only with
-its consent. Before: a member came, went, or changed its topics. After: ``membership`` moves queues.
+The result is the target, not the present ownership: ``membership`` takes a queue from a living
+member only with its consent. Before: a member joined, left, or changed its topics. After:
+``membership`` moves queues.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ def assign(
     *,
     may_move: bool = True,
 ) -> dict[Queue, str]:
-    """Give every queue that has a subscriber to one member.
+    """Give every queue of a subscribed topic to one member.
 
-    queues: topic → its queues' numbers. subscriptions: member → topics; those that ``queues`` lacks
-    have no queues. current: who has, or is about to get, what; members and queues that are gone may
-    be in it. may_move: False leaves with everybody what it has, balanced or not. The answer depends
-    on these alone: the same again changes nothing.
+    queues: topic → its queue numbers. subscriptions: member → topics; topics missing in ``queues``
+    are ignored. current: present or intended owners; it may name members and queues that no longer
+    exist. may_move: False keeps all present owners, balanced or not. The function is
+    deterministic: equal arguments give an equal result.
     """
     plan = _Plan(queues, subscriptions)
     plan.keep(current)
@@ -43,7 +44,7 @@ def assign(
 
 
 class _Plan:
-    """Queues given out so far, and how many each member has."""
+    """The queues assigned so far, and how many each member has."""
 
     def __init__(
         self, queues: Mapping[str, Sequence[int]], subscriptions: Mapping[str, Collection[str]]
@@ -59,7 +60,7 @@ class _Plan:
         self.owners: dict[Queue, str] = {}
 
     def keep(self, current: Mapping[Queue, str]) -> None:
-        """Leave everything where it is that may stay there."""
+        """Keep each queue with its present owner if that member still subscribes to the topic."""
         for topic in self._topics:
             subscribers = frozenset(self._subscribers[topic])
             for number in self._queues[topic]:
@@ -69,7 +70,7 @@ class _Plan:
                     self._give((topic, number), owner)
 
     def fill(self) -> None:
-        """Give what nobody has to whoever has least."""
+        """Give each queue without an owner to the subscriber with the fewest queues."""
         for topic in self._topics:
             free = [(topic, n) for n in self._queues[topic] if (topic, n) not in self.owners]
             if not free:
@@ -81,9 +82,9 @@ class _Plan:
                 heapq.heapreplace(least, (count + 1, member))
 
     def balance(self) -> None:
-        """Move queues from who has most to who has least, while they differ by two or more.
+        """Move queues from the fullest to the emptiest member while they differ by two or more.
 
-        Every move makes the counts' sum of squares smaller, so this ends.
+        The loop ends because every move decreases the sum of the squared counts.
         """
         moved = True
         while moved:
@@ -92,10 +93,10 @@ class _Plan:
                 moved = self._balance_topic(topic) or moved
 
     def _balance_topic(self, topic: str) -> bool:
-        """Move queues of one topic; whether any was.
+        """Move queues of one topic; return whether any moved.
 
-        Within one topic nobody who gave becomes the one with least, and nobody who took the one
-        with most: the two heaps need not hear of each other.
+        Within one topic a giver never becomes the member with the fewest queues, nor a taker the
+        one with the most. So the two heaps can be updated independently of each other.
         """
         held: dict[str, list[Queue]] = {}
         for number in self._queues[topic]:

@@ -1,8 +1,7 @@
 """A broadcasting group: every member has every queue of its topics. Pure.
 
-Nothing is shared out, so nothing is ever in transit, nobody owns a queue alone and there is nothing
-to commit: how far each member is, is the member's own business. Before and after: as
-``membership``.
+Queues are not shared out, so no queue has an owner or is ever in transit, and no offset is
+committed: each member keeps track of its own position. Before and after: as ``membership``.
 """
 
 from __future__ import annotations
@@ -14,31 +13,31 @@ from services.broker.log.queue_offsets import Queue
 
 
 class Broadcasting(Roster):
-    """One broadcasting group."""
+    """The members of one broadcasting group."""
 
     def __init__(self, next_generation: Callable[[], int]) -> None:
         super().__init__(next_generation)
         self._had: dict[str, frozenset[Queue]] = {}
 
     def assignment(self, name: str) -> list[Queue]:
-        """What the member has, sorted."""
+        """Return the member's queues, sorted."""
         return sorted(self._had.get(name, ()))
 
     def owner(self, queue: Queue) -> str | None:
-        """None: no member has a queue alone."""
+        """Return None: no member owns a queue."""
         return None
 
     def holds(self, name: str, queue: Queue) -> bool:
-        """Whether the member has the queue."""
+        """Return whether the member has the queue."""
         return queue in self._had.get(name, ())
 
     def holder_number(self, queue: Queue) -> int | None:
-        """None: no member has a queue alone."""
+        """Return None: no member owns a queue."""
         return None
 
     @property
     def in_transit(self) -> int:
-        """0: nothing changes hands."""
+        """Return 0: no queue changes its owner."""
         return 0
 
     def _plan(self, now_ms: int, claims: Iterable[Queue], claimant: str) -> Change:

@@ -1,6 +1,6 @@
 """The calls of groups and their members: configuration, join, leave, fetch, commit, reset.
 
-No rule of its own: each reads, checks, calls and answers.
+The calls hold no rules: each parses its request, calls one part and encodes the answer.
 Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``answers``.
 """
 
@@ -27,11 +27,11 @@ from services.broker.groups.views import as_map
 from shared.metrics.instruments import Count
 
 ROOM_MIN: Final = LARGE
-"""Bytes of answers that a fetch that is not raw needs room for before it begins."""
+"""Bytes that must be free for answers before a fetch that is not raw begins."""
 
 
 class GroupCalls:
-    """The calls of groups and their members."""
+    """The HTTP calls of groups and their members."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
@@ -41,7 +41,7 @@ class GroupCalls:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         group, member = "/v1/groups/{group}", "/v1/groups/{group}/members/{member}"
         return [
             Route("GET", "/v1/groups", "groups", self._list),
@@ -126,18 +126,19 @@ class GroupCalls:
         group, member = _plain(request), _member(request)
         fields: object = {}
         if request.body_exists:
-            # Not held until the answer: its bytes count as waiting, and a fetch waits long.
+            # Released before the fetch, which may wait long: body bytes count against a limit.
             async with self._tools.bodies.read(request) as body:
                 fields = body
         fetch, answers = requests.parse_fetch(fields), self._tools.answers
         self._tools.gate.check_reads()
         if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
-            # Checked in one step of the loop: the member's places move with what is damaged.
+            # Bounded, because all records are checked in one step of the loop: the member's place
+            # moves to the first damaged record.
             fetch = fetch._replace(
                 bytes_max=min(fetch.bytes_max, DECODED_BYTES_MAX),
                 count_max=min(fetch.count_max, DECODED_FETCH_MAX),
             )
-            # Before the member's places move, for to take them back counts as another delivery.
+            # Checked before the member's places move: moving them back counts as another delivery.
             answers.check(peer_of(request), ROOM_MIN)
         transport = request.transport
         parts = self._tools.parts()
@@ -162,8 +163,8 @@ class GroupCalls:
             self._trace_out(request, group, fetched)
             return answers.answer(request, found, reserved)
         except Exception:
-            # Else: 1. one body is damaged or there is no room, and the caller gets an error; 2. its
-            # next fetch begins behind all that was in the answer; 3. its next commit covers
+            # Otherwise: 1. one body is damaged or there is no room, and the caller gets an error;
+            # 2. its next fetch begins behind everything in this answer; 3. its next commit covers
             # messages that no member got.
             if reserved is not None:
                 reserved.release()
@@ -211,7 +212,7 @@ class GroupCalls:
         )
 
     def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
-        """A fetch that found nothing is not worth a line, nor a place among those traced."""
+        """Write the delivery to the traces. A fetch without messages is not traced."""
         if HEADER not in request.headers:
             return
         found = [piece for piece in fetched.pieces if piece.result.message_count]
@@ -228,7 +229,7 @@ class GroupCalls:
                 size(piece.result.bytes_total)
 
     def _counters_of(self, topic: str, group: str) -> tuple[Count, Count]:
-        """Looked up once: by its labels a counter costs more than counting."""
+        """Cache the counters: looking one up by its labels costs more than counting."""
         metrics = self._tools.metrics
         pair = (topic, group)
         counters = self._counted_out.get(pair)
@@ -241,7 +242,7 @@ class GroupCalls:
 
 
 def _plain(request: web.Request) -> str:
-    """The group in the path of a call without parameters."""
+    """Return the group in the path of a call that takes no parameters."""
     parameters(request, frozenset())
     return check_name(request.match_info["group"], "group")
 

@@ -1,9 +1,9 @@
 """When groups committed, and when delayed messages were cancelled: read from the state records.
 
 A record holds every offset that moved within a tenth of a second, so its store time is that of the
-commits in it. Only so many records are looked through: what was said long after the message was
-stored, or before the oldest record there is, has no known time.
-Before: ``trace`` asks. After: it says so of each commit and cancellation.
+commits in it. At most ``RECORDS_MAX`` records are read: a commit long after the message was stored,
+or before the oldest state record, has no known time.
+Before: ``trace`` asks. After: ``trace`` shows the time of each commit and cancellation.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 RECORDS_MAX: Final = 4096
-"""State records that one question looks through: seven minutes of them if offsets always move."""
+"""State records read for one question: seven minutes of them if offsets move all the time."""
 RECORDS_AT_ONCE: Final = 64
 
 GroupQueue = tuple[str, Queue]
-"""A group, and a queue that it reads."""
+"""A group and a queue that it reads."""
 
 
-class Told(NamedTuple):
-    """What state records said, with their store times [wall clock ms]."""
+class StateHistory(NamedTuple):
+    """Commits and cancellations found in the state records, with store times [wall clock ms]."""
 
     moves: list[tuple[int, dict[GroupQueue, int]]]
-    """Offsets as they moved."""
+    """Offsets as they moved, oldest first."""
     cancelled: dict[Delayed, int]
     """Delayed messages that were cancelled."""
 
 
 class CommitTimes:
-    """Looks through the state records. One loop uses it."""
+    """Searches the state records. One loop uses it."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class CommitTimes:
         self._log = log
         self._dispatched = dispatched
 
-    async def told_since(
+    async def since(
         self, since_ms: int, offsets: Collection[GroupQueue], delayed: Collection[Delayed]
-    ) -> Told:
-        """What was said since a time of these offsets and delayed messages, oldest first."""
-        told = Told([], {})
+    ) -> StateHistory:
+        """Return what state records since a time say of these offsets and delayed messages."""
+        history = StateHistory([], {})
         if not offsets and not delayed:
-            return told
+            return history
         dispatched = self._dispatched()
         with self._queues.glance(STATE_TOPIC, STATE_QUEUE) as reader:
             at = int(reader.offset_by_time(since_ms, dispatched=dispatched))
@@ -75,19 +75,22 @@ class CommitTimes:
             for unit in units:
                 stored = self._log.record(PhysicalOffset(unit.physical_offset), dispatched)
                 if stored is not None:
-                    _note(stored, offsets, delayed, told)
-            await asyncio.sleep(0)  # whoever waits for the loop goes first
-        return told
+                    _note(stored, offsets, delayed, history)
+            await asyncio.sleep(0)  # other tasks run between two batches
+        return history
 
 
 def _note(
-    stored: Record, offsets: Collection[GroupQueue], delayed: Collection[Delayed], told: Told
+    stored: Record,
+    offsets: Collection[GroupQueue],
+    delayed: Collection[Delayed],
+    history: StateHistory,
 ) -> None:
-    """Add what a state record says."""
+    """Add the moves and cancellations of one state record."""
     try:
         state_record = records.decode(stored.body)
     except StateRecordUnreadable:
-        return  # replay has named it; a trace goes on without
+        return  # replay reports the damage; a trace goes on without the record
     at_ms = stored.store_timestamp_ms
     match state_record:
         case OffsetsRecord(_, moves):
@@ -97,8 +100,8 @@ def _note(
                 if (offset := moves.get(group, {}).get(queue)) is not None
             }
             if moved:
-                told.moves.append((at_ms, moved))
+                history.moves.append((at_ms, moved))
         case DelayRecord():
             for each in delayed:
                 if each in state_record.cancelled:
-                    told.cancelled.setdefault(each, at_ms)
+                    history.cancelled.setdefault(each, at_ms)

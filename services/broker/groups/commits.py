@@ -1,11 +1,10 @@
-"""Commits and resets: how far a group is, said by its members or by an operator.
+"""Commits and resets: the offsets of a group, moved by its members or by an operator.
 
-A commit is checked as a whole and taken as a whole. While a group has members only they may commit,
-with the generation that is current: one of before a change of hands, or of before a restart, would
-take back what the next owner of the queue has done. A member's commit never moves back, for it may
-be a repeated one that comes late; going back is what a reset is for, and that asks for a group
-without members.
-Before: ``calls``, ``fetch`` (messages that no tag of the group's takes). After: ``offsets``.
+A commit is checked and accepted as a whole. While a group has members only they may commit, with
+the current generation: a commit from before a rebalance or a restart would undo the progress of the
+queue's next owner. A member's commit never moves an offset back, because it may be a late retry. An
+operator moves offsets back with a reset, which requires a group without members.
+Before: ``calls``, ``fetch`` (messages that no tag of the group selects). After: ``offsets``.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Reset(NamedTuple):
 
     queue: int
     before: int | None
-    """None: the group had no offset there."""
+    """None: the group had no offset in this queue."""
     after: int
 
 
 class Bounds(Protocol):
-    """How far a queue goes (``pull.Puller``)."""
+    """The range of a queue (``pull.Puller``)."""
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset of what can be pulled."""
@@ -68,15 +67,15 @@ class Commits:
         self._clock = clock
 
     async def commit(self, group: str, request: CommitRequest) -> CommitLevel:
-        """Take all of the offsets or none; the level reached.
+        """Accept all of the offsets or none; return the level that was reached.
 
         Raises UnknownGroup, BadName, BroadcastGroup, MemberRequired, StaleGeneration,
         UnknownMember, NotAssigned, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd,
-        Overloaded, and, waiting for the disk, what a flush raises.
+        Overloaded, and what a flush raises if the commit waits for the disk.
         """
         if self._configs.find(group) is None:
             for queue, offset in request.moves.items():
-                self._check_end(queue, offset)  # a mistake is to leave no group behind
+                self._check_end(queue, offset)  # a wrong commit must not create a group
         config = await self._configs.ensure(group)
         self._commit(config, request)
         if request.level is CommitLevel.DISK:
@@ -84,7 +83,7 @@ class Commits:
         return request.level
 
     def _commit(self, config: GroupConfig, request: CommitRequest) -> None:
-        """One step of the loop: what is checked still holds when it is taken."""
+        """Check and accept in one step of the loop, so that the checks still hold at the end."""
         group = config.name
         self._refuse_broadcast(config)
         self._coordinator.check_caller(group, request.member, request.generation)
@@ -107,7 +106,7 @@ class Commits:
             place = None if session is None else session.places.get(queue)
             oldest = None if place is None else place.committed(offset)
             if config.order and session is not None and place is not None:
-                session.ready(place)  # it may have waited for this
+                session.ready(place)  # in an ordered group it may be blocked until this commit
             self._counters.committed(
                 group,
                 queue[0],
@@ -119,13 +118,16 @@ class Commits:
             )
 
     def _member_move(self, group: str, queue: Queue, offset: int) -> int | None:
-        """Where a member's commit moves the queue; None if nowhere. Raises OffsetBeyondEnd."""
+        """Return where a member's commit moves the queue; None if it does not move it.
+
+        Raises OffsetBeyondEnd.
+        """
         session = self._coordinator.session_of(group, queue)
         place = None if session is None else session.places.get(queue)
         if place is None or place.is_claimed or offset > place.next_offset:
             self._check_end(queue, offset, known=True)
         elif offset >= place.handed_to:
-            offset = place.next_offset  # behind it there is nothing that the member takes
+            offset = place.next_offset  # what follows are messages that the member's tags exclude
         committed = self._offsets.get(group, *queue)
         return offset if committed is None or offset > committed else None
 
@@ -146,14 +148,14 @@ class Commits:
             )
 
     def committed(self, group: str) -> Mapping[Queue, int]:
-        """All offsets of a group. Raises UnknownGroup, BadName."""
+        """Return all offsets of a group. Raises UnknownGroup, BadName."""
         self._configs.get(group)
         return self._offsets.of_group(group)
 
     async def reset(self, group: str, request: ResetRequest) -> Sequence[Reset]:
-        """Move a topic's queues, or one of them; durable on return.
+        """Move the offsets of a topic's queues, or of one of them; durable on return.
 
-        A dry run moves nothing and may be asked of a group with members. Raises UnknownGroup,
+        A dry run moves nothing and is allowed while the group has members. Raises UnknownGroup,
         BroadcastGroup, GroupInUse, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd, and
         what a flush raises.
         """
@@ -174,7 +176,7 @@ class Commits:
             for number in numbers
         ]
         if not request.dry_run:
-            # In the step that found the group without members.
+            # In the same step of the loop as the check that the group has no members.
             moves = {(topic.name, each.queue): each.after for each in resets}
             self._offsets.accept(group, moves)
             self._coordinator.moved(config, moves)

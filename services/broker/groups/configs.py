@@ -1,9 +1,9 @@
-"""Consumer groups: which there are, and how each is to be served.
+"""The consumer groups and their configuration.
 
-A group is a state record in the log; what is served is what the log has durably said, except that
-a group which is being deleted takes no commits any more. A deleted one loses its offsets: a new one
-of that name starts as new. Its retry and dead letter topics are made when they are first needed, as
-RocketMQ makes them.
+A group is a state record in the log. A group is served once its record is durable; the exception
+is a group that is being deleted, which accepts no commits from that moment on. Deletion removes the
+offsets: a new group of the same name starts afresh. Retry and dead letter topics are created when
+they are first needed, as in RocketMQ.
 Before: the calls on groups, and members that join. After: ``state_log``, ``offsets``, ``topics``.
 """
 
@@ -28,7 +28,7 @@ from tidemark.offsets import PhysicalOffset
 GROUPS_MAX: Final = 100_000
 RETRY_MAX_LIMIT: Final = 1000
 TIME_MS_MAX: Final = 1 << 53
-"""What a number of JSON says exactly."""
+"""Largest integer that a JSON number holds exactly."""
 NAMES_SHOWN_MAX: Final = 20
 
 CHANGES: Final = frozenset(
@@ -42,13 +42,13 @@ CHANGES: Final = frozenset(
         "consume_enabled",
     }
 )
-"""What ``put`` takes."""
+"""Fields that ``put`` accepts."""
 
 T = TypeVar("T")
 
 
 class GroupsLog(Protocol):
-    """Where the records go (``state_log.StateLog``)."""
+    """The writer of state records (``state_log.StateLog``)."""
 
     async def append_soon(self, body: bytes) -> PhysicalOffset:
         """Append; the caller goes on in the same step of the loop."""
@@ -60,27 +60,27 @@ class GroupsLog(Protocol):
 
 
 class SystemTopics(Protocol):
-    """Where retry and dead letter topics are made (``topics.Topics``)."""
+    """The part that creates retry and dead letter topics (``topics.Topics``)."""
 
     async def ensure_system(self, name: str, queues: int) -> TopicConfig:
-        """The topic, made now if there is none."""
+        """Return the topic; create it if it is missing."""
         ...
 
     async def delete_system(self, name: str) -> None:
-        """Delete it if there is one."""
+        """Delete the topic if it exists."""
         ...
 
 
 class Put(NamedTuple):
-    """What ``put`` did."""
+    """The result of ``put``."""
 
     group: GroupConfig
     created: bool
-    """There was none before; False: it was changed, or was as asked already."""
+    """True if the group is new; False if it was changed or had these values already."""
 
 
 def check_group_name(name: str) -> str:
-    """A name that a group may have. Raises BadName with the rule."""
+    """Return the name if a group may have it. Raises BadName, which states the rule."""
     check_name(name, "group")
     if name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
         raise BadName(
@@ -93,7 +93,7 @@ def check_group_name(name: str) -> str:
 
 
 class GroupConfigs:
-    """The groups of one broker. One loop uses it; changes of one group are made one by one."""
+    """The groups of one broker. One loop uses it; changes of the same group run one at a time."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class GroupConfigs:
         groups_max: int = GROUPS_MAX,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """state: as served; from now on only this object changes its groups.
+        """state: the served state; only this object changes the groups in it.
 
-        flushed: the durable mark that records carry. auto_create: a member that joins, or a commit,
-        makes its group. on_change: called after each change.
+        flushed: the durable mark that records carry. auto_create: whether a member that joins, or a
+        commit, creates its group. on_change: called after each change.
         """
         self._state = state
         self._log = state_log
@@ -128,11 +128,11 @@ class GroupConfigs:
     # -- asking ----------------------------------------------------------------------------------
 
     def find(self, name: str) -> GroupConfig | None:
-        """The group as it is served; None if there is none."""
+        """Return the group as it is served; None if it does not exist."""
         return self._state.groups.get(name)
 
     def get(self, name: str) -> GroupConfig:
-        """``find``. Raises BadName, UnknownGroup (names some that exist)."""
+        """Return the group. Raises BadName, and UnknownGroup, which names some that exist."""
         group = self._state.groups.get(name)
         if group is None:
             advice = (
@@ -142,22 +142,22 @@ class GroupConfigs:
         return group
 
     def all(self) -> Collection[GroupConfig]:
-        """All groups, by the time they were made; cheap, and a copy."""
+        """Return a copy of all groups, in the order of their creation; cheap."""
         return list(self._state.groups.values())
 
     # -- changing --------------------------------------------------------------------------------
 
     async def put(self, name: str, changes: Mapping[str, object]) -> Put:
-        """Make a group, or change one; durable on return. The same again changes nothing.
+        """Create or change a group; durable on return. Repeating a call changes nothing.
 
-        changes: of ``CHANGES``; what is not named stays as it is, or is as by default. Raises
-        BadName, BadRequest, Overloaded, and what ``append_state`` raises.
+        changes: values for the fields ``CHANGES``; a field that is missing keeps its value or gets
+        its default. Raises BadName, BadRequest, Overloaded, and what ``append_state`` raises.
         """
         check_group_name(name)
         return await self._finish(self._put(name, checked(changes)))
 
     async def ensure(self, name: str) -> GroupConfig:
-        """The group; made now, with defaults, if members may make groups.
+        """Return the group; create it with defaults if it is missing and auto_create is set.
 
         Raises BadName, UnknownGroup, and what ``put`` raises.
         """
@@ -174,15 +174,15 @@ class GroupConfigs:
     async def delete(self, name: str) -> GroupConfig:
         """Delete a group, its offsets and its retry topic; durable on return.
 
-        A new group of that name gets none of the old one's retries. Dead letters stay.
+        A new group of the same name gets no retries of the old one. Dead letters are kept.
 
-        Whether it has members is the caller's question. Raises BadName, UnknownGroup, and what
+        The caller checks that the group has no members. Raises BadName, UnknownGroup, and what
         ``append_state`` raises.
         """
         return await self._finish(self._delete(name))
 
     async def retry_topic(self, name: str) -> str:
-        """The topic that a group's messages come back in, made if it is missing.
+        """Return the topic of a group's retries; create it if it is missing.
 
         Raises BadName, UnknownGroup, and what ``append_state`` raises.
         """
@@ -192,15 +192,15 @@ class GroupConfigs:
         return topic
 
     async def dead_topic(self, name: str) -> str:
-        """The topic of a group's dead letters, made if it is missing; like ``retry_topic``."""
+        """Return the topic of a group's dead letters; otherwise like ``retry_topic``."""
         self.get(name)
         topic = DEAD_PREFIX + name
         await self._topics.ensure_system(topic, 1)
         return topic
 
     async def _finish(self, change: Coroutine[object, object, T]) -> T:
-        """Run a change to its end, even if the caller is cancelled meanwhile: once its record is
-        appended, what is served must follow (``topics`` tells the story)."""
+        """Run a change to its end even if the caller is cancelled: once its record is appended, the
+        served state must follow (``topics`` explains why)."""
         task = asyncio.ensure_future(change)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -209,7 +209,7 @@ class GroupConfigs:
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, also when the caller is gone
+            task.exception()  # retrieved, in case the caller was cancelled
 
     async def _put(self, name: str, changes: Mapping[str, object]) -> Put:
         async with self._changing.holding(name):
@@ -221,8 +221,9 @@ class GroupConfigs:
                     limit=self._groups_max,
                 )
             if before is None and not self._offsets.of_group(name):
-                # Of a deleted group that a kill left its retry topic. One that has offsets may be
-                # RocketMQ's, which knows groups by these alone: its retries are its own.
+                # A kill can leave the retry topic of a deleted group. A group that has offsets may
+                # be one of RocketMQ, which stores no groups but only offsets: then the retries
+                # belong to it.
                 await self._topics.delete_system(RETRY_PREFIX + name)
             wanted = (before or GroupConfig(name))._replace(**changes)  # type: ignore[arg-type]
             if wanted != before:
@@ -241,14 +242,14 @@ class GroupConfigs:
             group = self.get(name)
             gone = group._replace(deleted=True)
             end = await self._log.append_soon(records.encode(GroupRecord(self._flushed(), gone)))
-            # In the same step: a commit that comes while this is flushed finds no group, and
-            # nothing that was committed before is written behind the deletion.
+            # In the same step: a commit that arrives during the flush then finds no group, and no
+            # earlier commit is written behind the deletion.
             self._offsets.remove_group(name)
             self._state.apply(GroupRecord(0, gone))
             self._on_change()
             await self._log.durable(end)
-            # Last: a crash between the two leaves retries that nobody reads, not a group without.
-            # A new group of the name deletes them first.
+            # Last, because a crash between the two must not leave a group without its retry topic.
+            # The retries that it leaves are deleted when a group of that name is created.
             await self._topics.delete_system(RETRY_PREFIX + name)
         return gone
 
@@ -265,7 +266,7 @@ class GroupConfigs:
 
 
 def checked(changes: Mapping[str, object]) -> dict[str, object]:
-    """The changes, if each has a value that it may have. Raises BadRequest."""
+    """Return the changes if all values are valid. Raises BadRequest."""
     known_fields(changes, CHANGES, "")
     result: dict[str, object] = {}
     for name, value in changes.items():

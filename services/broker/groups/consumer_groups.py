@@ -1,4 +1,4 @@
-"""The parts that serve consumers, put together in one place."""
+"""Composition of the parts that serve consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.clock import Clock
 
 
 class ConsumerGroups(NamedTuple):
-    """Who consumes, and how far they are."""
+    """The parts that serve consumers."""
 
     coordinator: Coordinator
     commits: Commits
@@ -40,7 +40,7 @@ class ConsumerGroups(NamedTuple):
         start_count: Callable[[], int],
         bounds: Bounds = BOUNDS,
     ) -> ConsumerGroups:
-        """start_count: how often this node, writable, has started; in a group, its epoch."""
+        """start_count: how often this node started as a writer; in a group of nodes, its epoch."""
         starts = Starts(offsets, puller, times)
         deliveries = Deliveries()
         live = LiveGroups(

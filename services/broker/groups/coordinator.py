@@ -1,8 +1,8 @@
-"""Members of groups, for everybody who asks: calls, send-back, views, trace.
+"""Members of groups: one interface for calls, nacks, views and traces.
 
-One object in front of those that know: ``joining`` (who may be a member), ``live_groups`` (who is
-there now and has what), ``fetch`` (what a member gets). Before: ``calls``. After: ``fetch`` looks
-at the places of a member; ``commits`` moves offsets.
+It delegates to ``joining`` (who may be a member), ``live_groups`` (present members and their
+queues) and ``fetch`` (what a member receives). Before: ``calls``. After: ``fetch`` reads the queues
+of a member; ``commits`` moves offsets.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from shared.state.records import GroupConfig
 __all__ = ["Coordinator", "MemberView", "not_assigned"]
 
 POLL_S: Final = 0.1
-"""How late a death is noticed at most."""
+"""Upper bound of the time until the death of a member is noticed."""
 HANDED_OUT_OFTEN: Final = 2
-"""Deliveries that did not end in a commit. One is a message that was in hand as its member died, or
-as the queue changed hands."""
+"""Deliveries that did not end in a commit after which a message counts as a crash loop. A single
+one is a message that was in hand when its member died, or when the queue changed its owner."""
 IDLE_POLL_S: Final = 0.5
-"""While there is no member: half of the shortest session."""
+"""Interval while there is no member: half of the shortest session."""
 
 
 class MemberView(NamedTuple):
-    """A member as others see it."""
+    """A member as the API shows it."""
 
     member: str
     subscriptions: Sequence[Subscribed]
     assignment: Sequence[Queue]
     session_ms: int
     last_seen_ms: int
-    """Since its last heartbeat."""
+    """Time since its last heartbeat."""
 
 
 class Coordinator:
@@ -75,7 +75,7 @@ class Coordinator:
     # -- asking ----------------------------------------------------------------------------------
 
     def members(self, group: str) -> list[MemberView]:
-        """Everybody who is there; nobody in a group that is not known."""
+        """Return the members of a group; none if the group is unknown."""
         live = self._live.find(group)
         if live is None:
             return []
@@ -92,30 +92,30 @@ class Coordinator:
         ]
 
     def member_count(self, group: str) -> int:
-        """How many are there."""
+        """Return the number of members of a group."""
         live = self._live.find(group)
         return 0 if live is None else len(live.roster.members)
 
     def state(self, group: str) -> str:
-        """``empty``, ``stable``, or ``rebalancing`` while queues wait for those who hold them."""
+        """Return ``empty``, ``stable``, or ``rebalancing`` while queues are in transit."""
         live = self._live.find(group)
         if live is None:
             return "empty"
         return "rebalancing" if live.roster.in_transit else "stable"
 
     def generation(self, group: str) -> int | None:
-        """Of the assignment; None in a group without members."""
+        """Return the generation of the assignment; None if the group has no members."""
         live = self._live.find(group)
         return None if live is None else live.roster.generation
 
     def owner(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that reads the queue; None while it is nobody's, or everybody's."""
+        """Owner of the queue; None if it is unassigned or the group broadcasts."""
         live = self._live.find(group)
         return None if live is None else live.roster.owner((topic, queue))
 
     def holder(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that may still commit what it got of the queue: its owner, or while the queue
-        is in transit the one that had it last."""
+        """Return the member that may still commit messages of the queue: its owner, or the previous
+        owner while the queue is in transit."""
         live = self._live.find(group)
         if live is None:
             return None
@@ -128,11 +128,12 @@ class Coordinator:
     def deliveries(
         self, group: str, topic: str, queue: int, queue_offset: int
     ) -> Sequence[Delivery]:
-        """To whom a message was handed out, oldest first, as far as it is remembered."""
+        """Return the deliveries of a message, oldest first, as far as they are remembered."""
         return self._deliveries.find(group, (topic, queue), queue_offset)
 
     def in_flight(self, group: str) -> dict[Queue, int]:
-        """Messages handed out and not committed, of queues that members have."""
+        """Return the number of messages handed out and not committed, for each queue with an
+        owner."""
         live = self._live.find(group)
         if live is None or isinstance(live.roster, Broadcasting):
             return {}
@@ -143,31 +144,34 @@ class Coordinator:
         }
 
     def topics_read(self, group: str) -> Collection[str]:
-        """Topics that a member subscribes to; a view, to be used up before an await."""
+        """Return the topics that members subscribe to: a view, to be used before the next await."""
         live = self._live.find(group)
         return () if live is None else live.roster.queues.keys()
 
     def holder_numbers(self, group: str) -> Callable[[Queue], int | None] | None:
-        """What says of a queue which member holds it (``Roster.holder_number``), as long as the
-        group has members without a break; None if it has none."""
+        """Return a function from a queue to its holder's number (``Roster.holder_number``).
+
+        It is valid as long as the group has members without a break. None if it has none.
+        """
         live = self._live.find(group)
         return None if live is None else live.roster.holder_number
 
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
-        """Queue offsets behind the last message handed out, and of the next one to be; None while
-        the queue is nobody's."""
+        """Return two queue offsets: behind the last message handed out, and of the next one to hand
+        out. None while the queue has no owner."""
         session = self.session_of(group, queue)
         place = None if session is None else session.places.get(queue)
         return None if place is None else (place.handed_to, place.next_offset)
 
     def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
-        """Whether a queue's next messages wait for processing and not for delivery.
+        """Return a function that says whether a queue's next messages wait for processing and not
+        for delivery.
 
-        They do if the member has messages in hand and is not fetching. They also do if the group is
-        ordered and the last batch of the queue is not committed. They also do if the next message
-        to commit was handed out twice or more before, which is what a crash loop does: whether its
-        next member is not there yet, has not fetched yet, or fetches at this moment. A member's
-        fetches are judged once, whatever number of queues it has. now_s: on the monotonic clock.
+        They wait for processing in three cases. First, the member has messages in hand and is not
+        fetching. Second, the group is ordered and the last batch of the queue is not committed.
+        Third, the next message to commit was handed out at least twice before, as in a crash loop;
+        then it does not matter whether the next member is absent, idle or fetching. A member's
+        fetches are judged once, whatever its number of queues. now_s: on the monotonic clock.
         """
         config = self._configs.find(group)
         is_ordered = config is not None and config.order
@@ -201,14 +205,16 @@ class Coordinator:
         return is_busy
 
     def session_of(self, group: str, queue: Queue) -> Session | None:
-        """Of the member that has the queue alone."""
+        """Return the session of the queue's owner."""
         live = self._live.find(group)
         owner = None if live is None else live.roster.owner(queue)
         return None if live is None or owner is None else live.sessions.get(owner)
 
     def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
-        """Raise MemberRequired, StaleGeneration or UnknownMember unless this is a member of the
-        group, or the group has no members and the caller (None, None) claims to be none.
+        """Check the sender of a call that only members may make while the group has members.
+
+        Raises MemberRequired, StaleGeneration or UnknownMember unless the caller is a member of the
+        group, or the group has no members and the caller is (None, None).
         """
         live = self._live.find(group)
         if (member is None) != (generation is None):
@@ -222,18 +228,18 @@ class Coordinator:
             raise unknown_member(group, member)
 
     def holds(self, group: str, member: str, queue: Queue) -> bool:
-        """Whether the member may say how far it is in the queue."""
+        """Return whether the member may commit offsets of the queue."""
         live = self._live.find(group)
         return live is not None and live.roster.holds(member, queue)
 
     # -- events ----------------------------------------------------------------------------------
 
     async def join(self, group: str, member: str, request: JoinRequest) -> Joined:
-        """A member joins, is still there, or wants other topics; see ``Joining.join``."""
+        """Let a member join, prolong its session or change its topics; see ``Joining.join``."""
         return await self._joining.join(group, member, request)
 
     def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
-        """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember."""
+        """Remove a member; its queues are free at once. Raises UnknownGroup, UnknownMember."""
         self._joining.leave(group, member, incarnation)
 
     async def fetch(
@@ -287,7 +293,7 @@ class Coordinator:
         """Make a group or change one; durable on return.
 
         Raises BadName, BadRequest, Overloaded, what an append raises, and GroupInUse: what members
-        have been told, order and broadcast, changes only while there are none.
+        rely on, order and broadcast, changes only while there are none.
         """
         known = self._configs.find(group) or GroupConfig(group)
         wanted = known._replace(**checked(changes))  # type: ignore[arg-type]

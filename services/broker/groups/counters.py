@@ -1,8 +1,8 @@
-"""What is counted where it happens in consumer groups: deliveries, commits, resets, dead letters.
+"""Counters of consumer groups: deliveries, commits, resets, dead letters.
 
-Called by the parts that fetch, commit and send back, once per queue and answer and never per
-message. The gauges beside them, lag above all, are in ``metrics``. How many groups and pairs have
-series of their own is bounded by ``shared.metrics.bounds``.
+The parts that fetch, commit and nack call them once per queue and response, never per message. The
+gauges, lag above all, are in ``metrics``. ``shared.metrics.bounds`` limits how many groups and
+topics have series of their own.
 Before: a fetch, a commit, a nack. After: ``GET /metrics``.
 """
 
@@ -13,10 +13,10 @@ from shared.metrics.registry import Registry
 
 
 class GroupCounters:
-    """Counters of all groups of one broker. For use in the event loop."""
+    """The counters of all groups of one broker. Only the event loop uses it."""
 
     def __init__(self, registry: Registry, *, delays: bool = True) -> None:
-        """delays: whether groups get histograms of their delays, 38 series each."""
+        """delays: whether groups have histograms of their delays, 38 series each."""
         counters, histograms = registry.counters, registry.histograms
         self._has_delays = delays
         self._consumed = counters(of_groups.GROUP_CONSUMED_MESSAGES_TOTAL)
@@ -37,10 +37,10 @@ class GroupCounters:
         filtered: int = 0,
         oldest_delay_s: float | None = None,
     ) -> None:
-        """One queue's share of a fetch was handed out.
+        """Count one queue's share of a fetch.
 
-        redelivered: of its messages, those handed out before. filtered: messages that its tags held
-        back. oldest_delay_s: since its first message was stored; None if there is none.
+        redelivered: messages that were handed out before. filtered: messages that the tags
+        excluded. oldest_delay_s: age of the first message since it was stored; None without one.
         """
         if redelivered:
             self._redelivered.labels(group, topic).inc(redelivered)
@@ -58,10 +58,10 @@ class GroupCounters:
         after: int,
         oldest_delay_s: float | None = None,
     ) -> None:
-        """A member's commit moved one queue.
+        """Count a member's commit in one queue.
 
-        before: None if the group had no offset there. oldest_delay_s: since the message at before
-        was stored, None if that is not known.
+        before: None if the group had no offset there. oldest_delay_s: age of the message at before
+        since it was stored; None if that is unknown.
         """
         if before is not None and after > before:
             self._consumed.labels(group, topic).inc(after - before)
@@ -69,7 +69,7 @@ class GroupCounters:
                 self._consume_delay.labels(group).observe(oldest_delay_s)
 
     def was_reset(self, group: str, topic: str, *, before: int | None, after: int) -> None:
-        """A reset moved one queue's committed offset; what it jumps over counts as skipped."""
+        """Count a reset of one queue's committed offset; the messages between count as skipped."""
         if before is None or after == before:
             return
         direction = "forward" if after > before else "backward"
@@ -78,9 +78,9 @@ class GroupCounters:
             self.skipped(group, topic, after - before, "reset_forward")
 
     def skipped(self, group: str, topic: str, messages: int, reason: str) -> None:
-        """The group will never read so many messages. reason: expired or reset_forward."""
+        """Count messages that the group will never read. reason: expired or reset_forward."""
         self._skipped.labels(group, topic, reason).inc(messages)
 
     def dead(self, group: str, topic: str) -> None:
-        """A message of the topic became a dead letter."""
+        """Count a message of the topic that became a dead letter."""
         self._dead.labels(group, topic).inc()

@@ -1,17 +1,18 @@
-"""Dead letters: what a group gave up, and which of it was sent again.
+"""Dead letters: messages that a group gave up, and which of them were sent again (redriven).
 
-Whether a letter was redriven is not written down anywhere but in the copy: it carries the letter's
-place, and is found by its unique id in the index, in either topic that it can have gone to. So a
-crash leaves copy and mark, or neither. Three things could hide a copy from that look, and do not:
+That a letter was redriven is recorded only in the copy: it carries the letter's place, and is found
+by its unique id in the index, in either topic that it can have gone to. So a crash leaves both the
+copy and the mark, or neither. In three cases the index does not show a copy; each is handled:
 
-- It is not dispatched yet. This process remembers the letters that it has redriven until their
-  copies are; one of before has dispatched the recovered log before anything is served.
-- The index, or some of its files, is made again, as after a power cut. Then nobody can tell, and
-  says so, until it is whole.
-- More messages of the same unique id came behind it than one look-up shows, or judges. Then the
-  next look-up goes on where that one stopped, down to the letter.
+- The copy is not dispatched yet. This process remembers the letters that it has redriven until
+  their copies are dispatched; before it serves, it dispatches the whole recovered log.
+- The index, or a part of it, is being rebuilt, as after a power cut. Then the answer is unknown,
+and
+  calls say so, until the index is whole.
+- The log has more later messages of the same unique id than one look-up returns or checks. Then the
+  next look-up goes on where the last one stopped, down to the letter.
 
-A copy never expires before its letter, for it lies behind it in the log.
+A copy never expires before its letter, because it lies behind it in the log.
 Before: ``retry_calls``, ``redrive``. After: ``stored_messages`` reads.
 """
 
@@ -36,23 +37,23 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 UNDISPATCHED_MAX: Final = 100_000
-"""Redriven letters whose copies are not dispatched yet."""
+"""Bound of the redriven letters whose copies are not dispatched yet."""
 LETTERS_AT_ONCE: Final = 32
 """Letters read and looked up between two turns of the loop: some milliseconds."""
 BYTES_AT_ONCE: Final = 1 << 18
 LOOKED_AT_MAX: Final = 20_000
-"""Letters that one call looks at, whether the filter takes them or not."""
+"""Letters that one call reads, whether the filter selects them or not."""
 NO_LETTERS: Final = Page([], QueueOffset(0), QueueOffset(0), QueueOffset(0))
 
 
 class IndexDisabled(RequestError):
-    """The store keeps no index, without which nobody can tell which dead letters were redriven."""
+    """The store has no index, which alone shows whether a dead letter was redriven."""
 
     code, title, status = "index-disabled", "The store keeps no index", 409
 
 
 class Redriven(Enum):
-    """Whether a dead letter was sent again."""
+    """Whether a dead letter was redriven."""
 
     NO = "no"
     YES = "yes"
@@ -60,21 +61,21 @@ class Redriven(Enum):
 
 
 class LetterFilter(NamedTuple):
-    """Which dead letters are meant; None: whatever it is."""
+    """Conditions on dead letters; None: no condition."""
 
     topic: str | None = None
-    """The one that it was first sent to."""
+    """Topic that the message was first sent to."""
     key: str | None = None
     """One of its keys."""
     begin_ms: int | None = None
-    """It died then or later, by its store time."""
+    """Dead at this store time or later."""
     end_ms: int | None = None
-    """It died then or before."""
+    """Dead before this store time."""
     message_id: str | None = None
-    """The letter's, that of its first delivery, or its unique id."""
+    """Message id of the letter or of its first delivery, or its unique id."""
 
     def matches(self, letter: Record) -> bool:
-        """Whether a letter is meant."""
+        """Return whether the filter selects a letter."""
         return (
             (self.topic is None or nack.original_topic(letter) == self.topic)
             and (self.key is None or self.key in letter.keys)
@@ -93,7 +94,7 @@ class LetterFilter(NamedTuple):
 
 
 class DeadLetters:
-    """Reads dead letters; knows which were redriven."""
+    """Reads dead letters and finds out which were redriven."""
 
     def __init__(
         self,
@@ -105,27 +106,27 @@ class DeadLetters:
         *,
         index_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """index: None if the store keeps none. dispatched: end of what queues and index cover.
-        index_is_whole: False while some of the index is made again.
+        """index: None if the store has none. dispatched: end of what queues and index cover.
+        index_is_whole: False while a part of the index is being rebuilt.
         """
         self._messages = messages
         self._topics = topics
-        # Not Queries: it does not show a copy whose topic was deleted or keeps messages for less
-        # time than the log, and the letter would look as if it had never been sent again.
+        # Not Queries: they hide a copy whose topic was deleted or has a shorter retention than the
+        # log, and the letter would seem not redriven.
         self._index = index
         self._dispatched = dispatched
         self._clock = clock
         self._index_is_whole = index_is_whole
         self._undispatched: OrderedDict[RedriveOrigin, PhysicalOffset | None] = OrderedDict()
-        """Letters that this process redrives → the end of their copies, None while that is being
-        appended; in the order in which they were claimed."""
+        """Letters being redriven by this process → end of the copy in the log, None until it is
+        appended; in the order of their claims."""
 
     def exist(self, group: str) -> bool:
-        """Whether the group ever had a dead letter."""
+        """Return whether the group ever had a dead letter."""
         return self._topics.find(dead_topic(group)) is not None
 
     def page(self, group: str, from_offset: int, count_max: int, bytes_max: int) -> Page:
-        """Dead letters from a queue offset on, oldest first."""
+        """Return dead letters from a queue offset on, oldest first."""
         if not self.exist(group):
             return NO_LETTERS
         return self._messages.page(dead_topic(group), DEAD_QUEUE, from_offset, count_max, bytes_max)
@@ -133,9 +134,9 @@ class DeadLetters:
     async def list(
         self, group: str, wanted: LetterFilter, from_offset: int, count_max: int
     ) -> dict[str, Any]:
-        """Up to count_max of the letters wanted, as the API shows them, and where to go on.
+        """Return up to count_max selected letters, as the API shows them, and where to go on.
 
-        Looks at LOOKED_AT_MAX letters at most; the next call goes on.
+        One call reads LOOKED_AT_MAX letters at most; the next one goes on from there.
         """
         found: list[dict[str, Any]] = []
         at, looked_at = from_offset, 0
@@ -152,7 +153,7 @@ class DeadLetters:
             full = len(found) == count_max or looked_at >= LOOKED_AT_MAX
             if full or not page.messages or at >= page.max_offset:
                 break
-            await asyncio.sleep(0)  # whoever waits for the loop goes first
+            await asyncio.sleep(0)  # other tasks run between two batches
         return {
             "messages": found,
             "next_offset": at,
@@ -162,7 +163,7 @@ class DeadLetters:
         }
 
     async def _view(self, group: str, letter: Record) -> dict[str, Any]:
-        """A dead letter as the API shows it."""
+        """Return a dead letter as the API shows it."""
         return {
             "queue_offset": letter.queue_offset,
             "message_id": letter.message_id,
@@ -179,7 +180,7 @@ class DeadLetters:
         }
 
     async def _was_redriven(self, group: str, letter: Record) -> bool | None:
-        """None: nobody can tell now."""
+        """Return whether the letter was redriven; None if that is unknown now."""
         if self._index is None or not self._index_is_whole():
             return None
         if self.is_claimed(RedriveOrigin(group, letter.queue_offset)):
@@ -190,8 +191,10 @@ class DeadLetters:
     # -- which were redriven -------------------------------------------------------------------
 
     def check_can_tell(self) -> None:
-        """Raise IndexDisabled where nobody can tell which letters were redriven, DispatchBehind
-        while nobody can."""
+        """Check that it can be found out which letters were redriven.
+
+        Raises IndexDisabled if the store has no index, DispatchBehind while it is being rebuilt.
+        """
         if self._index is None:
             raise IndexDisabled(
                 "the store keeps no index (store.index_enabled is false), and without it nobody "
@@ -206,13 +209,14 @@ class DeadLetters:
             )
 
     def is_claimed(self, origin: RedriveOrigin) -> bool:
-        """Whether a call redrives the letter now, or its copy is not dispatched yet."""
+        """Return whether a call is redriving the letter, or its copy is not dispatched yet."""
         return origin in self._undispatched
 
     async def was_sent_again(self, group: str, letter: Record) -> Redriven:
-        """Whether the index knows a copy of a letter. Call ``check_can_tell`` before.
+        """Return whether the index has a copy of a letter. Call ``check_can_tell`` before.
 
-        It is asked in slices: who is to send the letter again claims it before.
+        The look-up runs in slices, so a caller that is going to redrive the letter must have
+        claimed it before.
         """
         origin = RedriveOrigin(group, letter.queue_offset)
         unique_id = nack.copy_unique_id(letter)
@@ -220,14 +224,17 @@ class DeadLetters:
         for topic in {nack.original_topic(letter), retry_topic(group)}:
             if await self._is_in(topic, unique_id, origin, letter.physical_offset):
                 return Redriven.YES
-        # Before and after: it may have been taken away, or become whole, between the two look-ups.
+        # Checked before and after: the index may be lost, or become whole, between the look-ups.
         return Redriven.NO if was_whole and self._index_is_whole() else Redriven.UNKNOWN
 
     async def _is_in(
         self, topic: str, unique_id: str, origin: RedriveOrigin, above: PhysicalOffset
     ) -> bool:
-        """Whether the topic has a message of this unique id that descends from the letter, which
-        lies at above. The message's retries, which are of this unique id as well, lie below."""
+        """Return whether the topic has a copy of the letter, which lies at the physical offset
+        above.
+
+        The message's retries have the same unique id, but lie before the letter.
+        """
         assert self._index is not None
         asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True, floor=int(above))
         place: IndexPlace | None = None
@@ -240,10 +247,10 @@ class DeadLetters:
                 return False
 
     def claim(self, origins: Collection[RedriveOrigin]) -> None:
-        """Count these letters as redriven from now on; nobody else takes them.
+        """Reserve letters for a redrive, so that no other call redrives them.
 
-        Call it in the step of the loop in which ``is_claimed`` said no. Raises Overloaded with
-        nothing claimed.
+        Call it in the step of the loop in which ``is_claimed`` was False. Raises Overloaded
+        with nothing claimed.
         """
         self._forget_dispatched()
         if len(self._undispatched) + len(origins) > UNDISPATCHED_MAX:
@@ -256,17 +263,17 @@ class DeadLetters:
         self._undispatched.update(dict.fromkeys(origins))
 
     def stored(self, origins: Collection[RedriveOrigin], end: PhysicalOffset) -> None:
-        """The copies of claimed letters are in the log, below end."""
+        """Note that the copies of claimed letters are in the log, before the offset end."""
         for origin in origins:
             self._undispatched[origin] = end
 
     def give_back(self, origins: Collection[RedriveOrigin]) -> None:
-        """The copies of claimed letters could not be stored."""
+        """Release claimed letters whose copies could not be stored."""
         for origin in origins:
             del self._undispatched[origin]
 
     def _forget_dispatched(self) -> None:
-        """Forget letters whose copies can be looked up now."""
+        """Forget letters whose copies the index shows now."""
         dispatched = self._dispatched()
         while self._undispatched:
             end = next(iter(self._undispatched.values()))

@@ -1,8 +1,9 @@
-"""What was handed to whom lately: for the trace of a message, and to count redeliveries. Pure.
+"""Recent deliveries: for the trace of a message, and to count redeliveries. Pure.
 
-A note per batch, not per message, in a ring per queue; the queues that were quiet longest go first.
-In memory only: after a restart, or of a message of long ago, nothing is known, which is what
-``None`` says. Before: ``fetch`` handed out a batch. After: ``trace`` asks about one message.
+Each batch takes one note in a ring per queue; messages take none. If there are too many queues, the
+ones that were idle longest are dropped. Deliveries are kept in memory only: after a restart, and
+for messages of long ago, they are unknown (None). Before: ``fetch`` handed out a batch. After:
+``trace`` asks about one message.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ BATCHES_PER_QUEUE_MAX: Final = 64
 
 
 class Delivery(NamedTuple):
-    """A batch that a member got: the queue offsets [first, end)."""
+    """A batch that a member received: the queue offsets [first, end)."""
 
     first: int
     end: int
     member: str
     generation: int
     at_ms: int
-    """Wall clock."""
+    """Wall clock time."""
 
 
 class Deliveries:
@@ -41,7 +42,7 @@ class Deliveries:
         self._batches_max = batches_per_queue_max
 
     def note(self, group: str, queue: Queue, delivery: Delivery) -> int:
-        """Remember a batch; how many of its messages were handed out before, as far as known."""
+        """Remember a batch; return how many of its messages are known to be handed out before."""
         key = (group, queue)
         ring, high = self._rings.pop(key, (None, delivery.first))
         if ring is None:
@@ -53,11 +54,11 @@ class Deliveries:
         return max(0, min(high, delivery.end) - delivery.first)
 
     def find(self, group: str, queue: Queue, queue_offset: int) -> list[Delivery]:
-        """The batches that held the message, oldest first, as far as they are remembered."""
+        """Return the batches that held the message, oldest first, as far as they are remembered."""
         ring, _ = self._rings.get((group, queue), ((), 0))
         return [each for each in ring if each.first <= queue_offset < each.end]
 
     def forget(self, group: str) -> None:
-        """The group is deleted."""
+        """Forget the deliveries of a deleted group."""
         for key in [key for key in self._rings if key[0] == group]:
             del self._rings[key]

@@ -1,13 +1,13 @@
-"""Fetch: one long poll over all queues of a member, raw records borrowed from the log's mapping.
+"""Fetch: one long poll over all queues of a member; raw records borrowed from the log's mapping.
 
-The ready places are looked at in turn (``sessions``), each through the ``Puller``, so everything
-said of a pull holds here: nothing beyond ``dispatched``, tags compared on the broker, stretches of
-the mapping and no work per message. What is handed out moves the member's place; the group's
-committed offset moves by commits, and by itself only over messages that the member's tags leave
-out, when everything before them is committed: otherwise a group that takes one tag of many would
-look as if it never caught up.
+The places that are ready are read in turn (``sessions``) by the ``Puller``, so the rules of a pull
+hold here: nothing beyond ``dispatched``, tags compared on the broker, stretches of the mapping, no
+work per message. Handing out messages moves the member's place. The committed offset of the group
+moves by commits; fetch moves it only over messages that the member's tags exclude, and only when
+everything before them is committed. Otherwise a group that selects one tag of many would seem to
+lag for ever.
 
-Before: ``calls`` checked the request. After: ``answers`` frames what was found.
+Before: ``calls`` checked the request. After: ``answers`` frames the result.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tidemark.formats.record_layout import LONG
 from tidemark.offsets import UNIT_SIZE
 
 LOOKS_AT_ONCE: Final = 256
-"""Places looked at between two turns of the loop: some milliseconds."""
+"""Places read between two turns of the loop: some milliseconds."""
 SLICE_COUNT_MIN: Final = 16
 SLICE_SIZE_MIN: Final = 64 << 10
-"""An answer is shared among the queues that are ready, in slices of so much or more: less would
-cost more for each queue than for its messages."""
+"""A response is shared among the ready queues in slices of at least this size: smaller ones cost
+more for each queue than for its messages."""
 _QUEUE_OFFSET_AT: Final = 20
 _AT_THE_END: Final = frozenset({PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE})
 _SAID_ONCE: Final = frozenset({PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_OVERFLOW_BADLY})
-"""The member's place was outside of what the queue holds: it is told, and goes on inside."""
+"""Statuses of a place outside of the queue's range: the member learns of it and goes on inside."""
 
 
 class Piece(NamedTuple):
@@ -52,28 +52,28 @@ class Piece(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """One answer."""
+    """The result of one fetch."""
 
     generation: int
     pieces: list[Piece]
     session: Session
     poll_after_ms: int | None = None
-    """There was nothing, and no place to hold the call: when it is to come again."""
+    """Set if there was nothing and no capacity to hold the call: when the client should retry."""
 
     def take_back(self) -> None:
-        """The answer cannot be given: the member has got nothing of it."""
+        """Move all places back, because the response could not be sent."""
         for piece in self.pieces:
             if piece.queue in self.session.places:
                 self.session.move(piece.queue, piece.from_offset)
 
     def stop_at(self, piece: Piece, queue_offset: int) -> None:
-        """The answer gives of a piece only what lies before this queue offset."""
+        """Shorten a piece of the response: it ends before this queue offset."""
         if piece.queue in self.session.places:
             self.session.move(piece.queue, queue_offset)
 
 
 class Reader(NamedTuple):
-    """On whose behalf a fetch looks: the facts of its group that may change while it is held."""
+    """The member of a fetch, and facts of its group that may change while the fetch is held."""
 
     group: str
     session: Session
@@ -81,15 +81,15 @@ class Reader(NamedTuple):
     broadcast: bool
     generation: Callable[[], int]
     is_member: Callable[[], bool]
-    """Whether the session is still that of a member."""
+    """Whether the session still belongs to a member."""
     committed: Callable[[Queue], int | None]
-    """None in a broadcasting group, and where nothing was committed."""
+    """Committed offset; None in a broadcasting group, and where nothing was committed."""
     commit: Callable[[Queue, int], None]
-    """Commit where no message lies between there and what is committed."""
+    """Commits an offset; used where no message lies between it and the committed offset."""
 
 
 class Fetches:
-    """Answers fetches."""
+    """Answers the fetches of members."""
 
     def __init__(
         self, puller: Puller, clock: Clock, counters: GroupCounters, deliveries: Deliveries
@@ -102,10 +102,10 @@ class Fetches:
     async def fetch(
         self, reader: Reader, request: FetchRequest, is_gone: Callable[[], bool]
     ) -> Fetched:
-        """Answer at once, or when there is a message, or the generation changes, or in time.
+        """Return when there is a message, the generation changes, or the wait is over.
 
         A later fetch of the same member ends this one. is_gone: whether the client has closed its
-        connection: it is given nothing then, so that its place does not move.
+        connection: then it is given nothing, so that its place does not move.
         """
         asking = reader.session.asking
         asking.begins(self._clock.monotonic())
@@ -126,8 +126,8 @@ class Fetches:
         pieces: list[Piece] = []
         poll_after_ms: int | None = None
         while True:
-            # A queue that came with another generation is not the member's to its knowledge: it
-            # would throw its messages away, and its place here would stand behind them.
+            # The member does not know yet of a queue that a later generation gave it. It would
+            # discard those messages, and its place here would stand behind them.
             if reader.generation() != generation:
                 break
             try:
@@ -135,14 +135,14 @@ class Fetches:
             except Exception:
                 if not moved:
                     raise
-                break  # first what has moved, or nobody is told of it; the failure is met again
+                break  # first report the places that moved; the failure will occur again
             if pieces:
                 break
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0 or is_gone() or self._puller.held.is_closed:
                 break
             if session.line:
-                await asyncio.sleep(0)  # a long run of filtered messages must not hold the loop
+                await asyncio.sleep(0)  # a long run of filtered messages must not block the loop
             elif not self._puller.may_hold:
                 poll_after_ms = self._puller.poll_after_ms(left_s)
                 break
@@ -150,16 +150,16 @@ class Fetches:
                 break
             if turn != session.fetches or not reader.is_member():
                 break
-        told = {piece.queue for piece in pieces}
+        reported = {piece.queue for piece in pieces}
         pieces += [
             piece
             for place, piece in moved.items()
-            if piece.queue not in told and session.places.get(piece.queue) is place
+            if piece.queue not in reported and session.places.get(piece.queue) is place
         ]
         return Fetched(reader.generation(), pieces, session, poll_after_ms)
 
     async def _held(self, session: Session, timeout_s: float, is_gone: Callable[[], bool]) -> bool:
-        """Wait until one of the places is ready; whether to look again."""
+        """Wait until one of the places is ready; return whether to read again."""
         with self._puller.place():
             held = self._puller.held.hold(None, appended_to=None, is_gone=is_gone)
             session.held = held
@@ -177,15 +177,16 @@ class Fetches:
     def _take(
         self, reader: Reader, request: FetchRequest, moved: dict[Place, Piece]
     ) -> list[Piece]:
-        """Look at ready places until the answer is full; all in one step of the loop.
+        """Read ready places until the response is full, in one step of the loop.
 
-        Each place gets its share of what is left of the answer. One queue's backlog would fill it
-        alone otherwise, and the messages of the others would wait for as long as the member needs
-        for all of that.
+        Each place gets its share of what is left of the response. Otherwise the backlog of one
+        queue would fill it, and the messages of the others would wait until the member has
+        processed all of that.
 
-        moved: places that moved without a message, with what is to be said of them; added to.
-        Raises what kept it from looking, if nothing was found before: then that place is the last
-        in line, and else the first, so that one queue that fails neither stops nor is left out.
+        moved: places that moved without a message, with their pieces; this function adds to it.
+        Raises the failure of a read if nothing was found before it: then that place moves to the
+        end of the line. Otherwise it stays first. So a queue that fails neither stops the others
+        nor is left out.
         """
         session = reader.session
         pieces: list[Piece] = []
@@ -204,19 +205,19 @@ class Fetches:
                 )
                 piece = self._step(reader, place, began, result)
             except Exception:
-                # Damage, or a lack: descriptors, memory. Whatever it was, the place stays in line.
-                # Else: 1. the node has no descriptor left for a moment; 2. the place is neither
-                # ready nor watched; 3. its queue stands still for a member that looks healthy.
+                # Damage, or a shortage of descriptors or memory. The place stays in line in any
+                # case. Otherwise: 1. the node has no descriptor left for a moment; 2. the place is
+                # neither ready nor watched; 3. its queue stalls for a member that seems healthy.
                 place.next_offset, place.handed_to = began, handed_to
                 if not pieces:
-                    session.line[place] = None  # behind the others: they go on
+                    session.line[place] = None  # at the end, so that the others go on
                     raise
-                # First the messages whose places have moved; the failure is met again.
+                # First the messages whose places have moved; the failure will occur again.
                 session.line = {place: None, **session.line}
                 break
             if place in moved:
-                # The member knows nothing of that: from where it stands an answer that begins here
-                # has a gap, which it does not take. It would ask for the same again, for ever.
+                # The member does not know of the earlier move: it would see a gap before this
+                # piece, reject it, and ask for the same messages for ever.
                 piece = piece._replace(from_offset=moved[place].from_offset)
             if result.message_count or result.status in _SAID_ONCE:
                 pieces.append(piece)
@@ -229,7 +230,7 @@ class Fetches:
         return pieces
 
     def _look(self, place: Place, count_max: int, bytes_max: int) -> PullResult:
-        """What there is from the place on. Raises CorruptRecord, DamagedFile, OSError."""
+        """Read from the place on. Raises CorruptRecord, DamagedFile, OSError."""
         topic, number = place.queue
         result = self._puller.look(
             PullRequest(
@@ -241,7 +242,7 @@ class Fetches:
         return result
 
     def _step(self, reader: Reader, place: Place, began: int, result: PullResult) -> Piece:
-        """Move the place behind what was looked at, and say where it stands now."""
+        """Move the place behind what was read, and describe where it is now."""
         session = reader.session
         next_offset = began if result.status in _AT_THE_END else int(result.next_offset)
         place.next_offset = next_offset
@@ -262,16 +263,16 @@ class Fetches:
         return piece
 
     def _exists(self, place: Place) -> bool:
-        """Whether the queue goes on to the place, whatever of it can be seen now.
+        """Return whether the queue reaches the place, even if a part of it is invisible now.
 
-        1. A group is at the end of a queue; 2. reput finds the queue files damaged and makes them
-        again, from the log's start; 3. the queue changes hands, and seems to end far before what is
-        committed. To follow it would deliver all of it again.
+        1. A group is at the end of a queue; 2. reput finds the queue files damaged and rebuilds
+        them from the log's start; 3. the queue changes its owner, and seems to end far before the
+        committed offset. Moving the place to that end would deliver everything again.
         """
         return place.next_offset <= self._puller.next_of(place.queue)
 
     def _handed(self, reader: Reader, place: Place, result: PullResult) -> None:
-        """Note who got what, and when."""
+        """Note which member received the messages, and when."""
         topic, _ = place.queue
         end = end_of_messages(result)
         now_ms = self._clock.wall_ms()
@@ -291,8 +292,8 @@ class Fetches:
         )
 
     def _was_ahead(self, reader: Reader, place: Place) -> None:
-        """What is committed may lie beyond the end too, if RocketMQ's files said so: it would hide
-        the next messages."""
+        """Lower the committed offset too if it lies beyond the end, as files of RocketMQ may have
+        it: it would hide the next messages."""
         place.handed_to = min(place.handed_to, place.next_offset)
         place.batches.clear()
         committed = reader.committed(place.queue)
@@ -300,7 +301,7 @@ class Fetches:
             reader.commit(place.queue, place.next_offset)
 
     def _skipped(self, reader: Reader, place: Place, result: PullResult) -> None:
-        """Nothing for this member: the group is done with it, if it is with all before."""
+        """Commit over messages that the tags exclude, if everything before them is committed."""
         topic, _ = place.queue
         self._counters.delivered(reader.group, topic, filtered=result.filtered)
         committed = reader.committed(place.queue)
@@ -309,10 +310,10 @@ class Fetches:
 
 
 def end_of_messages(result: PullResult) -> int:
-    """Queue offset behind the last message of a pull that found some.
+    """Return the queue offset behind the last message of a pull that found some.
 
-    ``next_offset`` is larger if units behind it were passed over: what the tags left out counts as
-    done as soon as the messages before it are, and is not to be waited for.
+    ``next_offset`` is larger if the units that follow were skipped: excluded messages count as done
+    as soon as the messages before them are, so a commit need not reach them.
     """
     looked = int(result.next_offset - result.looked_from)
     if looked == result.message_count:

@@ -1,7 +1,7 @@
-"""What one look found, as tables of series: rows of labels, columns of values.
+"""The result of one sample of all groups, as tables of series: rows of labels, columns of values.
 
-Written while the look goes on, a few rows at a time, so that a scrape has nothing left to do but to
-write text. What is not known is None and gets no sample. Before: ``look``. After: the registry.
+The tables are written during the sample, a few rows at a time, so that a scrape only has to write
+text. An unknown value is None and gets no sample. Before: ``look``. After: the registry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
 
 ROWS_AT_ONCE: Final = 16
-"""Rows written between two looks at the clock."""
+"""Rows written between two checks of the clock."""
 
 Labels = list[tuple[str, ...]]
 Column = list[float | None]
@@ -31,19 +31,19 @@ class Columns(NamedTuple):
 
     labels: Labels
     columns: list[Column]
-    """As long as ``labels``, each; one per family."""
+    """One column per family, each as long as ``labels``."""
     weights: list[float]
-    """How much a row would be missed; 0: by nobody. Empty where nobody asks."""
+    """Priority of a row if series must be left out; empty if the table is not bounded."""
     activity: list[float]
-    """Changes when what the row is about is used."""
+    """Changes when the subject of the row is used."""
 
     @classmethod
     def of(cls, families: int) -> Columns:
-        """An empty table of so many families."""
+        """Return an empty table of so many families."""
         return cls([], [[] for _ in range(families)], [], [])
 
     def add_two(self, labels: tuple[str, ...], one: float | None, other: float | None) -> None:
-        """One row of a table of two families."""
+        """Add one row to a table of two families."""
         self.labels.append(labels)
         self.columns[0].append(one)
         self.columns[1].append(other)
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
     def add_three(
         self, labels: tuple[str, ...], one: float | None, two: float | None, three: float | None
     ) -> None:
-        """One row of a table of three families."""
+        """Add one row to a table of three families."""
         self.labels.append(labels)
         self.columns[0].append(one)
         self.columns[1].append(two)
@@ -59,10 +59,10 @@ class Columns(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one look found."""
+    """The tables of one sample."""
 
     began_ms: int
-    """Wall clock."""
+    """Wall clock time."""
     took_s: float
     times: LogTimes | None
     lag: Columns
@@ -81,17 +81,17 @@ class Found(NamedTuple):
     """(group, topic, queue): committed offset, store time of the oldest unread message [s], number
     of the member that holds the queue."""
     queues_left_out: int
-    """Rows that ``queues`` would have and has no room for."""
+    """Rows that ``queues`` would have but that exceed the bound."""
     group_queues_left_out: int
 
 
 class Rows:
-    """The tables of a look that goes on."""
+    """Writes the tables during a sample."""
 
     def __init__(self, times: LogTimes | None) -> None:
         self._times = times
         self._lag = Columns.of(2)
-        # Row by row the same pairs: what is said of each is said once.
+        # Both tables have a row per pair, in the same order, and share weights and activity.
         pairs = Columns.of(11)
         self._pairs = pairs._replace(weights=self._lag.weights, activity=self._lag.activity)
         self._groups = Columns.of(4)
@@ -105,7 +105,7 @@ class Rows:
         self._left_out = (0, 0)
 
     def found(self, began_ms: int, took_s: float) -> Found:
-        """All of it."""
+        """Return all tables."""
         return Found(
             began_ms,
             took_s,
@@ -120,12 +120,12 @@ class Rows:
         )
 
     def group(self, config: GroupConfig, members: int, pairs: Sequence[PairSeen]) -> None:
-        """One group with its pairs."""
+        """Add one group with its pairs."""
         activity, times = 0, self._times
         lag, columns = self._lag, self._pairs.columns
         for labels, kind_labels, found, queues in pairs:
             lag.add_two(kind_labels, found.messages, found.seconds)
-            # Pairs that members read give way last, then those with lag.
+            # Pairs that members read are left out last, before them pairs with lag.
             lag.weights.append(2.0 * found.subscribed + bool(found.messages))
             lag.activity.append(found.activity)
             activity += found.activity
@@ -147,7 +147,7 @@ class Rows:
             columns[9].append(uncommitted_s)
             columns[10].append(awaiting_s)
             self._seen[labels] = queues
-            if queues:  # a topic that only broadcasting groups read is shown as one that none does
+            if queues:  # a topic that only broadcasting groups read counts as read by no group
                 self._topics_read.add(found.topic)
             self._group_queue_count += len(queues)
         self._groups.labels.append((config.name,))
@@ -156,13 +156,13 @@ class Rows:
         of_group[1].append((config.lag_objective_ms or OBJECTIVE_MS) / 1000)
         of_group[2].append(int(config.consume_enabled))
         of_group[3].append(int(config.broadcast))
-        # As of pairs: one with lag and nobody in it is what an alert waits for.
+        # The same order as for pairs: a group with lag and no members is what an alert needs.
         lags = any(found.messages for _, _, found, _ in pairs)
         self._groups.weights.append(2.0 * (members > 0) + lags)
         self._groups.activity.append(activity)
 
     async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:
-        """All topics whose queues are known; to room, those that no group reads are offered."""
+        """Add all topics whose queues are known; offer those that no group reads to room."""
         read, topics = self._topics_read, self._topics
         for number, sums in enumerate(extents.sums()):
             if number % ROWS_AT_ONCE == 0 and turns.over:
@@ -181,7 +181,7 @@ class Rows:
         turns: Turns,
         room: Room | None,
     ) -> None:
-        """The queues that have room, after the pass over the groups."""
+        """Add the queues that room admits; called after the pass over the groups."""
         if room is None:
             return
         rows = 0
@@ -203,8 +203,8 @@ class Rows:
                 bounds = extents.bounds(topic, queue)
                 if bounds is None or sums is None:
                     break  # deleted meanwhile
-                # The bounds of now do for the maximum, and not for the minimum: it may have passed
-                # the offset of a group that was looked at before.
+                # The present bounds do for the maximum but not for the minimum: it may have passed
+                # the offset of a group that was sampled earlier.
                 first = extents.min_offsets_before.get((topic, queue), bounds.min_offset)
                 self._queues.add_two(sums.labels_of(queue), bounds.max_offset, first)
         shown_by_group = sum(count for (group, _), count in room.pairs.items() if group)

@@ -1,9 +1,9 @@
-"""One look at all groups: each pair of a group and a topic, its queues summed up.
+"""One sample of all groups: each pair of a group and a topic, summed up over its queues.
 
-In slices: others have their turn in between. A group that nobody is in *stands still* until it
-commits or its topics move: its queues are not looked at again, its messages only grow older. What
-the oldest unread message of a queue says is read once, not at every look. The rules are ``lag``'s,
-``pairs``' and ``oldest``'s. Before: ``look`` took the times of the log. After: it writes the rows.
+The pass runs in slices, between which other tasks run. A group without members *stands still* until
+it commits or its topics move: its queues are not read again, only the ages grow. The store time of
+a queue's oldest unread message is read once and kept for later passes. The rules are in ``lag``,
+``pairs`` and ``oldest``. Before: ``look`` took the times of the log. After: it writes the rows.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ IS_READ: Final = QueueSample(READ_ALL)
 
 
 class QueueSeen(NamedTuple):
-    """One queue as a group stands in it."""
+    """One queue of a group."""
 
     labels: tuple[str, str, str]
-    """Group, topic, queue. Kept from look to look, like all of this that does not change: what
-    lives on needs no work from the garbage collector."""
+    """Group, topic, queue. Unchanged objects are kept from pass to pass: long-lived objects cost
+    the garbage collector nothing."""
     queue: int
     committed: int | None
     oldest_ms: int | None
-    """Store time of the oldest unread message; None: there is none, or it is not known."""
+    """Store time of the oldest unread message; None: there is none, or it is unknown."""
     member_number: int | None
-    """Stands for the member that holds it; 0: nobody does, None: not known."""
+    """Number of the member that holds the queue; 0: no member does, None: unknown."""
 
 
 class PairSeen(NamedTuple):
-    """One pair, and its queues."""
+    """One pair of a group and a topic, and its queues."""
 
     labels: tuple[str, str]
     """Group and topic."""
     kind_labels: tuple[str, str, str]
-    """And kind."""
+    """Group, topic and kind."""
     pair: Pair
     queues: Sequence[QueueSeen]
 
 
 class _Still(NamedTuple):
-    """A group without members, as it was found."""
+    """A group without members, as the last full pass found it."""
 
     config: GroupConfig
     topics: tuple[str, ...]
-    """Those that would wake it."""
+    """Topics whose change requires a new pass over the group."""
     seen: Sequence[PairSeen]
     lags: bool
-    """Whether there is anything that could grow older."""
+    """Whether the group has lag, so that ages grow."""
 
 
 class _KnownQueue:
-    """What is remembered of one queue of a group from look to look; changed in place."""
+    """State of one queue of a group that is kept between passes; changed in place."""
 
     __slots__ = ("head", "member_number", "movement", "ready", "row")
 
@@ -70,21 +70,21 @@ class _KnownQueue:
         self.movement: Movement | None = None
         """None while there is no lag."""
         self.head: tuple[int, int] | None = None
-        """Queue offset and store time of the message that was the oldest unread one."""
+        """Queue offset and store time of the oldest unread message of the last pass."""
         self.ready: tuple[int, int] | None = None
-        """The same of the oldest one that was not handed out, where that is another."""
+        """The same of the oldest message that was not handed out, if that is another one."""
         self.member_number: int | None = None
-        """As of this look."""
+        """Value of the present pass."""
 
     def says(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
-        """What is shown of it; the same object as at the look before if it says the same."""
+        """Return the row to show: the object of the last pass if the values are the same."""
         row, number = self.row, self.member_number
         if row.committed != committed or row.oldest_ms != oldest_ms or row.member_number != number:
             row = self.row = QueueSeen(row.labels, row.queue, committed, oldest_ms, number)
         return row
 
     def moved(self, committed: int, now_s: float) -> Movement:
-        """How the commit of a queue with lag moves, up to now."""
+        """Update and return how the commit of a queue with lag moves."""
         before = self.movement
         movement = Movement(committed, now_s) if before is None else before.seen(committed, now_s)
         self.movement = movement
@@ -92,23 +92,23 @@ class _KnownQueue:
 
 
 class _Known:
-    """What is remembered of one group from look to look; changed in place."""
+    """State of one group that is kept between passes; changed in place."""
 
     __slots__ = ("pairs", "queues", "still")
 
     def __init__(self) -> None:
         self.queues: dict[Queue, _KnownQueue] = {}
         self.pairs: dict[str, PairSeen] = {}
-        """By topic."""
+        """Pairs by topic."""
         self.still: _Still | None = None
 
 
 Memory = dict[str, _Known]
-"""What one look leaves to the next, by group."""
+"""State kept between passes, by group."""
 
 
 class Pass:
-    """One look at all groups."""
+    """One pass over all groups."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Pass:
         committed: Collection[str],
         moved: Collection[str],
     ) -> None:
-        """before: left by the look before. turns: slices, each of which tells ``extents`` when it
-        begins. committed: groups whose offsets have moved since. moved: topics that have.
+        """before: state of the last pass. turns: slices; each calls ``extents.begin`` at its start.
+        committed: groups whose offsets have moved since. moved: topics that have moved since.
         """
         self._watched = watched
         self._extents = watched.extents
@@ -129,15 +129,15 @@ class Pass:
         self.memory: Memory = {}
         self._known = _Known()
         self._number_of: Callable[[Queue], int | None] | None = None
-        """Of the group that is looked at (``WatchedMembers.holder_numbers``)."""
+        """Of the present group (``WatchedMembers.holder_numbers``)."""
         self._is_busy: Callable[[Queue], bool] = lambda _: False
-        """The same (``WatchedMembers.busy_holders``)."""
+        """Of the present group (``WatchedMembers.busy_holders``)."""
         self._turns = turns
         self._committed = committed
         self._moved = frozenset(moved)
 
     async def group(self, config: GroupConfig, member_count: int) -> Sequence[PairSeen]:
-        """The pairs of one group: the topics that members read, and those it has offsets in."""
+        """Return the pairs of one group: topics that members read, and topics with offsets."""
         if config.broadcast:
             return self._broadcasting(config.name)
         name = config.name
@@ -154,7 +154,7 @@ class Pass:
             return await self._grown_older(known, still)
         self._known, known.still = known, None
         self._number_of = self._members.holder_numbers(name) if member_count else None
-        # Also without members: a crash loop has none for most of the time.
+        # Also without members: a group in a crash loop has none for most of the time.
         self._is_busy = self._members.busy_holders(name, self._watched.clock.monotonic())
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
@@ -164,7 +164,7 @@ class Pass:
         return seen
 
     def _broadcasting(self, name: str) -> Sequence[PairSeen]:
-        """The topics that members read, without queues: a broadcasting group has no lag."""
+        """Return the topics that members read, without queues: a broadcasting group has no lag."""
         self._known = self.memory[name] = self._before.get(name) or _Known()
         self._known.still = None
         topics = sorted(self._members.topics_read(name))
@@ -176,7 +176,7 @@ class Pass:
         return found
 
     async def _grown_older(self, known: _Known, still: _Still) -> Sequence[PairSeen]:
-        """The pairs of a group that stands still, as of now."""
+        """Return the pairs of a group that stands still, with their present ages."""
         if not still.lags:
             return still.seen
         objective_s = (still.config.lag_objective_ms or OBJECTIVE_MS) / 1000
@@ -215,7 +215,7 @@ class Pass:
             if known is None:
                 known = numbers[topic] = extents.numbers(topic) or ()
             if queue not in known:
-                strays.append(queue)  # its topic is gone, or has fewer queues: so is its offset
+                strays.append(queue)  # an offset whose topic or queue no longer exists
         found: list[PairSeen] = []
         queue_count = 0
         for topic, strays in topics.items():
@@ -246,7 +246,7 @@ class Pass:
         return found
 
     def _pair_seen(self, summed: Pair, seen: Sequence[QueueSeen]) -> PairSeen:
-        """The same object as at the look before if it says the same."""
+        """Return the object of the last pass if its values are the same, else a new one."""
         pairs, topic = self._known.pairs, summed.topic
         before = pairs.get(topic)
         if before is None:
@@ -260,7 +260,7 @@ class Pass:
         return now
 
     def _forget_gone(self, found: Sequence[PairSeen]) -> None:
-        """Topics or queues have gone since they were looked at."""
+        """Drop the state of topics and queues that no longer exist."""
         known = self._known
         kept = {(each.pair.topic, row.queue) for each in found for row in each.queues}
         for queue in known.queues.keys() - kept:
@@ -271,7 +271,8 @@ class Pass:
     def _sample(
         self, group: str, topic: str, queue: int, *, has_members: bool
     ) -> tuple[QueueSample, QueueSeen]:
-        """One queue in one step: all that moves is of one instant."""
+        """Sample one queue in one step of the loop, so that all moving values are of one
+        instant."""
         committed = self._watched.committed.get(group, topic, queue)
         bounds = self._extents.bounds(topic, queue)
         known = self._known_queue(group, topic, queue)
@@ -330,7 +331,8 @@ class Pass:
     def _stored(
         self, before: tuple[int, int] | None, topic: str, queue: int, queue_offset: int
     ) -> tuple[int, int] | None:
-        """Queue offset and store time of a message; read once, for that does not change."""
+        """Return queue offset and store time of a message; the time is read once, as it is
+        fixed."""
         if before is not None and before[0] == queue_offset:
             return before
         time_ms = self._watched.looks.store_time(topic, queue, queue_offset)

@@ -1,13 +1,14 @@
-"""Queues whose owners of before the broker's start may still be at work on them. Pure.
+"""Queues that members from before the broker's start may still be working on. Pure.
 
-A broker that starts knows what is committed, and not who the members were. They live on: each has
-messages in its hands, and goes on handling them until it hears that it has to join again. 1. The
-broker is killed and starts; 2. the first member that joins gets all queues; 3. the others go on
-with theirs for a moment: two handle one queue, an ordered one too.
+After a start the broker knows what is committed, but not who the members were. They are still
+alive: each has messages in hand and goes on with them until it learns that it must join again.
+1. The broker is killed and starts; 2. the first member that joins gets all queues; 3. the others
+still handle theirs for a moment: two members handle one queue, even in an ordered group.
 
-So a queue that had an offset at the start is nobody's until a member that joins claims it, as one
-that it holds, or until the wait is over: then whoever held it has heard, or its lease has ended.
-Before: ``live_groups`` knows which groups there were. After: ``membership`` gives the queues away.
+So a queue that had an offset at the start has no owner until a joining member claims it as one that
+it holds, or until the wait is over: by then the former holder has learned of the restart, or its
+session has expired.
+Before: ``live_groups`` knows which groups there were. After: ``membership`` assigns the queues.
 """
 
 from __future__ import annotations
@@ -18,38 +19,40 @@ from typing import Final
 from services.broker.log.queue_offsets import Queue
 
 WAIT_MS: Final = 1000
-"""Of a group that is not ordered: most members are back within that, and who is not costs messages
-handled twice. An ordered group waits for the longest session of those that have joined: nobody's
-lease began after the start."""
+"""Wait of a group that is not ordered: most members are back by then, and a later one only costs
+messages handled twice. An ordered group waits for the longest session of those that have joined,
+because no session can have been prolonged after the start."""
 
 
 class Inherited:
-    """What one group's members of before the start may hold."""
+    """Queues of one group that members from before the start may hold."""
 
     def __init__(self, queues: Iterable[Queue], since_ms: int, *, ordered: bool) -> None:
-        """queues: those that the group had an offset of. since_ms: when joins began to be taken."""
+        """queues: those with a committed offset. since_ms: when the broker began to accept
+        joins."""
         self.queues = set(queues)
-        """Those that nobody has claimed and nobody was given."""
+        """Queues that were neither claimed nor assigned yet."""
         self._moved: set[Queue] = set()
         self.since_ms = since_ms
         self._wait_ms = 0 if ordered else WAIT_MS
         self._ordered = ordered
 
     def joins(self, session_ms: int) -> None:
-        """A member has joined: those of before will have had sessions like its own."""
+        """Note the session of a member that joined: the former members will have had similar
+        ones."""
         if self._ordered:
             self._wait_ms = max(self._wait_ms, session_ms)
 
     @property
     def until_ms(self) -> int:
-        """When the wait is over; in the past if there is nothing left to wait for."""
+        """Return when the wait is over: in the past if there is nothing left to wait for."""
         return self.since_ms + self._wait_ms if self.queues else self.since_ms
 
     def claim(self, queue: Queue) -> bool:
-        """A member that joins holds the queue: it is its own. Whether it goes on where it was.
+        """Give a queue to a joining member that holds it; return whether it goes on where it was.
 
-        It does if the queue was waited for and nobody has moved its offset: that can only be lower
-        than where the member is because the last commits were lost.
+        It does if the queue was waited for and its offset was not reset: the committed offset can
+        then only be lower than the member's position, because the last commits were lost.
         """
         if queue not in self.queues:
             return False
@@ -57,9 +60,9 @@ class Inherited:
         return queue not in self._moved
 
     def moved(self, queues: Iterable[Queue]) -> None:
-        """Somebody who is no member says where the group is to go on."""
+        """Note that an operator has moved the offsets of these queues."""
         self._moved.update(queues)
 
     def give_up(self) -> None:
-        """The wait is over: what nobody has claimed is free."""
+        """End the wait: unclaimed queues are free."""
         self.queues.clear()

@@ -1,8 +1,8 @@
-"""Joining and leaving: who may be a member, of what, and where it begins.
+"""Joining and leaving: who may be a member, with which topics, and where it begins.
 
-Topics, tags and bounds are judged, and everything that has to be read from the store is read,
-before anything is changed; the change itself is one step of the loop.
-Before: ``calls``. After: ``live_groups`` gives the places that follow from it.
+Topics, tags and limits are checked, and everything needed from the store is read, before anything
+is changed; the change itself is one step of the loop.
+Before: ``calls``. After: ``live_groups`` gives the member its places.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class Bounds(NamedTuple):
-    """How many there may be."""
+    """Limits of groups and members."""
 
     members: int = 20_000
-    """Of all groups: each takes some kilobytes."""
+    """Members of all groups: each takes some kilobytes."""
     members_per_group: int = 1000
     queues_per_group: int = QUEUES_PER_GROUP_MAX
 
@@ -42,18 +42,18 @@ BOUNDS: Final = Bounds()
 
 
 class Joined(NamedTuple):
-    """What a member is told."""
+    """The response to a join."""
 
     generation: int
     assignment: list[Queue]
     session_ms: int
     config: GroupConfig
     kept: Sequence[Queue] = ()
-    """Of the assignment: what it had before the broker started, and nobody else since."""
+    """Queues of the assignment that the member held before the start, without a break."""
 
 
 class Joining:
-    """Lets members in and out."""
+    """Lets members join and leave."""
 
     def __init__(
         self,
@@ -71,23 +71,23 @@ class Joining:
         self._watching = watching
         self._bounds = bounds
         self._alone: dict[str, asyncio.Event] = {}
-        """Groups that are being changed in a way that members must not meet."""
+        """Groups under a change during which members must not join."""
 
     async def join(self, group: str, member: str, request: JoinRequest) -> Joined:
-        """A member joins, is still there, or wants other topics.
+        """Let a member join, prolong its session, or change its topics.
 
-        Without a generation it joins: what it got and did not commit is handed out again. With one
-        it is still there, and stays, even if its topics have got more queues than there is room
-        for (``LiveGroups.begin_or_wait``). Raises UnknownMember (it names a generation, and is not
-        there any more), UnknownGroup, BadName, ConsumeDisabled, UnknownTopic, NotPermitted,
-        BadTags, Overloaded, and what an append raises.
+        Without a generation the member joins: what it received and did not commit is handed out
+        again. With one it prolongs its session, even if its topics have more queues now than the
+        limit allows (``LiveGroups.begin_or_wait``). Raises UnknownMember (a generation was given,
+        but the member no longer exists), UnknownGroup, BadName, ConsumeDisabled, UnknownTopic,
+        NotPermitted, BadTags, Overloaded, and what an append raises.
         """
         retry_topic = RETRY_PREFIX + group
         if self._configs.find(group) is None:
             check_group_name(group)
-            if request.generation is not None:  # a heartbeat does not bring back a deleted group
+            if request.generation is not None:  # a heartbeat must not create a deleted group again
                 raise unknown_member(group, member)
-            for topic, tags in request.subscriptions:  # a mistake in them leaves no group behind
+            for topic, tags in request.subscriptions:  # checked before a group is created
                 parse_tags(tags)
                 if topic != retry_topic:
                     self._queues_of(topic)
@@ -99,7 +99,7 @@ class Joining:
                 await self._configs.retry_topic(group)
             else:
                 break
-        # From here on one step of the loop: what was found above holds until it is done.
+        # From here on it is one step of the loop, so what was found above still holds at the end.
         wanted = {each.topic: each.tags for each in request.subscriptions}
         if not config.broadcast:
             wanted.setdefault(retry_topic, "*")
@@ -111,7 +111,8 @@ class Joining:
     def _join(
         self, config: GroupConfig, member: str, wanted: Mapping[str, str], request: JoinRequest
     ) -> tuple[Joined, bool]:
-        """Also says whether the group has begun with a queue, which is to be on disk first."""
+        """Join, and return also whether offsets were committed for new queues, which must be
+        durable before the response."""
         group = config.name
         check_enabled(config)
         live = self._live.find(group)
@@ -146,20 +147,20 @@ class Joining:
             live.sessions[member] = Session(member, self._watching)
         session = live.sessions[member]
         if is_other:
-            # Two that run under one name would hand out the same messages, each with the right
-            # name and generation: the later one has them alone.
+            # Two programs under one name would hand out the same messages, each with a valid name
+            # and generation. The later one replaces the earlier one.
             live.roster.fence()
             log.warning(
                 "another program has joined under a member's name; the earlier one is fenced",
                 extra={"event": "member-fenced", "group": group, "member": member},
             )
-        # Without an incarnation on both sides nothing proves that it is the same program.
+        # Without an incarnation on both sides it may or may not be the same program.
         counts_anew = said is None or said != before
         session.incarnation = said or session.incarnation
         if request.generation is None:
-            session.begin_anew()  # whoever it is now, it has nothing in its hands
+            session.begin_anew()  # in either case it has no messages in hand
             if counts_anew:
-                session.sequence = 0  # another program counts its fetches from the beginning
+                session.sequence = 0  # another program numbers its fetches from the beginning
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters
         change = live.roster.heartbeat(
@@ -187,9 +188,9 @@ class Joining:
         return Joined(roster.generation, assignment, session_ms, config, change.kept), begun
 
     def leave(self, group: str, member: str, incarnation: str | None = None) -> None:
-        """A member goes; its queues are free at once. Raises UnknownGroup, UnknownMember.
+        """Remove a member; its queues are free at once. Raises UnknownGroup, UnknownMember.
 
-        incarnation: that of a program whose name another has taken is no member any more.
+        incarnation: if another program has taken over the name, this one is no member any more.
         """
         self._configs.get(group)
         live = self._live.find(group)
@@ -201,9 +202,9 @@ class Joining:
 
     @contextlib.asynccontextmanager
     async def alone(self, group: str) -> AsyncIterator[None]:
-        """While a group without members is changed: whoever joins meanwhile waits.
+        """Hold a group without members for a change: joins wait until it is done.
 
-        Raises GroupInUse if it has members, or is being changed by somebody else.
+        Raises GroupInUse if the group has members or is held by another change.
         """
         self.check_unused(group)
         if group in self._alone:
@@ -239,9 +240,9 @@ class Joining:
         topics: Mapping[str, Sequence[int]],
         request: JoinRequest,
     ) -> Callable[[Queue], int]:
-        """Where a member that joins begins with the queues that it gets.
+        """Return where a joining member begins with the queues that it gets.
 
-        What has to be read from the store is read here, before anything is changed.
+        Everything needed from the store is read here, before anything is changed.
         """
         if not config.broadcast:
             return self._live.committed_or_first(config.name)
@@ -259,10 +260,10 @@ class Joining:
         return lambda queue: found.get(queue, 0)
 
     def _queues_left(self, group: str, wanted: Mapping[str, str]) -> dict[str, Sequence[int]]:
-        """The queues of the topics of a member that is there: none of one that was deleted.
+        """Return the queues of an existing member's topics; a deleted topic has none.
 
-        It goes on with the others, and with the topic once that is made again. Raises UnknownTopic
-        if none is left.
+        The member goes on with the other topics, and with the deleted one once it is created again.
+        Raises UnknownTopic if none is left.
         """
         own = [topic for topic in wanted if topic != RETRY_PREFIX + group]
         if own and not any(self._topics.find(topic) for topic in own):
@@ -273,7 +274,7 @@ class Joining:
         }
 
     def _queues_of(self, topic: str) -> Sequence[int]:
-        """The queues of a topic that can be read. Raises UnknownTopic, NotPermitted."""
+        """Return the readable queues of a topic. Raises UnknownTopic, NotPermitted."""
         check_consumed(topic)
         found = self._topics.get(topic)
         if not found.is_readable:
@@ -286,7 +287,7 @@ class Joining:
         return self._topics.queue_numbers(found)
 
     def _check_room(self, group: str, live: Live | None) -> None:
-        """Raise Overloaded if there is no room for one more member."""
+        """Raise Overloaded if the limit of members is reached."""
         has = 0 if live is None else len(live.roster.members)
         if has >= self._bounds.members_per_group:
             raise Overloaded(

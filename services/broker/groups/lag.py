@@ -1,10 +1,9 @@
-"""Lag: what of a queue a group has not read, in messages, bytes and seconds. Pure.
+"""Lag: the messages of a queue that a group has not read, in messages, bytes and seconds. Pure.
 
-One queue's numbers are taken as one snapshot, in this order: committed, minimum, maximum. All three
-only grow while nobody resets, so none can be found above one that was read after it, and lag is
-never negative. Unknown is a value of its own: a number that cannot be told is None, with a
-``Reason``, and never 0 or −1. Time lag is measured, by the store time of the oldest unread
-message, and never extrapolated.
+The numbers of one queue are read as one snapshot, in this order: committed, minimum, maximum. All
+three only grow without a reset, so none exceeds a number that was read after it, and lag is never
+negative. An unknown number is None with a ``Reason``, never 0 or −1. The lag in seconds is measured
+by the store time of the oldest unread message, never extrapolated.
 Before: ``queue_looks`` takes the snapshots. After: ``views`` and ``metrics`` show them.
 """
 
@@ -28,48 +27,48 @@ T = TypeVar("T", int, float)
 
 
 class Reason(StrEnum):
-    """Why a number is not known; the values are part of the API."""
+    """Why a number is unknown; the values are part of the API."""
 
     NEVER_COMMITTED = "never_committed"
-    """The group has no offset in this queue yet: its start is settled by its first fetch."""
+    """The group has no offset in this queue yet; its first fetch settles where it starts."""
     BROADCASTING = "broadcasting"
-    """Each member reads everything for itself and commits nothing."""
+    """Each member of a broadcasting group reads everything for itself and commits nothing."""
     AHEAD = "ahead"
-    """The committed offset lies beyond everything that the queue ever held."""
+    """The committed offset lies beyond every message that the queue ever held."""
     NOT_DISPATCHED = "not_dispatched"
     """The committed offset lies beyond what is dispatched, but not beyond what is stored."""
     UNKNOWN_TOPIC = "unknown_topic"
-    """The topic is not there, or not any more; the group's offsets in it are kept."""
+    """The topic does not exist, or no longer; the group's offsets in it are kept."""
     TOO_MANY_UNREAD = "too_many_unread"
-    """More messages are unread than are looked at for one answer."""
+    """There are more unread messages than one answer may add up."""
     UNREADABLE = "unreadable"
-    """The oldest unread message went while it was looked at, or its queue file is missing."""
+    """The oldest unread message was deleted during the look-up, or its queue file is missing."""
     CLOCK_BEHIND = "clock_behind"
-    """The clock has stepped back behind the store time of the oldest unread message."""
+    """The clock stepped back to before the store time of the oldest unread message."""
     NOT_TRACKED = "not_tracked"
-    """Nothing is kept of it while the group has no members."""
+    """The number is not kept while the group has no members."""
 
 
 class Snapshot(NamedTuple):
-    """One queue and one group at one instant; queue offsets."""
+    """Queue offsets of one queue and one group at one instant."""
 
     committed: int | None
-    """The next message that the group reads after a restart; None: it never committed."""
+    """Next message to read after a restart; None: nothing was committed."""
     min_offset: int
     max_offset: int
     """Behind the last message that is dispatched."""
     next_offset: int
-    """The number that the next message gets, dispatched or not."""
+    """Queue offset of the next message to be stored; it counts messages not dispatched yet."""
 
 
 class Unread(NamedTuple):
-    """Which messages of a queue a group has not read."""
+    """The messages of a queue that a group has not read."""
 
     first: int | None
-    """The oldest of them, or where the next one will be."""
+    """Queue offset of the oldest unread message; the next one to come if there is none."""
     messages: int | None
     lost: int
-    """Messages below the minimum that the group never read and never can."""
+    """Messages below the minimum that the group did not read and never can."""
     ahead: int
     """How far the committed offset lies beyond the maximum."""
     reason: Reason | None = None
@@ -77,10 +76,10 @@ class Unread(NamedTuple):
 
 
 def unread(snapshot: Snapshot) -> Unread:
-    """Judge one snapshot.
+    """Return the unread messages of a snapshot.
 
-    A committed offset beyond the maximum is a state of its own and no lag of 0: the next messages
-    of that queue would not be read.
+    A committed offset beyond the maximum is a state of its own and not a lag of 0: the next
+    messages of that queue would not be read.
     """
     committed, first, end, next_offset = snapshot
     if committed is None:
@@ -96,9 +95,10 @@ def unread(snapshot: Snapshot) -> Unread:
 def age(
     messages: int, head_store_ms: int | None, now_ms: int
 ) -> tuple[float | None, Reason | None]:
-    """Seconds since the oldest unread message was stored; 0.0 if there is none.
+    """Return the seconds since the oldest unread message was stored; 0.0 if there is none.
 
-    messages: unread ones. head_store_ms: store time of the oldest, None if it could not be read.
+    messages: number of unread messages. head_store_ms: store time of the oldest; None if it could
+    not be read.
     """
     if messages == 0:
         return 0.0, None
@@ -110,10 +110,10 @@ def age(
 
 
 def record_bytes(units: memoryview) -> int:
-    """Sum of the record sizes of whole units.
+    """Return the sum of the record sizes of whole units.
 
-    units: bytes of consume queue units of one file, fillers among them not expected; a last piece
-    shorter than a unit is not looked at. 0.04 µs per unit: three times as fast as one by one.
+    units: consume queue units of one file, without fillers; an incomplete unit at the end is
+    ignored. It takes 0.04 µs per unit, a third of a loop over single units.
     """
     whole = units[: len(units) // UNIT_SIZE * UNIT_SIZE]
     sizes = array("i", whole.cast("B").cast("i")[_SIZE_AT::_WORDS].tobytes())
@@ -131,23 +131,23 @@ class Lag(NamedTuple):
     lost: int = 0
     ahead: int = 0
     in_flight: int | None = None
-    """Handed out to members and not committed."""
+    """Messages handed out to members and not committed."""
     expiring: int | None = None
-    """Unread messages that the next deletion of a log file would take."""
+    """Unread messages that the next deletion of a log file would remove."""
     reasons: Mapping[str, Reason] = {}
-    """Why: one for each field that is None."""
+    """A reason for each field that is None."""
 
     def with_in_flight(self, handed_out: int) -> Lag:
-        """With what members have in hand: at most what is unread.
+        """Return this lag with the messages in flight, which are at most the unread ones.
 
-        handed_out: messages from the committed offset up to the next one that members will get.
+        handed_out: messages from the committed offset to the next one that members will get.
         """
         if self.messages is None:
             return self
         return self._replace(in_flight=min(max(0, handed_out - self.lost), self.messages))
 
     def as_dict(self) -> dict[str, object]:
-        """As it stands in an answer."""
+        """Return the fields as the API shows them."""
         return {
             "messages": self.messages,
             "bytes": self.bytes,
@@ -161,13 +161,13 @@ class Lag(NamedTuple):
 
 
 def nothing_known(reason: Reason, *, lost: int = 0, ahead: int = 0) -> Lag:
-    """The lag of a queue of which only the reason is known why it is not."""
+    """Return a lag without numbers, and with a reason for each of them."""
     names = ("messages", "bytes", "seconds", "in_flight", "expiring_messages")
     return Lag(None, None, None, lost, ahead, reasons=dict.fromkeys(names, reason))
 
 
 def lag_of(found: Unread, head_store_ms: int | None, now_ms: int) -> Lag:
-    """The lag of one queue, without its bytes and without what is in flight or expires.
+    """Return the lag of one queue, without its bytes and without what is in flight or expires.
 
     head_store_ms: store time of the oldest unread message; None if it could not be read, or if
     there is none. now_ms: wall clock.
@@ -237,5 +237,5 @@ def total(lags: Iterable[Lag], objective_s: float, *, otherwise: Reason) -> Tota
 
 
 def sum_of(values: Sequence[int]) -> int | None:
-    """The sum; None if there is nothing to add."""
+    """Return the sum; None if there is nothing to add."""
     return sum(values) if values else None

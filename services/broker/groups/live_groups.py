@@ -1,12 +1,12 @@
-"""Groups that have members: what they hold, when somebody in them has died, who gets what then.
+"""Groups that have members: their assignments, the deaths of members, and what follows from them.
 
-Only groups with members take memory and time: the deadlines of all of them are in one heap, one
-entry a group, and heartbeats do not touch it. A change of members or queues is one step of the
-loop, from the roster to the places of all sessions, so nobody sees half of it.
+Only groups with members take memory and time. The deadlines of all groups are in one heap, with one
+entry per group; heartbeats do not touch it. A change of members or queues is one step of the loop,
+from the roster to the places of all sessions, so it is never half visible.
 
-Generations are the node's start count and a number that only grows (design 4), so one of before a
-restart never fits. Before: ``joining``, time, topics. After: ``sessions`` have other places, and
-held fetches hear of it.
+A generation is made of the node's start count and a number that only grows (design 4), so a
+generation from before a restart is never valid again. Before: ``joining``, time, topics. After:
+``sessions`` get other places, and held fetches are woken.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Live:
         self.subscriptions: dict[str, Mapping[str, str]] = {}
         """Member → topic → tags."""
         self.filters: dict[str, Mapping[str, Wanted | None]] = {}
-        """The same, as it is looked for."""
+        """The same subscriptions as compiled tag filters."""
 
 
 class LiveGroups:
@@ -67,8 +67,9 @@ class LiveGroups:
         start_count: Callable[[], int],
         queues_max: int,
     ) -> None:
-        """start_count: how often this node, writable, has started, from its record in the log; in a
-        group, the epoch that it serves. queues_max: that the members of one group read.
+        """start_count: how often this node started as a writer, from its record in the log; in a
+        group of nodes, the epoch. queues_max: bound of the queues that the members of one group
+        read.
         """
         self._configs = configs
         self._offsets = offsets
@@ -80,29 +81,32 @@ class LiveGroups:
         self._live: dict[str, Live] = {}
         self._numbers = 0
         self._due: list[tuple[int, str]] = []
-        """Heap of when to look at a group's deadlines, which heartbeats only put off."""
+        """Heap of the times at which to check a group's deadlines; heartbeats only postpone
+        them."""
         self._planned: dict[str, int] = {}
         """Group → its earliest time in the heap."""
         self._changed_topics: set[str] = set()
-        """Since the last look."""
+        """Topics that changed since the last check."""
         self._said_full: set[str] = set()
-        """Groups at their own limit of queues, once that was said; ``""`` stands for the node's."""
+        """Groups whose limit of queues was logged; ``""`` stands for the limit of the node."""
         self._waiting: set[str] = set()
-        """Groups whose members do not read all queues of their topics, for there was no room."""
+        """Groups whose members read only a part of their topics' queues because of a limit."""
         self.member_count = 0
-        """Of all groups."""
+        """Members of all groups."""
         self._since_ms = self.now_ms()
         self._groups_before = set(offsets.groups())
-        """Those that were there when the broker started, while their members may live on."""
+        """Groups with offsets at the start of the broker, while their former members may be
+        alive."""
         self._inherited: dict[str, Inherited] = {}
-        """Group → what its members of before the start may hold, once one has joined."""
+        """Group → queues that its former members may hold; set when the first member joins."""
 
     def now_ms(self) -> int:
-        """The time of sessions: it never steps back."""
+        """Return the time of sessions, which never steps back."""
         return int(self._clock.monotonic() * 1000)
 
     def find(self, group: str) -> Live | None:
-        """The group as of now: who should have died has. None if it has no members."""
+        """Return the group after removing members whose sessions have expired; None without
+        members."""
         live = self._live.get(group)
         if live is not None:
             now_ms = self.now_ms()
@@ -112,13 +116,14 @@ class LiveGroups:
         return live
 
     def opens(self) -> None:
-        """From now on joins are taken: members of before the start are waited for from here on."""
+        """Note that joins are accepted from now on: the wait for former members begins."""
         self._since_ms = self.now_ms()
 
     def look_back(self, config: GroupConfig) -> None:
-        """A member is about to join: note what those of before the start may hold.
+        """Note what former members may hold, before a member joins.
 
-        To be called before anything is committed for it: what has an offset then is not new.
+        Call it before anything is committed for that member: a queue that has an offset by then
+        counts as not new.
         """
         group = config.name
         if group in self._groups_before and group not in self._inherited and not config.broadcast:
@@ -127,18 +132,18 @@ class LiveGroups:
             )
 
     def moved(self, config: GroupConfig, queues: Iterable[Queue]) -> None:
-        """Who is no member has moved these queues of the group, which has none."""
+        """Note that an operator has moved offsets of the group, which has no members."""
         self.look_back(config)
         if (inherited := self._inherited.get(config.name)) is not None:
             inherited.moved(queues)
 
     def forget(self, group: str) -> None:
-        """The group is deleted: one of its name is another."""
+        """Forget a deleted group: a later one of the same name is another group."""
         self._groups_before.discard(group)
         self._inherited.pop(group, None)
 
     def begin(self, config: GroupConfig) -> Live:
-        """A group gets its first member: to be followed by ``apply`` and ``plan`` in this step."""
+        """Create the group for its first member; ``apply`` and ``plan`` follow in the same step."""
         roster: Roster
         if config.broadcast:
             roster = Broadcasting(self._next_generation)
@@ -150,10 +155,11 @@ class LiveGroups:
     def apply(
         self, live: Live, change: Change, begins: Callable[[Queue], int] | None = None
     ) -> None:
-        """Give and take places as the members' change says, and tell held fetches.
+        """Give and take places according to a change of members, and wake held fetches.
 
-        begins: where who gets a queue begins; None: as committed, at the first message if nothing
-        is, for a queue that is new to a known topic is read from there (``starts``).
+        begins: where the next owner of a queue begins; None: at the committed offset, or at the
+        first message if nothing is committed, because a queue that is new in a known topic is read
+        from its first message (``starts``).
         """
         if begins is None:
             begins = self.committed_or_first(live.name)
@@ -176,10 +182,10 @@ class LiveGroups:
             self._waiting.discard(live.name)
 
     def begin_with(self, config: GroupConfig, topics: Mapping[str, Sequence[int]]) -> bool:
-        """The group is about to read these queues: commit where it begins in those new to it.
+        """Commit the starting offsets of queues that are new to the group.
 
-        Says whether it has begun with one, which is to be on disk before members are told. Raises
-        Overloaded: nothing was committed then. Queues that it reads already are never refused.
+        Returns whether any was committed; it must be durable before members learn of it. Raises
+        Overloaded with nothing committed. Queues that the group reads already are never refused.
         """
         live = self._live.get(config.name)
         had = {} if live is None else live.roster.queues
@@ -206,12 +212,12 @@ class LiveGroups:
     def begin_or_wait(
         self, config: GroupConfig, live: Live, topics: Mapping[str, Sequence[int]]
     ) -> tuple[Mapping[str, Sequence[int]], bool]:
-        """As ``begin_with``, for members that are there: the queues that they read from now on.
+        """As ``begin_with``, for present members; return the queues that they read from now on.
 
-        If there is no room for all that their topics have got, those are the ones that they read
-        already; the others wait until a heartbeat, or a change of topics, finds room. Otherwise:
-        1. the node keeps as many offsets as it can; 2. a topic grows; 3. every heartbeat is refused
-        for the new queues; 4. all members have died, and nobody reads the old ones either.
+        If a limit excludes some new queues of their topics, they keep those that they read already;
+        the others wait until a heartbeat, or a change of topics, finds the limit raised. Otherwise:
+        1. the node holds as many offsets as it can; 2. a topic grows; 3. every heartbeat is refused
+        because of the new queues; 4. all members expire, and the old queues stall too.
         Raises Overloaded for a topic that no member has subscribed to yet.
         """
         try:
@@ -232,7 +238,7 @@ class LiveGroups:
         return kept, begun
 
     def _say_full(self, group: str, error: Overloaded) -> None:
-        """Once until there is room: of the node, else all groups of a full one say it."""
+        """Log a limit once until there is room again; for the node's limit, not once per group."""
         limit_of = group if "group" in error.facts else ""
         if limit_of not in self._said_full:
             self._said_full.add(limit_of)
@@ -242,26 +248,27 @@ class LiveGroups:
             )
 
     def committed_or_first(self, group: str) -> Callable[[Queue], int]:
-        """Where a queue's next owner begins: as committed."""
+        """Return a function from a queue to where its next owner begins: the committed offset, or
+        the first message."""
         return lambda queue: self._offsets.get(group, *queue) or 0
 
     def plan(self, group: str, at_ms: int) -> None:
-        """Look at the group's deadlines then, or before."""
+        """Check the group's deadlines at that time or before."""
         planned = self._planned.get(group)
         if planned is None or at_ms < planned:
             self._planned[group] = at_ms
             heapq.heappush(self._due, (at_ms, group))
 
     def topic_changed(self, topic: str) -> None:
-        """The topic was made or deleted, or has other queues: the next look takes it to the groups
-        that read it, and to those that wait for room."""
+        """Note that the topic was created, deleted or resized: the next check applies it to the
+        groups that read it, and to those that wait for room."""
         self._changed_topics.add(topic)
 
     def look(self) -> None:
-        """Do what time and topics ask for; costs nothing while nothing is due."""
+        """Handle expired deadlines and changed topics; it costs nothing while there are none."""
         now_ms = self.now_ms()
         if self._groups_before and now_ms >= self._since_ms + SESSION_MS_MAX:
-            # Nobody's session lasts longer: there is nobody left to wait for.
+            # No session is longer than this: no former member can be alive.
             self._groups_before.clear()
             self._inherited.clear()
         while self._due and self._due[0][0] <= now_ms:
@@ -273,9 +280,9 @@ class LiveGroups:
         if self._changed_topics:
             changed, self._changed_topics = self._changed_topics, set()
             for live in list(self._live.values()):
-                # Not all groups at each change. Otherwise: 1. each of thousands of groups makes a
-                # retry topic when its first member joins; 2. meanwhile every look compares the
-                # queues of all groups, and holds the loop for that long.
+                # Only these groups, not all. Otherwise: 1. each of thousands of groups creates a
+                # retry topic when its first member joins; 2. meanwhile every check compares the
+                # queues of all groups, and blocks the loop for that long.
                 if live.name in self._waiting or not changed.isdisjoint(live.roster.queues):
                     self._look_at_topics(live, now_ms)
 

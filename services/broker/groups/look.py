@@ -1,15 +1,15 @@
-"""The look that scrapes share: the log's times, how far topics and queues go, where groups stand.
+"""The samples that scrapes share: times of the log, bounds of topics and queues, lag of groups.
 
-A look begins when somebody scrapes and the last one is old enough; nothing is done while nobody
-does. One at a time, in slices, and so seldom that a fifth of the loop's time at most goes into it:
-a look whose slices take 0.5 s serves for 2.5 s. A scrape waits for the look that it began, but not
-longer than ``WAIT_S``: then it shows the one before. Each says when it began and how long it took.
+A sample begins when a scrape arrives and the last sample is old enough; without scrapes there are
+no samples. One sample runs at a time, in slices, and uses at most a fifth of the loop's time: after
+a sample whose slices took 0.5 s the next one begins 2 s later at the earliest. A scrape waits for
+the sample that it started, but not longer than ``WAIT_S``: then it shows the one before. Metrics
+show when the sample began and how long it took.
 
-Of one instant are: the positions of the log, read when the look begins; and of each queue its
-bounds and one group's offset. What the log has got since the look began is not outstanding in it
-(``oldest``), so its times add up, however long the look takes.
-A look that fails takes nothing else of a scrape with it: what the one before found is shown, and
-when that was.
+Two sets of numbers are each of one instant: the positions of the log, read when the sample begins;
+and the bounds of a queue with one group's offset. Messages that reach the log after the beginning
+do not count as outstanding (``oldest``), so the stage times add up however long the sample takes.
+A failed sample does not fail the scrape: the values of the last good one are shown, with its time.
 Before: a scrape. After: ``found_rows`` writes tables, the registry text.
 """
 
@@ -30,24 +30,24 @@ from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
 AGAIN_S: Final = 1.0
-"""No look begins sooner after the one before."""
+"""Minimum time between the beginnings of two samples."""
 REST: Final = 4.0
-"""Nor before so many times as long as its slices took have passed since it ended."""
+"""Duty-cycle limit: rest time as a multiple of work time."""
 WAIT_S: Final = 0.5
-"""A scrape waits so long for a look."""
+"""Maximum time that a scrape waits for a sample."""
 
 
 class Looks:
-    """The looks of one broker. For the event loop."""
+    """Takes the samples of one broker. Only the event loop uses it."""
 
     def __init__(self, clock: Clock, queue_series_max: int) -> None:
-        """queue_series_max: series by queue of all families together; 0: none."""
+        """queue_series_max: bound of the series per queue over all families; 0: none."""
         self._clock = clock
         self._queue_series_max = queue_series_max
         self._times: Callable[[], LogTimes | None] | None = None
         self._watched: Watched | None = None
         self._role = 0
-        """Grows with every change of what is looked at."""
+        """Changes whenever the source of samples changes."""
         self._memory: Memory = {}
         self._lagging = Lagging()
         self._room: Room | None = None
@@ -55,26 +55,26 @@ class Looks:
         self._next_at_s = float("-inf")
         self._paced = PacedLog(clock.monotonic)
         self.is_awaited: Callable[[], bool] = never
-        """Whether a request is in hand that a look gives way to."""
+        """Whether a request is waiting, to which a sample yields the loop."""
         self.found: Found | None = None
-        """By the last look that has ended; None: there was none since what is looked at changed."""
+        """The last finished sample; None: there is none from the present source."""
 
     def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
-        """From now on look here. watched: None where another node appends: of its groups and
-        queues this one does not know what is up to date."""
+        """Sample from here on. watched: None if another node is the master, because this node does
+        not know the present state of groups and queues."""
         self.disconnect()
         self._times, self._watched = times, watched
 
     def disconnect(self) -> None:
-        """There is nothing to look at any more."""
+        """Stop sampling and drop what was found."""
         self._times = self._watched = self.found = self._room = None
         self._role += 1
         self._memory, self._lagging = {}, Lagging()
         self._next_at_s = float("-inf")
 
     async def refresh(self) -> None:
-        """Look, if the last look is old; scrapes at the same time share one. Waits for WAIT_S at
-        most."""
+        """Take a sample if the last one is old enough, and wait for it for WAIT_S at most; scrapes
+        at the same time share it."""
         if self._times is None:
             return
         if self._running is None or self._running.done():
@@ -89,8 +89,8 @@ class Looks:
             await self._look()
         except Exception as error:  # noqa: BLE001 - said, and shown by the age of what was found
             if role != self._role:
-                return  # its files were closed meanwhile: nobody asks for them any more
-            self._memory = {}  # what has moved is forgotten with this look: all is looked at anew
+                return  # the node changed its role and closed the files meanwhile
+            self._memory = {}  # the list of moved groups is lost with this sample: read all anew
             self._next_at_s = self._clock.monotonic() + AGAIN_S
             self._paced.defect(error, "topics and groups could not be looked at for their figures")
 
@@ -106,7 +106,7 @@ class Looks:
             busy_s = turns.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
-            return  # what was looked at is another's by now
+            return  # the node changed its role meanwhile: the sample is void
         self._room = room
         self.found = rows.found(began_ms, ended_s - began_s)
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)

@@ -1,20 +1,21 @@
-"""A clustering group: its members share the queues, and a queue changes hands safely. Pure.
+"""A clustering group: its members share the queues, and a queue changes its owner safely. Pure.
 
-What is to be (``assignment``) and what is differ for a while: a queue that is taken from a living
-member is *in transit*. Nobody gets messages of it until that member has said that it is done with
-what it got, has left, has died, or its session has passed once since. Otherwise: 1. member A works
-on messages of a queue; 2. B joins and gets the queue, from the last commit on; 3. both handle the
-same messages, and of an ordered queue B handles a later one before A has finished an earlier one.
+Target (``assignment``) and present owners differ for a while: a queue that was taken from a living
+member is *in transit*. No member gets messages of it until the former owner has confirmed that it
+is done with what it received, has left, has died, or one session length has passed. Otherwise:
+1. member A works on messages of a queue; 2. B joins and gets the queue, from the last commit on;
+3. both handle the same messages, and in an ordered group B handles a later one before A has
+finished an earlier one.
 
-Of members that were there before the broker started nothing is known: their queues are in transit,
-too, until one of them claims them or cannot hold them any more (``inherited``). As long as that
-lasts no queue is taken from whoever has one: who comes last would take from the others what it then
-claims itself, and a claim that is not granted costs its member what it has in its hands.
+After a restart the former members are unknown: their queues are in transit too, until one of them
+claims them or cannot hold them any more (``inherited``). During that wait no queue is taken from an
+owner: a member that joins late would take queues from the others for the ones that it is about to
+claim, and a member whose claim is refused loses the messages in its hands.
 
 Invariants, checked by tests over random histories:
 
-- a queue has at most one owner, and its owner in one generation is the same throughout;
-- a queue that somebody holds in transit, or that is waited for, has no owner;
+- a queue has at most one owner, and the same one throughout a generation;
+- a queue that is in transit, or is waited for, has no owner;
 - every queue with a subscriber has an owner, is in transit or is waited for.
 
 Step before: ``coordinator`` takes a call, or time has passed. Step after: it gives the places in
@@ -37,17 +38,18 @@ class Transit(NamedTuple):
 
     holder: str
     generation: int
-    """The last one in which the holder was the owner: who knows no later one has not heard yet."""
+    """Last generation in which the holder was the owner: a member that reports this or an earlier
+    one does not know of the change yet."""
     deadline_ms: int
 
 
 class Membership(Roster):
-    """One clustering group."""
+    """The members of one clustering group."""
 
     def __init__(
         self, next_generation: Callable[[], int], inherited: Inherited | None = None
     ) -> None:
-        """inherited: what members of before the broker's start may hold; None: nothing."""
+        """inherited: queues that members from before the start may hold; None: there are none."""
         super().__init__(next_generation)
         self._inherited = inherited
         self._target: dict[Queue, str] = {}
@@ -56,24 +58,25 @@ class Membership(Roster):
         self._transit: dict[Queue, Transit] = {}
 
     def assignment(self, name: str) -> list[Queue]:
-        """What the member has, sorted."""
+        """Return the member's queues, sorted."""
         return sorted(self._owned.get(name, ()))
 
     def owner(self, queue: Queue) -> str | None:
-        """The member that has the queue; None if none has."""
+        """Owner of the queue; None if it has none."""
         return self._owners.get(queue)
 
     def holder(self, queue: Queue) -> str | None:
-        """The member that a queue in transit was taken from; None if it is not in transit."""
+        """Return the member that a queue in transit was taken from; None if it is not in
+        transit."""
         transit = self._transit.get(queue)
         return None if transit is None else transit.holder
 
     def holds(self, name: str, queue: Queue) -> bool:
-        """Whether the member has the queue, or had it last and is not done yet."""
+        """Return whether the member owns the queue, or owned it last and is not done yet."""
         return self._owners.get(queue) == name or self.holder(queue) == name
 
     def holder_number(self, queue: Queue) -> int | None:
-        """See ``Roster``. None: a member of before the broker started may hold the queue."""
+        """See ``Roster``. None: a member from before the start may hold the queue."""
         name = self._owners.get(queue)
         if name is None:
             transit = self._transit.get(queue)
@@ -83,12 +86,12 @@ class Membership(Roster):
         return self.members[name].number
 
     def is_awaited(self, queue: Queue) -> bool:
-        """Whether somebody may hold the queue since before the broker started."""
+        """Return whether a member from before the start may hold the queue."""
         return self._inherited is not None and queue in self._inherited.queues
 
     @property
     def in_transit(self) -> int:
-        """Queues that nobody gets, because a living member still holds them, or may do so."""
+        """Return the number of queues held back for a member that holds them, or may do so."""
         awaited = 0
         if self._inherited is not None:
             awaited = sum(
@@ -128,14 +131,14 @@ class Membership(Roster):
         return self._changed(self._grant(self._target), revoked)._replace(kept=tuple(kept))
 
     def _leanings(self, claims: Iterable[Queue], claimant: str) -> dict[Queue, str]:
-        """Who is to be preferred for each queue: who has it, or is about to get it."""
+        """Return the preferred member of each queue: its owner or the intended one."""
         leanings = dict.fromkeys(claims, claimant)
         for queue, transit in self._transit.items():
             leanings[queue] = transit.holder
         for queue, name in self._target.items():
             if self.is_awaited(queue):
-                continue  # who it was meant for has not got it: a claim goes first
-            # One that has gone leaves a queue in transit to its holder, who then never lost it.
+                continue  # the intended owner does not have it yet, so a claim takes precedence
+            # If the intended owner left, the queue goes back to its holder, who never lost it.
             if (member := self.members.get(name)) is not None and queue[0] in member.topics:
                 leanings[queue] = name
         return leanings
@@ -148,7 +151,7 @@ class Membership(Roster):
         free: list[Queue] = []
         for queue, transit in self._transit.items():
             if transit.holder == name and (
-                # Without a list, a heartbeat that was sent before the member heard says nothing.
+                # A heartbeat without a list may have been sent before the member learned of it.
                 (knows is None or knows > transit.generation)
                 if holding is None
                 else queue not in holding
@@ -165,7 +168,7 @@ class Membership(Roster):
         return together(freed, self._plan(now_ms, (), ""))
 
     def _settle(self, now_ms: int) -> bool:
-        """End the wait for members of before the start if it is over; whether it ends now."""
+        """End the wait for former members if it is over; return whether it ended now."""
         if self._inherited is None or not self.members or now_ms < self._inherited.until_ms:
             return False
         self._inherited.give_up()
@@ -185,7 +188,7 @@ class Membership(Roster):
         return self._changed(self._grant(queues), [])
 
     def _grant(self, queues: Iterable[Queue]) -> list[tuple[Queue, str]]:
-        """Give those of the queues that nobody holds to whom they are meant for."""
+        """Give each of the queues that has no holder to its intended owner."""
         granted: list[tuple[Queue, str]] = []
         for queue in queues:
             if queue in self._owners or queue in self._transit or self.is_awaited(queue):

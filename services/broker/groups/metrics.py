@@ -1,7 +1,7 @@
-"""Gauges of what a look found: lag of groups, topics, queues, how old the stages of the log are.
+"""Gauges of a sample: lag of groups, topics and queues, and the age of the stages of the log.
 
-A scrape first awaits ``refresh``; the registry then only reads what the last look wrote down. What
-is counted as it happens is in ``counters``. Names and definitions are those of docs/metrics.md.
+A scrape first awaits ``refresh``; the registry then reads the tables of the last sample. Counters
+are in ``counters``. Names and definitions are those of docs/metrics.md.
 Before: ``look``. After: ``GET /metrics``.
 """
 
@@ -68,7 +68,7 @@ OF_THE_LOOK: Final = (
 
 
 class LookGauges:
-    """All gauges of looks."""
+    """All gauges that a sample fills."""
 
     def __init__(self, registry: Registry, clock: Clock, queue_series_max: int) -> None:
         """queue_series_max: see ``Looks``."""
@@ -76,7 +76,7 @@ class LookGauges:
         self._registry = registry
         self._seen: Found | None = None
         self._left_out: dict[Family, int] = {}
-        """The most label sets that a look had no room for."""
+        """The most label sets that one sample had to leave out."""
         for families, table in (
             (OF_LAG, lambda found: found.lag),
             (OF_PAIRS, lambda found: found.pairs),
@@ -107,8 +107,11 @@ class LookGauges:
         self._count(OF_GROUP_QUEUES, found.group_queues_left_out)
 
     async def _let_go(self, before: Found) -> None:
-        """Column by column: all at once, tens of thousands of rows take milliseconds. A scrape that
-        is still being written keeps the columns that it needs."""
+        """Free the old tables column by column: at once, tens of thousands of rows take
+        milliseconds.
+
+        A scrape that is still being written keeps references to the columns that it needs.
+        """
         way = GiveWay(self.looks.is_awaited)
         tables = (
             before.lag,

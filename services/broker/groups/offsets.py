@@ -1,11 +1,11 @@
-"""Consumer offsets: how far each group is, served at once, in the log a moment later.
+"""Consumer offsets: the position of each group, served at once and in the log a moment later.
 
-What is accepted is served from that step of the loop on. The log gets at most one record per
-``WINDOW_S`` with all that has moved, the first one at once: a SIGKILL takes back what moved in the
-last window, which is why a commit says ``accepted`` unless it waits for ``durable``.
+An accepted offset is served from that step of the loop on. The log gets at most one record per
+``WINDOW_S`` with all offsets that moved, the first one at once. A SIGKILL loses the moves of the
+last window, so a commit reports ``accepted`` unless it waits for ``durable``.
 
-The offsets are those of the served ``BrokerState``. A snapshot asks for them as they are here, so
-that none says less than a record before it. An offset may go back: somebody reset the group.
+The offsets are those of the served ``BrokerState``. A snapshot reads them here, so that it is never
+older than a record before it. An offset can go back, by a reset.
 Before: ``fetch`` and commits, reset. After: ``state_log``; ``config_files`` writes them for
 RocketMQ.
 """
@@ -28,24 +28,24 @@ log = logging.getLogger(__name__)
 
 WINDOW_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""While the disk takes no writes."""
+"""Interval of attempts while the disk refuses writes."""
 PAIRS_MAX: Final = 2_000_000
-"""Offsets of all groups: each takes about 200 bytes of memory and 30 of every snapshot."""
+"""Bound of the offsets of all groups: each takes 200 bytes of memory and 30 of each snapshot."""
 RECORD_SIZE_MAX: Final = 128 << 10
-"""About; one record is more than this only if more moved in one window."""
+"""Approximate size of a record; only one step's moves can exceed it."""
 STEP_SIZE_MAX: Final = 1 << 20
-"""Of the records of one step of the loop: others want to go on."""
+"""Bytes of the records of one step of the loop; then other tasks run."""
 _PAIR_SIZE: Final = 15
-"""Of a queue and its offset in a record, at most."""
+"""Maximum size of a queue and its offset in a record."""
 
 _NONE: Final[Mapping[Queue, int]] = MappingProxyType({})
 
 
 class OffsetsLog(Protocol):
-    """Where the records go (``state_log.StateLog``)."""
+    """The writer of state records (``state_log.StateLog``)."""
 
     def append_offsets_now(self, bodies: Sequence[bytes]) -> PhysicalOffset:
-        """Append in this step of the loop; the physical offset behind."""
+        """Append in this step of the loop; return the physical offset behind the last record."""
         ...
 
     async def file_made(self) -> None:
@@ -68,9 +68,9 @@ class Offsets:
         flushed: Callable[[], int],
         pairs_max: int = PAIRS_MAX,
     ) -> None:
-        """state: as served; from now on only this object changes its offsets.
+        """state: the served state; only this object changes the offsets in it.
 
-        flushed: the durable mark that records carry. pairs_max: offsets of all groups together.
+        flushed: the durable mark that records carry. pairs_max: bound of the offsets of all groups.
         """
         self._state = state
         self._log = state_log
@@ -78,22 +78,22 @@ class Offsets:
         self._pairs_max = pairs_max
         self._pairs = 0
         self._moved: dict[str, dict[Queue, int]] = {}
-        """Not in the log yet."""
+        """Moves that are not in the log yet."""
         self._end = PhysicalOffset(0)
-        """Behind the last record."""
+        """Physical offset behind the last record."""
         self._written: asyncio.Future[None] | None = None
-        """Of those who wait until all that moved is in the log."""
+        """Callers that wait until all moves are in the log."""
         self._dirty = asyncio.Event()
         self._failing: str | None = None
         self._finished = False
         self.changes = 0
-        """Grows with every change: whoever keeps a copy sees that it is old."""
+        """Grows with every change, so that a copy can be checked for its age."""
         self._moved_groups: set[str] = set()
         """See ``take_moved``."""
         self.recount()
 
     def recount(self) -> None:
-        """Count what the state has: its offsets were replaced as a whole."""
+        """Count the offsets of the state again after they were replaced as a whole."""
         self._pairs = sum(map(len, self._state.offsets.values()))
         self.changes += 1
         self._moved_groups.update(self._state.offsets)
@@ -101,32 +101,33 @@ class Offsets:
     # -- asking ----------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next queue offset to consume; None if the group never committed any."""
+        """Return the next queue offset to consume; None if the group committed none."""
         return self._state.offsets.get(group, _NONE).get((topic, queue))
 
     def of_group(self, group: str) -> Mapping[Queue, int]:
-        """(topic, queue) → next queue offset to consume; a view, to be read before an await."""
+        """Return (topic, queue) → next queue offset to consume: a view, to be read before an
+        await."""
         return self._state.offsets.get(group, _NONE)
 
     def groups(self) -> Collection[str]:
-        """Groups that have committed something; a view, to be read before an await."""
+        """Return the groups with a committed offset: a view, to be read before an await."""
         return self._state.offsets.keys()
 
     def now(self) -> Mapping[str, Mapping[Queue, int]]:
-        """All of them, as a snapshot is to say them; a view, to be read before an await."""
+        """Return all offsets for a snapshot: a view, to be read before an await."""
         return self._state.offsets
 
     def take_moved(self) -> Collection[str]:
-        """Groups whose offsets have changed since the last call; for one caller."""
+        """Return the groups whose offsets have changed since the last call; for one caller."""
         moved, self._moved_groups = self._moved_groups, set()
         return moved
 
     # -- changing --------------------------------------------------------------------------------
 
     def accept(self, group: str, moves: Mapping[Queue, int]) -> None:
-        """Take a group's new offsets: served at once, in the log within the window.
+        """Accept new offsets of a group: served at once, in the log within the window.
 
-        All or nothing. The caller has checked group, queues and ends. Raises Overloaded.
+        All are accepted or none. The caller has checked group, queues and ends. Raises Overloaded.
         """
         known = self._state.offsets.get(group, _NONE)
         moved = {queue: offset for queue, offset in moves.items() if known.get(queue) != offset}
@@ -150,8 +151,8 @@ class Offsets:
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets, in the step in which the record of its deletion is appended.
 
-        Otherwise: 1. the deletion is appended; 2. what moved before is written behind it; 3. after
-        the next start a new group of that name goes on in the middle.
+        Otherwise: 1. the deletion is appended; 2. earlier moves are written behind it; 3. after the
+        next start a new group of that name begins in the middle.
         """
         self._pairs -= len(self._state.offsets.pop(group, _NONE))
         self._moved.pop(group, None)
@@ -161,11 +162,11 @@ class Offsets:
     async def durable(self) -> None:
         """Return when everything accepted so far is on disk.
 
-        Raises why it cannot be written, DiskFull for one, and NotServing if the node stops before:
-        it is served nevertheless, and written when that is possible again.
+        Raises the error that keeps the offsets from being written, such as DiskFull, and NotServing
+        if the node stops before. The offsets are served nevertheless, and written when possible.
         """
         if self._moved and self._finished:
-            # Of a request in hand while the node stops: nobody writes any more.
+            # A request that is still running while the node stops: the writer has ended.
             if not await self._try_to_write():
                 raise NotServing(
                     "the node is stopping. The offsets are not on disk.", "Commit them again."
@@ -179,7 +180,7 @@ class Offsets:
     # -- writing ---------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write what has moved, until stop; then what is left."""
+        """Write moves until stop, then the rest."""
         stopper = asyncio.create_task(self._wake_on(stop))
         try:
             while not stop.is_set():
@@ -194,7 +195,7 @@ class Offsets:
         await self.finish()
 
     async def finish(self) -> None:
-        """Write what is left: the node stops. To be called before appending ends."""
+        """Write the rest because the node stops. Call it before appending ends."""
         self._finished = True
         if self._moved and not await self._try_to_write():
             log.warning(
@@ -222,7 +223,7 @@ class Offsets:
         return True
 
     async def _write(self) -> None:
-        """Append all that has moved. What the records say is looked up in the step that appends.
+        """Append all moves. The offsets are read in the step that appends them.
 
         Otherwise: 1. a record is made; 2. it waits for a file, and a commit comes in; 3. the file
         begins with a snapshot that has the commit; 4. the record follows and takes it back.
@@ -236,7 +237,7 @@ class Offsets:
                 continue
             self._moved = rest
             if rest:
-                await asyncio.sleep(0)  # others' turn
+                await asyncio.sleep(0)  # other tasks run in between
 
     def _note_failure(self, code: str) -> None:
         if self._failing != code:
@@ -254,7 +255,7 @@ class Offsets:
             written.set_result(None)
         else:
             written.set_exception(error)
-            written.exception()  # seen, also when nobody waits any more
+            written.exception()  # retrieved, in case no caller waits any more
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -264,7 +265,7 @@ class Offsets:
 def encoded(
     moved: Mapping[str, Mapping[Queue, int]], flushed: int
 ) -> tuple[list[bytes], dict[str, dict[Queue, int]]]:
-    """Records of what has moved, for one step; and what is left for the next."""
+    """Return the records of one step for these moves, and the moves left for the next step."""
     bodies: list[bytes] = []
     now: dict[str, dict[Queue, int]] = {}
     rest: dict[str, dict[Queue, int]] = {}
@@ -277,7 +278,7 @@ def encoded(
             bodies.append(records.encode(OffsetsRecord(flushed, now)))
             now, size = {}, 0
         now.setdefault(group, {})[queue] = offset
-        # An estimate from above: names are said once per group and topic.
+        # An upper estimate: a record has the names once per group and topic.
         pair = len(group) + len(queue[0]) + _PAIR_SIZE
         size += pair
         total += pair

@@ -1,10 +1,10 @@
-"""The oldest message that a group was not handed, and the oldest that it has not committed. Pure.
+"""The oldest undelivered message of a group, and its oldest uncommitted message. Pure.
 
-Together with the times of the log (``log_times``) they split how far a group is behind the newest
-record (docs/lag.md): replication, dispatch, delivery and processing. Where nothing is outstanding
-at a stage its time is that of the stage before it, so that each stage takes 0 seconds at least and
-the four add up to the whole. A group is looked at a moment after the log was: what the log has got
-since then is not outstanding, for it was not there.
+Together with the times of the log (``log_times``) they split a group's delay behind the newest
+record into stages (docs/lag.md): replication, dispatch, delivery and processing. If nothing is
+outstanding at a stage, its time is that of the stage before. So each stage takes at least 0 seconds
+and the four add up to the whole. Groups are sampled a moment after the log; messages that arrived
+in between do not count as outstanding.
 Before: ``look`` found the messages of each queue. After: ``metrics`` shows the times, and lag
 analytics takes the differences.
 """
@@ -18,19 +18,19 @@ from services.broker.log.log_times import LogTimes
 
 
 class Oldest(NamedTuple):
-    """Of one pair of a group and a topic, over its queues; store times [wall clock ms]."""
+    """Store times [wall clock ms] for one group and topic, over all queues."""
 
     undelivered_ms: int | None = None
-    """None: everything is handed out."""
+    """Oldest undelivered message; None: everything is delivered."""
     uncommitted_ms: int | None = None
-    """None: everything is committed."""
+    """Oldest uncommitted message; None: everything is committed."""
     awaiting_ms: int | None = None
-    """Of the queue with the oldest uncommitted message: its oldest undelivered one. None: there is
-    none, or what is not delivered waits for processing (``Coordinator.busy_holders``). Of one
-    queue, for the stages of another say nothing of it."""
+    """Oldest undelivered message of the queue with the oldest uncommitted one. None: there is none,
+    or what is undelivered waits for processing (``Coordinator.busy_holders``). It is taken from one
+    queue because stages of different queues are unrelated."""
 
     def with_(self, other: Oldest) -> Oldest:
-        """Of both together."""
+        """Return the oldest of both."""
         uncommitted_ms = earlier(self.uncommitted_ms, other.uncommitted_ms)
         awaiting_ms = None
         for each in (self, other):
@@ -45,7 +45,7 @@ NOTHING_OUTSTANDING = Oldest()
 
 
 class Shown(NamedTuple):
-    """What the series of one pair say; store times [wall clock ms]."""
+    """Store times [wall clock ms] that the series of one group and topic show."""
 
     undelivered_ms: int
     uncommitted_ms: int
@@ -54,7 +54,7 @@ class Shown(NamedTuple):
 
 
 def shown(times: LogTimes, oldest: Oldest) -> Shown:
-    """A pair's times as of the look at the log; each at most that of the stage before."""
+    """Return the times to show; each is at most that of the stage before."""
     undelivered_ms = times.dispatched_ms
     if oldest.undelivered_ms is not None:
         undelivered_ms = min(undelivered_ms, oldest.undelivered_ms)
@@ -68,7 +68,7 @@ def shown(times: LogTimes, oldest: Oldest) -> Shown:
 
 
 def over(queues: Iterable[Oldest]) -> Oldest:
-    """Of several queues together."""
+    """Return the oldest over several queues."""
     found = NOTHING_OUTSTANDING
     for each in queues:
         found = found.with_(each)
@@ -76,7 +76,7 @@ def over(queues: Iterable[Oldest]) -> Oldest:
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """The earlier of what there is."""
+    """Return the earlier time, ignoring None."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

@@ -1,7 +1,7 @@
-"""Pairs of a group and a topic as they are measured: queues summed up. Pure.
+"""Lag of group–topic pairs: the queues summed up. Pure.
 
 A queue is *stuck* when its commit has not moved for longer than is usual for it: four times the
-longest recent gap between two moves while there was lag, from a minute to half an hour.
+longest recent gap between two moves while there was lag, within a minute and half an hour.
 Before: ``lag`` judged the queues. After: ``found_rows`` writes the series.
 """
 
@@ -17,27 +17,28 @@ STUCK_GAPS: Final = 4
 STUCK_MIN_S: Final = 60.0
 STUCK_MAX_S: Final = 1800.0
 FADE: Final = 0.8
-"""What is left of a longest gap at each move after it: one outlier is forgotten in ten moves."""
+"""Factor by which a longest gap decays at each later move: one outlier is forgotten in ten
+moves."""
 
 
 class Movement(NamedTuple):
-    """How a lagging queue's committed offset moves; times on the monotonic clock [s]."""
+    """How the committed offset of a lagging queue moves; times on the monotonic clock [s]."""
 
     committed: int
     moved_at_s: float
-    """When it was last seen to move, or first seen at all."""
+    """When it was last seen to move, or seen for the first time."""
     gap_s: float = 0.0
     """The longest recent time between two moves."""
 
     def seen(self, committed: int, now_s: float) -> Movement:
-        """The same queue at a later look."""
+        """Return the movement after a later sample of the queue."""
         if committed == self.committed:
             return self
         gap_s = max(now_s - self.moved_at_s, self.gap_s * FADE)
         return Movement(committed, now_s, gap_s)
 
     def is_stuck(self, now_s: float) -> bool:
-        """It has not moved for far longer than is usual."""
+        """Return whether the offset has not moved for far longer than usual."""
         limit_s = min(max(STUCK_GAPS * self.gap_s, STUCK_MIN_S), STUCK_MAX_S)
         return now_s - self.moved_at_s >= limit_s
 
@@ -47,36 +48,36 @@ class QueueSample(NamedTuple):
 
     lag: Lag
     commit_age_s: float = 0.0
-    """Since the commit moved, of a queue with lag."""
+    """Seconds since the commit moved, for a queue with lag."""
     is_stuck: bool = False
     oldest: Oldest | None = NOTHING_OUTSTANDING
     """None: the store time of a message could not be read."""
 
 
 class Pair(NamedTuple):
-    """One group and one topic, over all queues."""
+    """Lag of one group in one topic, over all queues."""
 
     group: str
     topic: str
     kind: str
     """``main``, or ``retry`` for the group's own retry topic."""
     messages: int | None
-    """None: of no queue is it known."""
+    """None: it is unknown for every queue."""
     seconds: float | None
     queue_max: int | None
-    """Messages of the queue with most; None as ``messages``, and so are the next four."""
+    """Lag of the queue with the largest one; this and the next four are None as ``messages`` is."""
     in_flight: int | None
     commit_age_s: float | None
     lagging: int | None
     stuck: int | None
     ahead: int
-    """Queues whose commit lies beyond all that is stored, not beyond what is dispatched so far."""
+    """Queues whose commit lies beyond all that is stored, not only beyond what is dispatched."""
     unknown: int
     subscribed: bool
     oldest: Oldest | None = None
-    """None: not known."""
+    """None: unknown."""
     activity: int = 0
-    """Changes when the pair is used: the sum of what is committed and what there is."""
+    """Changes when the pair is used: the sum of committed and available messages."""
 
 
 def pair(
@@ -88,7 +89,8 @@ def pair(
     objective_s: float,
     subscribed: bool,
 ) -> Pair:
-    """Sum up one pair's queues. objective_s: beyond that age a queue counts as lagging."""
+    """Sum up the queues of one pair. objective_s: a queue with an older message counts as
+    lagging."""
     each = list(queues)
     known = [sample for sample in each if sample.lag.messages is not None]
     messages = [sample.lag.messages or 0 for sample in known]
@@ -113,9 +115,9 @@ def pair(
 
 
 def older(found: Pair, ages_s: Sequence[float], commit_age_s: float, objective_s: float) -> Pair:
-    """A pair of which nothing has moved, some time later.
+    """Return a pair in which nothing has moved, some time later.
 
-    ages_s: of the oldest unread message of each queue that has one; empty if none is known.
+    ages_s: ages of the oldest unread message of each queue that has one; empty if none is known.
     """
     return found._replace(
         seconds=max(ages_s, default=found.seconds),

@@ -1,8 +1,8 @@
-"""Looks at single queues for the lag of groups: bounds, the age and the bytes of what is unread.
+"""Reads single queues for the lag of groups: bounds, age and bytes of the unread messages.
 
-The shell below ``lag``: it finds numbers and judges none. A queue that nobody reads is looked at
-without pushing out one that is being read (``ConsumeQueues.glance``).
-Before: ``views`` and ``metrics`` ask. After: ``lag`` makes numbers of what was found.
+It is the I/O shell of ``lag`` and holds no rules. Reading an idle queue does not evict an open file
+of a queue that is in use (``ConsumeQueues.glance``).
+Before: ``views`` and ``metrics`` ask. After: ``lag`` computes the numbers.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ UNITS_AT_ONCE: Final = 1 << 15
 
 
 class Bounds(NamedTuple):
-    """How far a queue goes; queue offsets."""
+    """The range of a queue; queue offsets."""
 
     min_offset: int
     max_offset: int
     next_offset: int
-    """The number that the next message gets, dispatched or not."""
+    """Queue offset of the next message to be stored; it counts messages not dispatched yet."""
 
 
 NO_MESSAGE: Final = 1 << 62
-"""Where the first message of a queue lies that has none: behind every log."""
+"""Physical offset of the first message of an empty queue: behind every log."""
 
 
 class Extent(NamedTuple):
-    """How far a queue goes, and until when that can only grow."""
+    """The bounds of a queue, and until when the minimum cannot change."""
 
     bounds: Bounds
     first_at: int
-    """Physical offset of the message at the min offset; NO_MESSAGE if there is none, −1 if it
-    cannot be told. While the log begins at or before it, the min offset stays."""
+    """Physical offset of the message at the min offset; NO_MESSAGE if there is none, −1 if it is
+    unknown. While the log begins at or before it, the min offset stays."""
 
 
 class Budget:
-    """How many units may still be added up for one answer."""
+    """The number of units that may still be added up for one answer."""
 
     def __init__(self, units: int) -> None:
         self.units = units
 
     def take(self, units: int) -> bool:
-        """Take so many, or none and False."""
+        """Take that many units and return True; if they are not left, take none and return
+        False."""
         if units > self.units:
             return False
         self.units -= units
@@ -65,7 +66,7 @@ class Budget:
 
 
 class QueueLooks:
-    """What the store says about one queue at a time."""
+    """Reads bounds, store times and sizes of one queue at a time."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class QueueLooks:
         floor: Callable[[str, int], QueueOffset],
         dispatched: Callable[[], PhysicalOffset],
     ) -> None:
-        """next_of: of the table of next queue offsets. floor: queue offset below which nothing is
-        shown. dispatched: end of what may be seen.
+        """next_of: from the table of next queue offsets. floor: first queue offset that is visible.
+        dispatched: end of the visible log.
         """
         self._topics = topics
         self._queues = queues
@@ -88,16 +89,17 @@ class QueueLooks:
         self._dispatched = dispatched
 
     def is_known(self, topic: str) -> bool:
-        """Whether the topic is there."""
+        """Return whether the topic exists."""
         return self._topics.find(topic) is not None
 
     def queues_of(self, topic: str) -> Sequence[int]:
-        """The queues of the topic that can be read, ascending; none if it is not there."""
+        """Return the readable queues of the topic, ascending; none if it does not exist."""
         found = self._topics.find(topic)
         return () if found is None else self._topics.queue_numbers(found)
 
     def bounds(self, topic: str, queue: int) -> Bounds:
-        """Minimum, then maximum, then the next number: so that none is below the one before."""
+        """Return minimum, maximum and next number, read in this order so that none is below the one
+        before."""
         floor = self._floor(topic, queue)
         with self._queues.glance(topic, queue) as reader:
             return self._bounds(reader, floor)
@@ -108,7 +110,7 @@ class QueueLooks:
         return Bounds(first, end, max(self._next_of((reader.topic, reader.queue)), end))
 
     def extent(self, topic: str, queue: int) -> Extent:
-        """``bounds``, and where the first message lies."""
+        """Return ``bounds`` and the physical offset of the first message."""
         floor = self._floor(topic, queue)
         with self._queues.glance(topic, queue) as reader:
             bounds = self._bounds(reader, floor)
@@ -120,7 +122,7 @@ class QueueLooks:
     def lag(
         self, topic: str, queue: int, committed: int | None, bounds: Bounds, now_ms: int
     ) -> Lag:
-        """A queue's lag but for its bytes, which have no reason yet.
+        """Return a queue's lag; its bytes are None without a reason yet.
 
         committed: read before bounds, or at the same time. now_ms: wall clock.
         """
@@ -133,9 +135,9 @@ class QueueLooks:
     async def unread_bytes(
         self, topic: str, queue: int, first: int, end: int, budget: Budget
     ) -> tuple[int | None, Reason | None]:
-        """Bytes of the records at the queue offsets [first, end), with others' turns in between.
+        """Return the bytes of the records at the queue offsets [first, end), read in slices.
 
-        What lies there does not change, it can only go: then, and where a queue file is missing,
+        These messages do not change, but can be deleted: then, and where a queue file is missing,
         the answer is None with a reason.
         """
         if not budget.take(end - first):
@@ -154,7 +156,8 @@ class QueueLooks:
         return found, None
 
     def store_time(self, topic: str, queue: int, queue_offset: int) -> int | None:
-        """Store time [wall clock ms] of a message; None if it cannot be read any more."""
+        """Return the store time [wall clock ms] of a message; None if it cannot be read any
+        more."""
         with self._queues.glance(topic, queue) as reader:
             unit = reader.unit(QueueOffset(queue_offset))
         if unit is None or unit.size <= 0:

@@ -1,13 +1,12 @@
-"""Which queues get series of their own where there is room for some only. Pure.
+"""Budget of the series per queue: which queues get them if not all can. Pure.
 
-Series by queue are bounded (``queue_series_max``): each queue that is shown takes two for its
-offsets, and three more for each group that is shown on it, two of them kept free for the oldest
-unread message and for the member that holds the queue. Pairs of a group and a topic come in this
-order: those that a member subscribes to and that had lag of late, those that a member subscribes
-to, those that had lag of late, others; then topics that no group reads. *Of late* is ten minutes,
-and among equals who was shown stays: so series do not come and go with every lag that comes and
-goes.
-Before: ``look`` offers every pair and every topic. After: it writes the rows of those that are in.
+Series per queue are bounded (``queue_series_max``). Each queue that is shown takes two for its
+offsets, and three more for each group shown on it; two of these are reserved for the oldest unread
+message and for the member that holds the queue. Pairs of a group and a topic have this order:
+subscribed with recent lag, subscribed, recent lag, others; then come topics that no group reads.
+Recent means ten minutes, and among equals a pair that was shown stays: so series do not come and go
+with every short lag.
+Before: ``look`` offers every pair and every topic. After: it writes the rows of the admitted ones.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 Name = tuple[str, str]
-"""Of a pair: (group, topic)."""
+"""A pair: (group, topic)."""
 
 LATE_S: Final = 600.0
-"""A pair counts as lagging for so long after its lag has gone."""
+"""A pair counts as lagging for this long after its lag has gone."""
 PER_QUEUE: Final = 2
 """Series of a queue itself."""
 PER_GROUP: Final = 3
-"""Of a group on it."""
+"""Series of one group on a queue."""
 
 
 class Rank(enum.IntEnum):
-    """Who comes first."""
+    """Order in which pairs are admitted."""
 
     READ_AND_LAGGING = 0
     READ = 1
@@ -38,14 +37,14 @@ class Rank(enum.IntEnum):
 
 
 class Lagging:
-    """Which pairs had lag of late."""
+    """The pairs with recent lag."""
 
     def __init__(self) -> None:
         self._until: dict[Name, float] = {}
         self._forget_at_s = float("-inf")
 
     def rank(self, pair: Name, *, has_lag: bool, subscribed: bool, now_s: float) -> Rank:
-        """A pair's rank at a look. now_s: monotonic."""
+        """Return a pair's rank in this sample. now_s: monotonic."""
         if has_lag:
             self._until[pair] = now_s + LATE_S
             lately = True
@@ -59,8 +58,8 @@ class Lagging:
         return Rank.LAGGING if lately else Rank.IDLE
 
     def forget_gone(self, now_s: float) -> Iterator[None]:
-        """Drop pairs that nobody asked for again: their group is gone. Now and then: it goes
-        through all that lag; yields after each one, for others to have their turn."""
+        """Drop pairs that were not ranked for long: their group is gone. Call it seldom, because it
+        goes through all pairs; it yields after each one so that other tasks can run."""
         if now_s < self._forget_at_s:
             return
         self._forget_at_s = now_s + LATE_S
@@ -71,26 +70,26 @@ class Lagging:
 
 
 class Room:
-    """The room for series by queue of one look."""
+    """The budget of series per queue in one sample."""
 
     def __init__(self, series_max: int, before: Room | None = None) -> None:
-        """before: of the look before; who is in it stays before its equals."""
+        """before: budget of the last sample; its admitted pairs come before their equals."""
         self._left = series_max
         self._was_in: Collection[Name] = () if before is None else before.pairs
         self._offered: dict[tuple[Rank, bool], dict[Name, int]] = {}
         self.pairs: dict[Name, int] = {}
-        """Pair that is in → how many of its queues are, from the first on. The group of a topic
-        that no group reads is empty."""
+        """Admitted pair → number of its admitted queues, from the first on. The group is empty for
+        a topic that no group reads."""
         self.topics: dict[str, int] = {}
-        """Topic → how many of its queues are in, from the first on."""
+        """Topic → number of its admitted queues, from the first on."""
 
     def offer(self, pair: Name, queues: int, rank: Rank) -> None:
-        """A pair with so many queues would be shown."""
+        """Ask for series of a pair with this number of queues."""
         if queues:
             self._offered.setdefault((rank, pair not in self._was_in), {})[pair] = queues
 
     def fill(self) -> Iterator[None]:
-        """Let in who has room; yields after each one, for others to have their turn."""
+        """Admit pairs by their order; yields after each one so that other tasks can run."""
         for key in sorted(self._offered):
             pairs = self._offered[key]
             for pair, queues in pairs.items():

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from services.broker.api.limits import QUERY_MAX
 from services.broker.api.messages import message_map, tags_code
-from services.broker.groups.commit_times import CommitTimes, Told
+from services.broker.groups.commit_times import CommitTimes, StateHistory
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace_events import (
     CONSUMED,
@@ -166,9 +166,9 @@ class Tracer:
                 unique_id=message_id,
             )
         steps = await self._steps(found.values())
-        told = events(steps, self._delay_levels_ms, flushed=self._flushed())
+        happened = events(steps, self._delay_levels_ms, flushed=self._flushed())
         oldest = found[min(found)]
-        return Trace(oldest, unique_id, told, left_out, complete and not left_out)
+        return Trace(oldest, unique_id, happened, left_out, complete and not left_out)
 
     def as_map(self, stored: Record, *, json_body: bool) -> dict[str, object]:
         """A record as the API shows it."""
@@ -234,7 +234,7 @@ class Tracer:
             for step in steps
             if step.record.topic in DELAY_TOPICS
         }
-        told = await self._commit_times.told_since(
+        history = await self._commit_times.since(
             min((step.record.store_timestamp_ms for step in steps), default=0),
             {
                 (reader.group, _queue_of(step.record))
@@ -247,8 +247,8 @@ class Tracer:
         return [
             Step(
                 step.record,
-                [_dated(reader, step.record, told) for reader in step.readers],
-                told.cancelled.get((delay.level_of(step.record), step.record.queue_offset))
+                [_dated(reader, step.record, history) for reader in step.readers],
+                history.cancelled.get((delay.level_of(step.record), step.record.queue_offset))
                 if step.record.topic in DELAY_TOPICS
                 else None,
             )
@@ -273,10 +273,10 @@ def _queue_of(stored: Record) -> Queue:
     return stored.topic, stored.queue_id
 
 
-def _dated(reader: Reader, stored: Record, told: Told) -> Reader:
+def _dated(reader: Reader, stored: Record, history: StateHistory) -> Reader:
     """The reader with the time at which its offset first passed the record."""
     key = (reader.group, _queue_of(stored))
-    for at_ms, moves in told.moves:
+    for at_ms, moves in history.moves:
         if moves.get(key, 0) > stored.queue_offset:
             return reader._replace(committed_at_ms=at_ms)
     return reader
