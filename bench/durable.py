@@ -22,12 +22,12 @@ from bench.harness import Figure, Series, interleave, options, report
 from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
-from services.broker.log.files_ahead import FilesAhead
 from services.broker.log.flusher import Flusher, Pace
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
+from services.broker.log.preallocator import FilesAhead
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.read.held_pulls import HeldPulls
+from services.broker.read.long_polls import HeldPulls
 from services.broker.state.state_log import StateLog
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk

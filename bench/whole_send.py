@@ -17,17 +17,17 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from bench.durable import Log, LoneGround
+from services.broker.api.components import Parts
 from services.broker.api.connections import ApiServer
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.messages import Rules
 from services.broker.config import BrokerConfig
-from services.broker.gate import Gate
-from services.broker.log.deduplicator import Deduplicator
-from services.broker.log.ground import Ground
-from services.broker.log.sender import Sender
-from services.broker.log.unique_ids import UniqueIds
+from services.broker.log.log_context import Ground
 from services.broker.metrics import BrokerMetrics
-from services.broker.parts import Parts
+from services.broker.send.deduplicator import Deduplicator
+from services.broker.send.sender import Sender
+from services.broker.send.unique_ids import UniqueIds
 from services.broker.state.topics import Topics
 from shared.metrics.registry import Registry
 from shared.runtime.connections import Bounds

@@ -463,6 +463,12 @@ class UnknownDelayed(RequestError):
     code, title, status = "unknown-delayed", "No such delayed message", 404
 
 
+class IndexDisabled(RequestError):
+    """The store has no index, without which redriven dead letters cannot be recognised."""
+
+    code, title, status = "index-disabled", "The store keeps no index", 409
+
+
 class UnknownCall(RequestError):
     """There is no such path, or not with this method."""
 

@@ -10,19 +10,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from services.broker.api.components import Parts
 from services.broker.consuming import Consuming, Foundation
 from services.broker.log.append import Append
-from services.broker.log.deduplicator import Deduplicator
-from services.broker.log.ground import Ground
-from services.broker.log.opening import ALONE, Opening
+from services.broker.log.log_context import Ground
 from services.broker.log.queue_offsets import QueueOffsets
-from services.broker.log.sender import Sender
-from services.broker.log.stored_ids import StoredIds
-from services.broker.parts import Parts
+from services.broker.metrics import BrokerMetrics
+from services.broker.opening import ALONE, Opening
 from services.broker.read.pull import Puller
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews
-from services.broker.replication.group_sends import GroupSends
+from services.broker.send.deduplicator import Deduplicator
+from services.broker.send.group_sends import GroupSends
+from services.broker.send.sender import Sender
+from services.broker.send.stored_ids import StoredIds
 from services.broker.state.config_files import ConfigFiles
 from services.broker.state.state_log import StateLog
 from services.broker.state.state_replay import expired_queues, next_offsets, replay
@@ -50,7 +51,7 @@ class Built(NamedTuple):
     queue_offsets: QueueOffsets
 
 
-async def build(ground: Ground) -> Built:
+async def build(ground: Ground, metrics: BrokerMetrics) -> Built:
     """Replay the state and build the components on it. Raises CorruptRecord, DamagedFile."""
     recovered, dispatched = ground.store.recovered, ground.dispatched()
     known = recovered.next_queue_offsets
@@ -60,18 +61,21 @@ async def build(ground: Ground) -> Built:
     state = await asyncio.to_thread(
         replay, ground.queues, ground.reader, dispatched, int(next_offset)
     )
-    return build_with(ground, state, known)
+    return build_with(ground, metrics, state, known)
 
 
 def build_with(
-    ground: Ground, state: BrokerState, known: Mapping[tuple[str, int], QueueOffset]
+    ground: Ground,
+    metrics: BrokerMetrics,
+    state: BrokerState,
+    known: Mapping[tuple[str, int], QueueOffset],
 ) -> Built:
     """Build the components on a state, which they take ownership of.
 
     known: next queue offsets from log and queues. It may be called twice, because the components
     do nothing before they are run.
     """
-    config, store, clock, metrics = ground.config, ground.store, ground.clock, ground.metrics
+    config, store, clock = ground.config, ground.store, ground.clock
     epoch = ALONE if ground.term is None else ground.term.epoch
     offsets = next_offsets(known, state)
     state_log = StateLog(

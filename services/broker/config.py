@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-from services.broker.retention.retention import Policy, parse_hours
+from services.broker.retention_policy import Policy, parse_hours
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX, Limits

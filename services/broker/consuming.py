@@ -2,7 +2,7 @@
 
 It is built when the state has been replayed. All of its background components append, so they start
 when the start record is appended; they end with the node. ``serving`` has opened the log, the
-queues and the topics before this step; after it ``parts`` passes the components to the calls.
+queues and the topics before this step; after it ``components`` passes the components to the calls.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
+from services.broker.groups.lag_inputs import Watched
 from services.broker.groups.offsets import Offsets
-from services.broker.groups.queue_looks import QueueLooks
+from services.broker.groups.queue_stats import QueueLooks
 from services.broker.groups.redrive import Redrive
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
-from services.broker.groups.sources import Watched
 from services.broker.groups.stored_messages import StoredMessages
+from services.broker.groups.topic_stats import QueueExtents
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
 from services.broker.log.append import Append
-from services.broker.log.files_ahead import FilesAhead
 from services.broker.log.lasting import Lasting
 from services.broker.log.log_times import LogTimes
+from services.broker.log.preallocator import FilesAhead
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import Puller
 from services.broker.read.query import Queries
-from services.broker.read.queue_extents import QueueExtents
 from services.broker.read.topic_views import TopicViews
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry

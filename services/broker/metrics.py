@@ -1,8 +1,8 @@
 """The broker's metrics. Names, labels and definitions are in docs/metrics.md.
 
-Counters are plain additions on the event loop. Offsets are read from the positions page during a
-scrape, so that they cost nothing per message. ``shared.metrics.bounds`` decides which topics,
-groups and group–topic pairs have their own series.
+``traffic_metrics`` has the counters that change with every request. Offsets are read from the
+positions page during a scrape, so that they cost nothing per message. ``shared.metrics.bounds``
+decides which topics, groups and group–topic pairs have their own series.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from services.broker.api.pools import Pools
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.metrics import LookGauges
 from services.broker.log.volumes import Volumes
+from services.broker.request_classes import Pools
 from services.broker.retention.metrics import RetentionMetrics
+from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.positions import Positions
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
@@ -25,12 +26,8 @@ from shared.runtime.health import Recovery
 from tidemark.clock import Clock
 from tidemark.formats.checkpoint import Slot
 
-PUT_RESULTS: Final = (
-    "ok", "flush_timeout", "replica_unavailable", "disk_full", "busy", "invalid", "failed",
-)  # fmt: skip
 QUEUE_SERIES_MAX: Final = 20_000
 """Default limit of series by queue."""
-CONNECTIONS_REFUSED: Final = ("limit", "no-request", "answer-not-taken")
 
 
 class Delayed(Protocol):
@@ -47,7 +44,7 @@ class Delayed(Protocol):
         ...
 
 
-class BrokerMetrics:
+class BrokerMetrics(TrafficMetrics):
     """All series of one broker, in a registry supplied by ``service``."""
 
     def __init__(
@@ -61,32 +58,11 @@ class BrokerMetrics:
         """clock: None: the system clock. group_delays: whether groups have delay histograms.
         queue_series_max: limit of series by queue, over all families; 0: none.
         """
-        self.registry = registry
+        super().__init__(registry)
         self.groups = GroupCounters(registry, delays=group_delays)
         self.lag_gauges = LookGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
         self._volumes: Volumes | None = None
-        counters, histograms = registry.counters, registry.histograms
-        self.messages_in = counters(of_requests.BROKER_MESSAGES_IN_TOTAL)
-        self.received_bytes = counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
-        self.messages_out = counters(of_requests.BROKER_MESSAGES_OUT_TOTAL)
-        self.sent_bytes = counters(of_requests.BROKER_SENT_BYTES_TOTAL)
-        self.message_size = registry.histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES)
-        self.put_results = counters(of_requests.BROKER_PUT_RESULTS_TOTAL)
-        self.put_duration = histograms(of_requests.BROKER_PUT_DURATION_SECONDS)
-        self.append_duration = registry.histogram(of_requests.BROKER_APPEND_DURATION_SECONDS)
-        self.request_duration = histograms(of_requests.BROKER_REQUEST_DURATION_SECONDS)
-        self.rejected = counters(of_requests.BROKER_REQUESTS_REJECTED_TOTAL)
-        self.connections_refused = counters(of_requests.BROKER_CONNECTIONS_REFUSED_TOTAL)
-        self.long_polls = registry.gauge(of_requests.BROKER_LONG_POLLS, 0)
-        self.long_poll_wakeups = counters(of_requests.BROKER_LONG_POLL_WAKEUPS_TOTAL)
-        self.clock_steps = registry.counter(of_requests.BROKER_CLOCK_STEPS_TOTAL)
-        self.flush_duration = registry.histogram(of_log.LOG_FLUSH_DURATION_SECONDS)
-        self.group_commit_size = registry.histogram(of_log.LOG_GROUP_COMMIT_REQUESTS)
-        for result in PUT_RESULTS:
-            self.put_results.labels(result)  # start at 0, so that the first event is an increase
-        for reason in CONNECTIONS_REFUSED:
-            self.connections_refused.labels(reason)
 
     def show_store(
         self,
@@ -118,14 +94,6 @@ class BrokerMetrics:
             await self.lag_gauges.refresh()
         else:
             await asyncio.gather(self.lag_gauges.refresh(), self._volumes.refresh())
-
-    def sent_back(self, topic: str, messages: int, size: int) -> None:
-        """Count messages appended by a nack or a redrive.
-
-        topic: destination topic. size: bytes of their records.
-        """
-        self.messages_in.labels(topic, "retry").inc(messages)
-        self.received_bytes.labels(topic).inc(size)
 
     def give_way(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has

@@ -15,20 +15,20 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from services.broker.api.cluster_calls import starting
 from services.broker.api.connections import ApiServer
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.messages import Rules
 from services.broker.api.role_probes import role_probes
 from services.broker.config import BrokerConfig
-from services.broker.gate import Gate
 from services.broker.log.open_store import OpenStore
-from services.broker.log.unique_ids import UniqueIds
 from services.broker.log.volumes import Volumes
 from services.broker.metrics import BrokerMetrics
-from services.broker.replication.cluster_calls import starting
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.send.unique_ids import UniqueIds
 from services.broker.serving import Serving, StateNotRead
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 from services.broker.api.connections import ApiServer
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build
 from services.broker.config import BrokerConfig
-from services.broker.gate import Gate
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
 from services.broker.log.open_store import OpenStore
 from services.broker.metrics import BrokerMetrics
 from services.broker.watch import Watch
@@ -59,6 +59,7 @@ class Serving:
     ) -> None:
         """on_serving: called once, when sends open."""
         self._on_serving = on_serving
+        self._metrics = metrics
         self._ground = Ground(config, clock, metrics, health, store, doorbell, port)
         self._health = health
         self._store = store
@@ -142,7 +143,7 @@ class Serving:
     async def _build(self, stop: asyncio.Event) -> Built:
         """Read the state and build the components. Raises CorruptRecord, DamagedFile."""
         return await self._ground.unit_checks.healed(
-            lambda: build(self._ground), lambda: not stop.is_set()
+            lambda: build(self._ground, self._metrics), lambda: not stop.is_set()
         )
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
@@ -170,7 +171,7 @@ class Serving:
                         "end_offset": end,
                     },
                 )
-                api.parts = (await build(self._ground)).parts
+                api.parts = (await build(self._ground, self._metrics)).parts
                 gate.reads_open, gate.send_fault = True, unwritable
             begin = dispatched if begin is None else begin
             self._health.recovery.progress(dispatched - begin, end - begin)

@@ -9,8 +9,9 @@ import msgpack
 
 from services.broker.api import encodings, messages
 from services.broker.api.encodings import Encoding
-from services.broker.api.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from services.broker.api.messages import ProduceRequest, Rules, parse_produce
+from services.broker.api.messages import Rules, parse_produce
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.send.request import ProduceRequest
 from tidemark.errors import RequestError
 from tidemark.formats.ids import UniqueIdMaker
 from tidemark.formats.produce_wire import PlainRequest

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from services.broker.api import openapi, traces
+from services.broker.api import (
+    openapi,
+    openapi_cluster,
+    openapi_delayed,
+    openapi_groups,
+    openapi_retention,
+    openapi_retry,
+    openapi_views,
+    traces,
+)
 from services.broker.api.messages import Rules
 from services.broker.api.openapi_schemas import bodies, parameter, ref
-from services.broker.delay import openapi_delayed
-from services.broker.groups import openapi_groups, openapi_retry, openapi_views
-from services.broker.replication import openapi_cluster
-from services.broker.retention import openapi_retention
 
 Schema = dict[str, Any]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
+from services.broker.api.components import Parts
 from services.broker.api.encodings import Encoding
+from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies
 from services.broker.api.traces import Traces
-from services.broker.gate import Gate
-from services.broker.metrics import BrokerMetrics
-from services.broker.parts import Parts
+from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.clock import Clock
 
 if TYPE_CHECKING:  # large_answers imports this module
@@ -51,7 +51,7 @@ class CallTools(NamedTuple):
     bodies: Bodies
     answers: LargeAnswers
     clock: Clock
-    metrics: BrokerMetrics
+    metrics: TrafficMetrics
     parts: Callable[[], Parts]
     """Returns the broker's parts; call it only after ``gate.check_reads`` or ``check_sends``,
     because they do not exist before the gate opens."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from services.broker.api.pools import Role
-from services.broker.metrics import BrokerMetrics
+from services.broker.request_classes import Role
+from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
 from shared.runtime.give_way import GiveWay
 
@@ -51,7 +51,7 @@ class ApiServer(BoundedServer):
     def __init__(
         self,
         app: web.Application,
-        metrics: BrokerMetrics,
+        metrics: TrafficMetrics,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
         way: GiveWay | None = None,

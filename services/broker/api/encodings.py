@@ -17,8 +17,8 @@ from typing import Final, NoReturn, cast
 
 import msgpack
 
-from services.broker.api.fields import shown
-from services.broker.api.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
+from services.broker.fields import shown
+from services.broker.limits import MAPS_MAX, SCANNED_SIZE_MIN, VALUES_MAX
 from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 MSGPACK: Final = "application/msgpack"

@@ -18,47 +18,57 @@ from aiohttp.typedefs import Handler, Middleware
 
 from services.broker.api import api_document, encodings, openapi
 from services.broker.api.calls import Calls, CallTools, Route, answer, encoding_of
+from services.broker.api.cluster_calls import ALONE, ClusterCalls, Known, View
+from services.broker.api.components import Parts
 from services.broker.api.connections import note_role
+from services.broker.api.delay_calls import DelayCalls
 from services.broker.api.encodings import Encoding, Items
-from services.broker.api.fields import (
-    I64_MAX,
-    one_of,
-    parameter_int,
-    plain_name,
-    shown,
-)
+from services.broker.api.gate import Gate
+from services.broker.api.group_calls import GroupCalls
+from services.broker.api.group_view_calls import GroupViewCalls
 from services.broker.api.http_requests import (
+    LIST_PARAMETERS,
     Bodies,
+    list_request,
     number,
     parameters,
     required,
     topic_of,
 )
 from services.broker.api.large_answers import MANY, LargeAnswers
-from services.broker.api.limits import (
+from services.broker.api.messages import Rules
+from services.broker.api.retention_calls import RetentionCalls
+from services.broker.api.retry_calls import RetryCalls
+from services.broker.api.send import SendCall, plain_send
+from services.broker.api.traces import Traces
+from services.broker.api.zero_copy import records_answer
+from services.broker.fields import (
+    I64_MAX,
+    one_of,
+    parameter_int,
+    plain_name,
+    shown,
+)
+from services.broker.limits import (
     DECODED_BYTES_MAX,
     PULL_BYTES_MAX,
     PULL_MAX,
     QUERY_MAX,
     WAIT_MS_MAX,
 )
-from services.broker.api.listing import LIST_PARAMETERS, list_request
-from services.broker.api.messages import Rules, message_map, tags_code
-from services.broker.api.pools import CHANGE_SLICES, CHANGES, KINDS, UNKNOWN, Pool, Pools, Role
-from services.broker.api.send_call import SendCall, plain_send
-from services.broker.api.traces import Traces
-from services.broker.delay.calls import DelayCalls
-from services.broker.gate import Gate
-from services.broker.groups.calls import GroupCalls
-from services.broker.groups.retry_calls import RetryCalls
-from services.broker.groups.view_calls import GroupViewCalls
-from services.broker.log.unique_ids import UniqueIds
-from services.broker.metrics import BrokerMetrics
-from services.broker.parts import Parts
-from services.broker.read.borrowed import records_answer
+from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.pull import PullRequest, parse_tags
-from services.broker.replication.cluster_calls import ALONE, ClusterCalls, Known, View
-from services.broker.retention.calls import RetentionCalls
+from services.broker.request_classes import (
+    CHANGE_SLICES,
+    CHANGES,
+    KINDS,
+    UNKNOWN,
+    Pool,
+    Pools,
+    Role,
+)
+from services.broker.send.unique_ids import UniqueIds
+from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.index import IndexPlace
 from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
@@ -105,7 +115,7 @@ class Api:
         gate: Gate,
         rules: Rules,
         clock: Clock,
-        metrics: BrokerMetrics,
+        metrics: TrafficMetrics,
         unique_ids: UniqueIds,
         *,
         request_size_max: int,

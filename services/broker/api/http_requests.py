@@ -21,9 +21,10 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
-from services.broker.api.fields import NAME_RULE, check_name, parameter_int, shown
-from services.broker.api.limits import BODY_SILENCE_S
-from services.broker.api.pools import Pools
+from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
+from services.broker.limits import BODY_SILENCE_S, LIST_MAX
+from services.broker.read.listing import ListRequest
+from services.broker.request_classes import Pools
 from shared.runtime.budget import Budget
 from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
@@ -288,6 +289,15 @@ def required(given: Mapping[str, str], name: str) -> str:
 def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     """Return a whole number in [low, high], or the default if it is not given."""
     return parameter_int(given[name], name, low, high) if name in given else default
+
+
+LIST_PARAMETERS: Final = frozenset({"after", "max"})
+"""Query parameters of every list."""
+
+
+def list_request(given: Mapping[str, str]) -> ListRequest:
+    """Build the request from query parameters. Raises BadRequest."""
+    return ListRequest(given.get("after", ""), number(given, "max", LIST_MAX, 1, LIST_MAX))
 
 
 def check_size(request: web.Request, limit: int) -> None:

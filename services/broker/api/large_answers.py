@@ -22,7 +22,7 @@ from aiohttp.payload import Payload
 from services.broker.api import encodings
 from services.broker.api.calls import answer, encoding_of
 from services.broker.api.http_requests import peer_of
-from services.broker.api.pools import Pools
+from services.broker.request_classes import Pools
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded

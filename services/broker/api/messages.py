@@ -14,11 +14,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from services.broker.api.encodings import Rest
-from services.broker.api.fields import (
+from services.broker.fields import (
     known_fields,
     one_of,
     shown,
@@ -26,8 +25,9 @@ from services.broker.api.fields import (
     table,
     whole_number,
 )
-from services.broker.api.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from services.broker.delay.wanted import DELAY_FIELDS, Delay, wanted_delay
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.send.request import AckLevel, Pick, ProduceRequest
+from services.broker.send.wanted_delay import DELAY_FIELDS, Delay, wanted_delay
 from tidemark.errors import (
     BadProperty,
     BadRequest,
@@ -35,11 +35,11 @@ from tidemark.errors import (
     RequestError,
     TooManyMessages,
 )
-from tidemark.formats import batch, hashing, properties
+from tidemark.formats import batch, properties
 from tidemark.formats.batch import WireMessage
 from tidemark.formats.nack import PROPERTIES_ROOM
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
-from tidemark.formats.record import CRC_PROPERTY_SIZE, Record
+from tidemark.formats.record import CRC_PROPERTY_SIZE
 
 I32_MAX: Final = (1 << 31) - 1
 ACK_TIMEOUT_MS_DEFAULT: Final = 3000
@@ -59,37 +59,6 @@ _MESSAGE_FIELDS: Final = frozenset(
         *DELAY_FIELDS,
     }
 )
-
-
-class AckLevel(StrEnum):
-    """Acknowledgement level of a send (design, promise P1)."""
-
-    MEMORY = "memory"
-    DISK = "disk"
-    REPLICATED = "replicated"
-
-
-Pick = int | str | None
-"""Queue selection of a message: a queue number, a sharding key, or None for round-robin."""
-
-
-class ProduceRequest(NamedTuple):
-    """One checked request; at least one message."""
-
-    entries: bytes
-    """All messages in order, as wire entries (``tidemark.formats.batch``): flag, body and
-    properties in their stored form, without the record CRC property."""
-    message_count: int
-    picks: int | list[Pick] | None
-    """None: no message names a queue. A number: all name that queue. Else one pick per message."""
-    ack: AckLevel | None
-    """Requested level. None: the request names none, and a group uses its current level."""
-    timeout_ms: int
-    delays: list[Delay | None] | None = None
-    """Delay of each message; None: no message is delayed."""
-    retry: bool = False
-    """Whether the request is a repeat with unknown outcome: messages that are already in the log
-    are not stored again."""
 
 
 class Rules(NamedTuple):
@@ -410,51 +379,3 @@ def _check_text(text: str, at: str, what: str) -> None:
 def shown_name(name: str) -> str:
     """Return a property name for an error message: unchanged if printable, else escaped."""
     return name if name.isascii() and name.isprintable() and 0 < len(name) <= 64 else shown(name)
-
-
-def tags_code(record: Record, delay_levels_ms: Sequence[int]) -> int:
-    """Return the tags code that dispatch writes into the record's queue unit (store layout 3)."""
-    found = record.property_map
-    if record.topic == hashing.SCHEDULE_TOPIC:
-        due_ms = hashing.delivery_time_code(
-            found.get(properties.DELAY), record.store_timestamp_ms, delay_levels_ms
-        )
-        if due_ms is not None:
-            return due_ms
-    return hashing.tags_code(found.get(properties.TAGS))
-
-
-def message_map(record: Record, *, code: int, json_body: bool) -> dict[str, object]:
-    """Return one message in the form of an answer (design, section 7); its body is a copy."""
-    found = record.property_map
-    body = bytes(record.body)
-    message: dict[str, object] = {
-        "message_id": record.message_id,
-        "unique_id": found.get(properties.UNIQ_KEY),
-        "topic": record.topic,
-        "queue": record.queue_id,
-        "queue_offset": record.queue_offset,
-        "physical_offset": record.physical_offset,
-        "size": record.size,
-        "tags": found.get(properties.TAGS),
-        "keys": [key for key in found.get(properties.KEYS, "").split(" ") if key],
-        "properties": found,
-        "born_timestamp_ms": record.born_timestamp_ms,
-        "store_timestamp_ms": record.store_timestamp_ms,
-        "born_host": record.born_host.text,
-        "store_host": record.store_host.text,
-        "reconsume_times": record.reconsume_times,
-        "flag": record.flag,
-        "sys_flag": record.sys_flag,
-        "body_crc": record.body_crc,
-        "tags_code": code,
-        "prepared_transaction_offset": record.prepared_transaction_offset,
-    }
-    if not json_body:
-        message["body"] = body
-        return message
-    try:
-        message["body_text"] = body.decode()
-    except UnicodeDecodeError:
-        message["body"] = base64.b64encode(body).decode("ascii")
-    return message

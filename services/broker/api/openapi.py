@@ -10,14 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from services.broker.api.encodings import JSON, RECORDS
-from services.broker.api.fields import I64_MAX
-from services.broker.api.limits import (
-    DECODED_BYTES_MAX,
-    PULL_BYTES_MAX,
-    PULL_MAX,
-    QUERY_MAX,
-    WAIT_MS_MAX,
-)
 from services.broker.api.messages import I32_MAX, Rules
 from services.broker.api.openapi_schemas import (
     Schema,
@@ -27,6 +19,14 @@ from services.broker.api.openapi_schemas import (
     parameter,
     ref,
     schemas,
+)
+from services.broker.fields import I64_MAX
+from services.broker.limits import (
+    DECODED_BYTES_MAX,
+    PULL_BYTES_MAX,
+    PULL_MAX,
+    QUERY_MAX,
+    WAIT_MS_MAX,
 )
 
 PULL_PARAMETERS: Final = frozenset({"offset", "max", "max_bytes", "tags", "wait_ms"})

@@ -9,16 +9,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from services.broker.api.encodings import JSON, MSGPACK
-from services.broker.api.fields import I64_MAX
-from services.broker.api.limits import (
+from services.broker.api.messages import I32_MAX, Rules
+from services.broker.fields import I64_MAX
+from services.broker.limits import (
     ACK_TIMEOUT_MS_MAX,
     LIST_MAX,
     MESSAGES_MAX,
     QUEUES_LISTED_MAX,
     QUEUES_MAX,
+    SHOWN_MS_MAX,
 )
-from services.broker.api.messages import I32_MAX, AckLevel, Rules
-from services.broker.retention.retention import SHOWN_MS_MAX
+from services.broker.send.request import AckLevel
 from tidemark.formats.delay import DELAY_MS_MAX
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 

@@ -6,7 +6,7 @@ contains no bodies and no properties except the unique id. Traced requests per s
 per line are limited. A header with an invalid trace id is ignored, because a mistake in a
 diagnostic header must not make a request fail.
 
-``send_call``, ``http_api`` and the calls of groups receive the header before this step; after it
+``send``, ``http_api`` and the calls of groups receive the header before this step; after it
 the lines are in the log (docs/logs.md).
 """
 
@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from services.broker.log.send_result import SendResult
+from services.broker.send.send_result import SendResult
 from shared.files.pull import PullResult
 from shared.runtime import traced_ranges
 from shared.runtime.paced_log import PacedLog

@@ -11,11 +11,11 @@ from services.broker.delay.level_queues import LevelQueues
 from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
-from services.broker.delay.wheel_files import WheelFiles
 from services.broker.log.append import Append
 from services.broker.log.lasting import Lasting
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.state_log import StateLog
+from services.broker.state.wheel_files import WheelFiles
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader

@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 from services.broker.delay.delivery import Delivery
 from services.broker.delay.listing import BEGIN, ListTime, Page
 from services.broker.delay.waiting import Ends, Waiting
-from services.broker.groups.dead_letters import IndexDisabled
 from shared.state.records import DelayRecord
 from tidemark.clock import Clock
-from tidemark.errors import DispatchBehind, FileNotReady, Overloaded, UnknownDelayed
+from tidemark.errors import DispatchBehind, FileNotReady, IndexDisabled, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset

@@ -20,7 +20,7 @@ from services.broker.delay.listing import ListTime, Page
 from services.broker.delay.progress import NOTHING_FOUND, Progress, Time
 from services.broker.delay.slices import Entry, Slice, Slices
 from services.broker.delay.timer_queue import TimerQueue
-from services.broker.delay.wheel_files import WheelFiles
+from services.broker.state.wheel_files import WheelFiles
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import IndexReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from services.broker.groups.roster import NOTHING, Change, Roster
+from services.broker.groups.group_membership import NOTHING, Change, Roster
 from services.broker.log.queue_offsets import Queue
 
 

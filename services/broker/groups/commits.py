@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
 from services.broker.groups.counters import GroupCounters
+from services.broker.groups.initial_offsets import Starts
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import not_assigned
 from services.broker.groups.requests import CommitLevel, CommitRequest, ResetRequest, ToOffset
-from services.broker.groups.starts import Starts
 from services.broker.log.queue_offsets import Queue
 from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig, Start

@@ -14,9 +14,9 @@ import heapq
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from services.broker.api.fields import check_name, known_fields, shown, whole_number
-from services.broker.api.limits import QUEUES_MAX
+from services.broker.fields import check_name, known_fields, shown, whole_number
 from services.broker.groups.offsets import Offsets
+from services.broker.limits import QUEUES_MAX
 from services.broker.state.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from services.broker.groups.active_groups import LiveGroups
 from services.broker.groups.commits import Commits
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries
 from services.broker.groups.fetch import Fetches
+from services.broker.groups.initial_offsets import Starts, Times
 from services.broker.groups.joining import BOUNDS, Bounds, Joining
-from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
-from services.broker.groups.starts import Starts, Times
 from services.broker.read.pull import Puller
 from services.broker.state.topics import Topics
 from tidemark.clock import Clock

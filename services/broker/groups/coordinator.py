@@ -1,6 +1,6 @@
 """Members of groups: one interface for calls, nacks, views and traces.
 
-It delegates to ``joining`` (who may be a member), ``live_groups`` (present members and their
+It delegates to ``joining`` (who may be a member), ``active_groups`` (present members and their
 queues) and ``fetch`` (what a member receives). Before: ``calls``. After: ``fetch`` reads the queues
 of a member; ``commits`` moves offsets.
 """
@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from services.broker.groups.active_groups import LiveGroups
 from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.configs import GroupConfigs, checked
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.fetch import Fetched, Fetches, Reader
 from services.broker.groups.joining import Joined, Joining
-from services.broker.groups.live_groups import LiveGroups
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import (
     check_enabled,

@@ -24,13 +24,13 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from services.broker.api.limits import QUERY_MAX
 from services.broker.groups.stored_messages import Page, StoredMessages
+from services.broker.limits import QUERY_MAX
 from services.broker.read.query import look_up
 from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock
-from tidemark.errors import DispatchBehind, Overloaded, RequestError
+from tidemark.errors import DispatchBehind, IndexDisabled, Overloaded
 from tidemark.formats import nack
 from tidemark.formats.nack import DEAD_QUEUE, RedriveOrigin, dead_topic, retry_topic
 from tidemark.formats.record import Record
@@ -44,12 +44,6 @@ BYTES_AT_ONCE: Final = 1 << 18
 LOOKED_AT_MAX: Final = 20_000
 """Letters that one call reads, whether the filter selects them or not."""
 NO_LETTERS: Final = Page([], QueueOffset(0), QueueOffset(0), QueueOffset(0))
-
-
-class IndexDisabled(RequestError):
-    """The store has no index, which alone shows whether a dead letter was redriven."""
-
-    code, title, status = "index-disabled", "The store keeps no index", 409
 
 
 class Redriven(Enum):

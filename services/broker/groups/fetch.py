@@ -7,7 +7,7 @@ moves by commits; fetch moves it only over messages that the member's tags exclu
 everything before them is committed. Otherwise a group that selects one tag of many would seem to
 lag for ever.
 
-Before: ``calls`` checked the request. After: ``answers`` frames the result.
+Before: ``calls`` checked the request. After: ``fetch_answers`` frames the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.requests import FetchRequest
 from services.broker.groups.sessions import Batch, Place, Session
 from services.broker.log.queue_offsets import Queue
-from services.broker.read.held_pulls import Wake
+from services.broker.read.long_polls import Wake
 from services.broker.read.pull import Puller, PullRequest
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock

@@ -2,7 +2,7 @@
 
 Topics, tags and limits are checked, and everything needed from the store is read, before anything
 is changed; the change itself is one step of the loop.
-Before: ``calls``. After: ``live_groups`` gives the member its places.
+Before: ``calls``. After: ``active_groups`` gives the member its places.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from services.broker.groups.active_groups import Live, LiveGroups
 from services.broker.groups.configs import GroupConfigs, check_group_name
-from services.broker.groups.live_groups import Live, LiveGroups
+from services.broker.groups.initial_offsets import Starts
 from services.broker.groups.refusals import check_enabled, member_fenced, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
-from services.broker.groups.starts import Starts
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.pull import parse_tags
 from services.broker.state.topics import Topics, check_consumed

@@ -8,9 +8,9 @@ is done with what it received, has left, has died, or one session length has pas
 finished an earlier one.
 
 After a restart the former members are unknown: their queues are in transit too, until one of them
-claims them or cannot hold them any more (``inherited``). During that wait no queue is taken from an
-owner: a member that joins late would take queues from the others for the ones that it is about to
-claim, and a member whose claim is refused loses the messages in its hands.
+claims them or cannot hold them any more (``restored_claims``). During that wait no queue is taken
+from an owner: a member that joins late would take queues from the others for the ones that it is
+about to claim, and a member whose claim is refused loses the messages in its hands.
 
 Invariants, checked by tests over random histories:
 
@@ -28,8 +28,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from services.broker.groups.assignment import assign
-from services.broker.groups.inherited import Inherited
-from services.broker.groups.roster import NOTHING, Change, Roster, together
+from services.broker.groups.group_membership import NOTHING, Change, Roster, together
+from services.broker.groups.restored_claims import Inherited
 from services.broker.log.queue_offsets import Queue
 
 

@@ -2,7 +2,7 @@
 
 A scrape first awaits ``refresh``; the registry then reads the tables of the last sample. Counters
 are in ``counters``. Names and definitions are those of docs/metrics.md.
-Before: ``look``. After: ``GET /metrics``.
+Before: ``lag_sampler``. After: ``GET /metrics``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from services.broker.groups.found_rows import Columns, Found
-from services.broker.groups.look import Looks
-from services.broker.groups.sources import Watched
+from services.broker.groups.lag_inputs import Watched
+from services.broker.groups.lag_sampler import Looks
+from services.broker.groups.lag_series import Columns, Found
 from services.broker.log.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import log as of_log

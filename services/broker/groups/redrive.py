@@ -26,9 +26,9 @@ from services.broker.groups.dead_letters import (
     Redriven,
 )
 from services.broker.groups.send_back import Stored
-from services.broker.log import queue_choice
 from services.broker.log.append import FILE_TRIES, Append
 from services.broker.log.lasting import Lasting
+from services.broker.send import queue_choice
 from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
     AckTimeout,

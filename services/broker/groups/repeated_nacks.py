@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from services.broker.api.limits import QUERY_MAX
+from services.broker.limits import QUERY_MAX
 from services.broker.read.query import look_up
 from shared.files.index import Asked, IndexPlace, IndexReader
 from tidemark.clock import Clock

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from services.broker.api.fields import (
+from services.broker.fields import (
     I64_MAX,
     check_name,
     known_fields,

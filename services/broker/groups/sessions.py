@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 from services.broker.log.queue_offsets import Queue
-from services.broker.read.held_pulls import HeldPull, Wake, Watcher
+from services.broker.read.long_polls import HeldPull, Wake, Watcher
 from tidemark.formats.select import Wanted
 
 BATCHES_REMEMBERED_MAX: Final = 64

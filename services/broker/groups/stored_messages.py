@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from services.broker.api.fields import shown
+from services.broker.fields import shown
 from services.broker.read.pull import Puller, PullRequest
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from services.broker.api.limits import QUERY_MAX
-from services.broker.api.messages import message_map, tags_code
 from services.broker.groups.commit_times import CommitTimes, StateHistory
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.trace_events import (
@@ -30,6 +28,8 @@ from services.broker.groups.trace_events import (
     home_of,
     role_of,
 )
+from services.broker.limits import QUERY_MAX
+from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.query import look_up
 from services.broker.state.topics import Topics
 from shared.files.index import Asked, IndexReader

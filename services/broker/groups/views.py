@@ -3,7 +3,7 @@
 Joins what the coordinator says (who is there, who reads what), what is committed, and what the
 store holds. Rules of numbers are ``lag``'s; each queue's are taken between two awaits, so that they
 are of one instant, and large groups give other requests their turn in between.
-Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
+Before: ``group_view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Total, nothing_known, total
-from services.broker.groups.queue_looks import Bounds, Budget, QueueLooks
-from services.broker.groups.sources import (
+from services.broker.groups.lag_inputs import (
     OBJECTIVE_MS,
     Committed,
     Configs,
@@ -23,6 +22,7 @@ from services.broker.groups.sources import (
     Queue,
     queues_read,
 )
+from services.broker.groups.queue_stats import Bounds, Budget, QueueLooks
 from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig

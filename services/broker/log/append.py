@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
 from services.broker.log.queue_offsets import Numbered, QueueOffsets
 from shared.files.commit_log_appender import Placed
 from tidemark.errors import (
@@ -29,7 +29,7 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
-    from services.broker.read.held_pulls import HeldPulls
+    from services.broker.read.long_polls import HeldPulls
     from services.broker.state.state_log import StateLog
 
 FILE_TRIES: Final = 3

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from services.broker.log.group_commit import NO_DEADLINE
 from services.broker.log.waiting import Waiting
-from services.broker.metrics import BrokerMetrics
+from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.offsets import PhysicalOffset
@@ -90,7 +90,7 @@ class Flusher:
         log: FlushedLog,
         pace: Pace,
         clock: Clock,
-        metrics: BrokerMetrics,
+        metrics: TrafficMetrics,
         on_flushed: Callable[[], None],
     ) -> None:
         """on_flushed: called on the loop after each flush, once its offset is published."""

@@ -1,7 +1,7 @@
 """The store as this process has opened it: locks, positions, recovery result and clean stop.
 
 The process holds the locks on bytes 0 (append) and 1 (broker) of ``lock`` for its whole life. If
-the disk does not accept writes, the store is opened for reading, and ``files_ahead`` retries until
+the disk does not accept writes, the store is opened for reading, and ``preallocator`` retries until
 writes succeed. The configuration is read before this step; ``service`` builds the components on it.
 """
 

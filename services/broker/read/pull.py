@@ -14,12 +14,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from services.broker.api.fields import shown
-from services.broker.api.pools import held
+from services.broker.fields import shown
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.log.unit_checks import UnitChecks
-from services.broker.metrics import BrokerMetrics
-from services.broker.read.held_pulls import HeldPulls, Polls, Wake, Watcher
+from services.broker.read.long_polls import HeldPulls, Polls, Wake, Watcher
+from services.broker.request_classes import held
+from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
@@ -94,7 +94,7 @@ class Puller:
         log: CommitLogReader,
         queue_offsets: QueueOffsets,
         clock: Clock,
-        metrics: BrokerMetrics,
+        metrics: TrafficMetrics,
         *,
         floor: Callable[[str, int], QueueOffset],
         dispatched: Callable[[], PhysicalOffset],

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from services.broker.api.limits import DECODED_BYTES_MAX
+from services.broker.limits import DECODED_BYTES_MAX
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from services.broker.api.fields import known_fields, table, whole_number
-from services.broker.api.limits import QUEUES_MAX
-from services.broker.api.listing import ListRequest, page_of
-from services.broker.retention.retention import SHOWN_MS_MAX
-from services.broker.retention.visibility import Visibility, retention_of
+from services.broker.fields import known_fields, table, whole_number
+from services.broker.limits import QUEUES_MAX, SHOWN_MS_MAX
+from services.broker.read.listing import ListRequest, page_of
+from services.broker.read.visibility import Visibility, retention_of
 from services.broker.state.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues

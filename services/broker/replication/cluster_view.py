@@ -3,7 +3,7 @@
 Asked over ``ha-control.sock`` in the node's run directory; an answer counts for a tenth of a
 second, and callers who come meanwhile share it. If ha does not answer, what the page says of this
 node is all that is known, and the answer says so. Before: ha. After: ``cluster_calls`` and
-``standing``.
+``role_policy``.
 """
 
 from __future__ import annotations

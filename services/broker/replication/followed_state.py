@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.log.ground import Readers
+from services.broker.log.log_context import Readers
 from services.broker.log.open_store import OpenStore
 from services.broker.log.queue_offsets import Queue
 from services.broker.state import state_replay

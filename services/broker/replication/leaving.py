@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final
 
-from services.broker.replication.term import Term
+from services.broker.log.term import Term
 from shared.files.positions import Positions
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock

@@ -19,14 +19,15 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
-from services.broker.gate import Gate
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
+from services.broker.log.term import Term
+from services.broker.metrics import BrokerMetrics
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
-from services.broker.replication.standing import MasterStanding, RisingStanding, SlaveStanding
-from services.broker.replication.term import Term
+from services.broker.replication.role_policy import MasterStanding, RisingStanding, SlaveStanding
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -68,6 +69,7 @@ class Master:
         gate: Gate,
         api: Api,
         watch: Watch,
+        metrics: BrokerMetrics,
         *,
         afterwards: SlaveStanding,
     ) -> None:
@@ -82,6 +84,7 @@ class Master:
         self._gate = gate
         self._api = api
         self._watch = watch
+        self._metrics = metrics
         self._afterwards = afterwards
         self._over = asyncio.Event()
         self._confirmed = asyncio.Event()
@@ -156,7 +159,7 @@ class Master:
             ),
             lambda: self._goes_on,
         )
-        built = build_with(ground, state, known)
+        built = build_with(ground, self._metrics, state, known)
         log.info(
             "the log is recovered for an epoch",
             extra={

@@ -12,19 +12,19 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.config import BrokerConfig
-from services.broker.gate import Gate
-from services.broker.log.ground import Ground, Readers
+from services.broker.log.log_context import Ground, Readers
+from services.broker.log.term import Term
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.leaving import leave
 from services.broker.replication.master import Master
+from services.broker.replication.role_policy import SlaveStanding
 from services.broker.replication.slave import Slave
-from services.broker.replication.standing import SlaveStanding
-from services.broker.replication.term import Term
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -99,6 +99,7 @@ class GroupNode:
                 self._gate,
                 self._api,
                 self._watch,
+                self._metrics,
             )
             epoch = await slave.run(stop, served)
             if epoch is None:
@@ -128,6 +129,7 @@ class GroupNode:
             self._gate,
             self._api,
             self._watch,
+            self._metrics,
             afterwards=self._as_slave,
         )
         may_end = asyncio.Event()

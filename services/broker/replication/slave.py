@@ -12,12 +12,13 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
-from services.broker.gate import Gate
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
 from services.broker.log.queue_offsets import Queue
 from services.broker.log.unit_checks import UNIT_WAITS
+from services.broker.metrics import BrokerMetrics
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.watch import Watch
@@ -46,6 +47,7 @@ class Slave:
         gate: Gate,
         api: Api,
         watch: Watch,
+        metrics: BrokerMetrics,
     ) -> None:
         """ground: of a node that does not append."""
         self._ground = ground
@@ -56,6 +58,7 @@ class Slave:
         self._gate = gate
         self._api = api
         self._watch = watch
+        self._metrics = metrics
         self._served = 0
         self._built: Built | None = None
         self._seen = PhysicalOffset(-1)
@@ -164,7 +167,9 @@ class Slave:
         """Serve with the state as it was just read."""
         if self._built is not None:
             self._built.parts.puller.held.close()
-        built = self._built = build_with(self._ground, self._followed.state, queue_ends)
+        built = self._built = build_with(
+            self._ground, self._metrics, self._followed.state, queue_ends
+        )
         self._api.parts = built.parts
         self._watch.queues = self._ground.queues
         self._gate.unit_checks = self._ground.unit_checks

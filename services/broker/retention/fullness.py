@@ -3,7 +3,7 @@
 Looked at every second and whenever log files were made, by a task of its own: a deletion that takes
 long must not keep a disk that fills from being noticed. Rules are ``retention``'s.
 
-Before: ``files_ahead`` made files. After: ``keeper`` lets files go by the same figures.
+Before: ``preallocator`` made files. After: ``keeper`` lets files go by the same figures.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from services.broker.log.files_ahead import FilesAhead
+from services.broker.log.preallocator import FilesAhead
 from services.broker.retention.forecast import Forecast, Growth
-from services.broker.retention.retention import Policy, Pressure, pressure_of
+from services.broker.retention.retention import Pressure, pressure_of
+from services.broker.retention_policy import Policy
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.disk import Space
 from shared.files.store_dir import StoreDir

@@ -6,7 +6,7 @@ go, each judged on what the one before freed, then looks anew. After a run that 
 for, the next waits until reput has let go of the files: as long as one is mapped its blocks are not
 free, and the disk would seem to ask for more than needed.
 
-Before: ``files_ahead`` makes files. After: reput follows MIN; ``calls`` shows all of it.
+Before: ``preallocator`` makes files. After: reput follows MIN; ``calls`` shows all of it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from services.broker.log.files_ahead import FilesAhead
+from services.broker.log.preallocator import FilesAhead
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.fullness import Fullness
 from services.broker.retention.retention import (
     FILES_PER_RUN_MAX,
     HOUR_MS,
-    HOURS,
     Held,
     LogFile,
     Now,
-    Policy,
     Pressure,
     Stay,
     Verdict,
@@ -37,6 +35,7 @@ from services.broker.retention.retention import (
     goes_by_age_at,
     judge_oldest,
 )
+from services.broker.retention_policy import HOURS, Policy
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.mapped_file_queue import MappedFileQueue
 from shared.files.positions import Positions

@@ -14,30 +14,11 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
+from services.broker.retention_policy import HOURS, Policy
+
 HOUR_MS: Final = 3_600_000
-HOURS: Final = 24
-SHOWN_MS_MAX: Final = 10 * 365 * 24 * HOUR_MS
-"""Of a topic's own retention."""
 FILES_PER_RUN_MAX: Final = 10
 """As many as the reference lets go at a time (14.2)."""
-
-
-class Policy(NamedTuple):
-    """What the operator configured."""
-
-    age_ms: int
-    """A file last written so long ago has expired."""
-    delete_hours: frozenset[int]
-    """Hours of the day, local time, in which expired files go."""
-    size_max: int
-    """Bytes of log; files go until it is no larger. 0: no bound."""
-    used_percent_max: int
-    """Above, expired files go at any hour."""
-    forcible_percent: int
-    """Above, files go whatever their age, if ``forcibly``."""
-    warning_percent: int
-    """Above, sends are refused as well."""
-    forcibly: bool
 
 
 class Pressure(IntEnum):
@@ -202,13 +183,3 @@ def goes_by_age_at(file: LogFile, policy: Policy, now: Now, utc_offset_s: int) -
             break
         local = (local // HOUR_MS + 1) * HOUR_MS
     return local - utc_offset_s * 1000
-
-
-def parse_hours(text: str) -> frozenset[int]:
-    """The hours in "04" or "01;13". Raises ValueError naming the part."""
-    hours = set()
-    for part in text.split(";"):
-        if not (part.isascii() and part.isdigit() and int(part) < HOURS):
-            raise ValueError(f"{part!r} is not an hour from 00 to 23; several are joined by ;")
-        hours.add(int(part))
-    return frozenset(hours)

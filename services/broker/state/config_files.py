@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from services.broker.delay.wheel_files import WheelFiles
+from services.broker.state.wheel_files import WheelFiles
 from shared.files.store_dir import StoreDir
 from shared.state import json_cache
 from shared.state.json_cache import ForeignTables, JsonCache

@@ -22,8 +22,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from services.broker.api.fields import check_name
-from services.broker.api.limits import QUEUES_LISTED_MAX, QUEUES_MAX
+from services.broker.fields import check_name
+from services.broker.limits import QUEUES_LISTED_MAX, QUEUES_MAX
 from services.broker.state.name_locks import NameLocks
 from shared.state import records
 from shared.state.records import TopicConfig, TopicRecord

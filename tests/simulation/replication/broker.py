@@ -14,16 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import _checked
-from services.broker.api.messages import AckLevel, ProduceRequest
 from services.broker.config import BrokerConfig
-from services.broker.gate import Gate
-from services.broker.log.send_result import SendResult
+from services.broker.log.term import Term
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
-from services.broker.replication.term import Term
+from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.send_result import SendResult
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
 from shared.files.store_dir import Role

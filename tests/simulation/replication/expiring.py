@@ -14,7 +14,7 @@ from typing import Any, Final
 from services.broker.consuming import NOTHING_WAITS, _files_of
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.keeper import Retention
-from services.broker.retention.retention import Policy
+from services.broker.retention_policy import Policy
 from tests.simulation.replication.process import running
 from tidemark.errors import DiskFull
 

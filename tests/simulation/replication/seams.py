@@ -17,7 +17,8 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from services.broker import building, watch
-from services.broker.log import files_ahead, flusher, open_store
+from services.broker.log import flusher, open_store
+from services.broker.log import preallocator as files_ahead
 from services.broker.replication import grouped_store, master
 from services.ha.core import catch_up, master_protocol, recreation
 from services.ha.shell import (

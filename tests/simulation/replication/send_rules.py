@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.api.messages import AckLevel
-from services.broker.replication.term import Term
+from services.broker.log.term import Term
+from services.broker.send.request import AckLevel
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation

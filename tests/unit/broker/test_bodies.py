@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestServer
 
 from services.broker.api import encodings, http_requests
 from services.broker.api.http_requests import Bodies, Body
-from services.broker.api.limits import MAPS_MAX
-from services.broker.api.pools import Pool, Pools
+from services.broker.limits import MAPS_MAX
+from services.broker.request_classes import Pool, Pools
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedServer, Bounds
 from shared.runtime.give_way import GiveWay

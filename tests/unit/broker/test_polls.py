@@ -7,7 +7,7 @@ import heapq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.read.held_pulls import POLL_AFTER_MIN_S, POLLS_PER_S, Polls
+from services.broker.read.long_polls import POLL_AFTER_MIN_S, POLLS_PER_S, Polls
 
 START_S = 1000.0
 

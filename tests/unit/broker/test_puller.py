@@ -13,7 +13,7 @@ from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.unit_checks import ANSWER_MAX_S, UnitChecks, name_unit
 from services.broker.metrics import BrokerMetrics
 from services.broker.read import pull
-from services.broker.read.held_pulls import HeldPull, Wake
+from services.broker.read.long_polls import HeldPull, Wake
 from services.broker.read.pull import Puller, PullRequest
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues

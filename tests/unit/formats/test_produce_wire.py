@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from services.broker.api.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
 from tests.support.plain_requests import RULES, V4, V6, assert_same, careful, maker, packed, read
 from tests.support.twins import twin_modules_of
 from tidemark.formats import batch, produce_wire, properties

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.broker.api import messages
-from services.broker.api.limits import ACK_TIMEOUT_MS_MAX
+from services.broker.limits import ACK_TIMEOUT_MS_MAX
 from tests.support import strategies
 from tests.support.plain_requests import V4, V6, assert_same, careful, packed, read
 from tests.support.twins import twin_modules_of

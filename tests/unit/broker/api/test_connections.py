@@ -10,11 +10,11 @@ import pytest
 from aiohttp import web
 
 from services.broker.api.connections import ApiServer
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.messages import Rules
-from services.broker.gate import Gate
-from services.broker.log.unique_ids import UniqueIds
 from services.broker.metrics import BrokerMetrics
+from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime import connections, give_way
 from shared.runtime.clock import SystemClock

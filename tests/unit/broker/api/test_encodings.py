@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from services.broker.api import encodings
 from services.broker.api.encodings import Encoding, decode
-from services.broker.api.limits import MAPS_MAX, VALUES_MAX
+from services.broker.limits import MAPS_MAX, VALUES_MAX
 from tidemark.errors import BadRequest, TooManyValues, UnsupportedMediaType
 
 JSON_VALUES = st.recursive(

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from services.broker.api.encodings import Items
 from services.broker.api.large_answers import LARGE, MESSAGE_SIZE, LargeAnswers
-from services.broker.api.pools import Pools
+from services.broker.request_classes import Pools
 from shared.runtime.clock import SystemClock
 
 MESSAGE = {"body_text": "x" * 10_000}

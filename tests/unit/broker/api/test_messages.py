@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.api.messages import (
-    AckLevel,
-    ProduceRequest,
-    Rules,
-    message_map,
-    parse_produce,
-    tags_code,
-)
-from services.broker.delay.wanted import Delay
+from services.broker.api.messages import Rules, parse_produce
+from services.broker.read.message_map import message_map, tags_code
+from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.wanted_delay import Delay
 from tidemark.errors import (
     BadProperty,
     BadRequest,

@@ -8,12 +8,12 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 
 from services.broker.api import api_document, openapi
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.messages import _MESSAGE_FIELDS, Rules
-from services.broker.api.pools import KINDS
-from services.broker.gate import Gate
-from services.broker.log.unique_ids import UniqueIds
 from services.broker.metrics import BrokerMetrics
+from services.broker.request_classes import KINDS
+from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health

@@ -11,14 +11,14 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import BaseTestServer, TestServer, make_mocked_request
 
+from services.broker.api import group_calls as calls
+from services.broker.api.components import Parts
+from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.large_answers import MESSAGE_SIZE, Reserved
 from services.broker.api.messages import Rules
-from services.broker.gate import Gate
-from services.broker.groups import calls
-from services.broker.log.unique_ids import UniqueIds
-from services.broker.parts import Parts
 from services.broker.read.pull import PullRequest
+from services.broker.send.unique_ids import UniqueIds
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
 from tests.unit.broker.groups.rig import GROUP, Rig

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from services.broker.groups.broadcasting import Broadcasting
-from services.broker.groups.inherited import WAIT_MS, Inherited
+from services.broker.groups.group_membership import Change
 from services.broker.groups.membership import Membership
-from services.broker.groups.roster import Change
+from services.broker.groups.restored_claims import WAIT_MS, Inherited
 from services.broker.log.queue_offsets import Queue
 
 SESSION_MS = 1000

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.groups import dead_letters
-from services.broker.groups.dead_letters import DeadLetters, IndexDisabled, LetterFilter, Redriven
+from services.broker.groups.dead_letters import DeadLetters, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
 from services.broker.log.append import Appended
 from services.broker.read import query
@@ -20,7 +20,14 @@ from shared.files.index import Asked, Budget
 from shared.runtime import turns
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
-from tidemark.errors import AckTimeout, DispatchBehind, Overloaded, TidemarkError, UnknownGroup
+from tidemark.errors import (
+    AckTimeout,
+    DispatchBehind,
+    IndexDisabled,
+    Overloaded,
+    TidemarkError,
+    UnknownGroup,
+)
 from tidemark.formats import nack, properties
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run

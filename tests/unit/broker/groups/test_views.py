@@ -12,7 +12,7 @@ import pytest
 
 from services.broker.groups import views as views_module
 from services.broker.groups.lag import Lag, Reason
-from services.broker.groups.queue_looks import Budget, QueueLooks
+from services.broker.groups.queue_stats import Budget, QueueLooks
 from services.broker.groups.views import Aside, GroupViews
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.topics import Topics

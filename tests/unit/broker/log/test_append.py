@@ -15,11 +15,11 @@ import pytest
 
 from services.broker.config import BrokerConfig
 from services.broker.log.append import DISPATCH_CHECK_S, Append, Appended, store_time
-from services.broker.log.files_ahead import FilesAhead
-from services.broker.log.ground import Ground
+from services.broker.log.log_context import Ground
+from services.broker.log.preallocator import FilesAhead
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.read.held_pulls import HeldPulls
+from services.broker.read.long_polls import HeldPulls
 from services.broker.state.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender

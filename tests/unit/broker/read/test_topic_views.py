@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.limits import SHOWN_MS_MAX
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.read.topic_views import TopicViews
-from services.broker.retention.retention import SHOWN_MS_MAX
-from services.broker.retention.visibility import retention_of
+from services.broker.read.visibility import retention_of
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
+from services.broker.log.term import Term
 from services.broker.replication import leaving
-from services.broker.replication.term import Term
 from shared.cluster import grant
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions

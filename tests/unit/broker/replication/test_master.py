@@ -57,6 +57,7 @@ def a_master(health: Health, page: Page, followed: Followed) -> Master:
         "gate": SimpleNamespace(open_as=lambda _: None),
         "api": SimpleNamespace(),
         "watch": SimpleNamespace(),
+        "metrics": SimpleNamespace(),
     }
     return Master(**parts, afterwards=cast(Any, None))
 

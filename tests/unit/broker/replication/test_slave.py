@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from services.broker.gate import Gate
+from services.broker.api.gate import Gate
 from services.broker.replication import slave as module
 from services.broker.replication.slave import Slave
 from shared.runtime.clock import SystemClock
@@ -103,7 +103,7 @@ def a_slave(
     health: Health,
     gate: object,
 ) -> Slave:
-    def build_with(ground: object, state: str, queue_ends: object) -> Any:
+    def build_with(ground: object, metrics: object, state: str, queue_ends: object) -> Any:
         held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
         parts = SimpleNamespace(puller=SimpleNamespace(held=held))
         consuming = SimpleNamespace(retention=Retention(state, running))
@@ -128,6 +128,7 @@ def a_slave(
         gate,
         SimpleNamespace(parts=None),
         SimpleNamespace(queues=None),
+        SimpleNamespace(),
     ]
     return Slave(*fakes)
 

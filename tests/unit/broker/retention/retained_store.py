@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from services.broker.log.files_ahead import FilesAhead
+from services.broker.log.preallocator import FilesAhead
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention
-from services.broker.retention.retention import Policy
+from services.broker.retention_policy import Policy
 from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Space
 from shared.files.os_disk import OsDisk

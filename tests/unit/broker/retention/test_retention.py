@@ -13,15 +13,14 @@ from services.broker.retention.retention import (
     Held,
     LogFile,
     Now,
-    Policy,
     Pressure,
     Stay,
     Why,
     goes_by_age_at,
     judge_oldest,
-    parse_hours,
     pressure_of,
 )
+from services.broker.retention_policy import Policy, parse_hours
 from shared.files.disk import Space
 
 DAY_MS = 24 * HOUR_MS

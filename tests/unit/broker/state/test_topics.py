@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.api.limits import QUEUES_LISTED_MAX
+from services.broker.limits import QUEUES_LISTED_MAX
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.state_replay import expired_queues
 from services.broker.state.topics import Put, Topics

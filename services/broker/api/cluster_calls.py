@@ -1,0 +1,117 @@
+"""``GET /v1/cluster``: what clients and people ask any node to find the master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+from yarl import URL
+
+from services.broker.api.calls import Route, answer
+from services.broker.api.components import Parts
+from services.broker.api.http_requests import parameters
+from shared.cluster.config import ClusterConfig
+from tidemark.errors import CorruptRecord, DamagedFile
+from tidemark.offsets import PhysicalOffset
+
+ALONE: Final[Mapping[str, Any]] = {
+    "cluster": None,
+    "group": None,
+    "epoch": None,
+    "master": None,
+    "reason": "this node is alone, in no group: it serves everything itself",
+    "nodes": [],
+}
+
+
+READ_MAX: Final = 100
+"""Epochs whose first records are read for one answer, and kept for the next."""
+
+
+class View(Protocol):
+    """Who knows what the group looks like (``cluster_view``)."""
+
+    async def now(self) -> Mapping[str, Any]:
+        """The answer."""
+        ...
+
+
+class Known:
+    """The same answer whenever somebody asks."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        self._answer = answer
+
+    async def now(self) -> Mapping[str, Any]:
+        """The answer."""
+        return self._answer
+
+
+def starting(config: ClusterConfig) -> Known:
+    """What a node of a group says before it has opened its store."""
+    own = config.own
+    return Known(
+        {
+            "cluster": config.name,
+            "group": config.group,
+            "epoch": None,
+            "master": None,
+            "reason": f"node {own.name} is starting: its store is not open yet",
+            "nodes": [{"node": own.name, "role": None, "api": own.api, "admin": own.admin}],
+        }
+    )
+
+
+class ClusterCalls:
+    """The calls about the group. Needs no open gate: they tell why it is shut."""
+
+    def __init__(self, view: Callable[[], View], parts: Callable[[], Parts | None]) -> None:
+        """parts: of the open store; None while it is not open."""
+        self._view, self._parts = view, parts
+        self._began: dict[int, dict[str, Any]] = {}
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """All of them."""
+        return (Route("GET", "/v1/cluster", "cluster", self._cluster),)
+
+    async def _cluster(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        view = await self._view().now()
+        if view.get("history"):
+            view = {**view, "history": self._history(view)}
+        return answer(request, view)
+
+    def _history(self, view: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The epochs with who began each and when, as the first record of the epoch says.
+
+        Both are None where that record has expired, is not dispatched yet, or cannot be read. Only
+        the newest epochs are read; ha keeps the older ones for as long as the log has them.
+        """
+        addresses = {_authority(each["api"]): each["node"] for each in view["nodes"]}
+        rows = [{**row, "node": None, "at_ms": None} for row in view["history"]]
+        for row in rows[-READ_MAX:]:
+            began = self._began.get(row["epoch"]) or self._read(row["start"])
+            if began is not None:
+                self._began[row["epoch"]] = began
+                address = began["address"]
+                row |= {"node": addresses.get(address, address), "at_ms": began["at_ms"]}
+        for epoch in sorted(self._began)[:-READ_MAX]:
+            del self._began[epoch]
+        return rows
+
+    def _read(self, start: int) -> dict[str, Any] | None:
+        if (parts := self._parts()) is None:
+            return None
+        try:
+            first = parts.queries.stored_at(PhysicalOffset(start))
+        except (CorruptRecord, DamagedFile):
+            return None
+        if first is None:
+            return None
+        return {"address": first.store_host.text, "at_ms": first.store_timestamp_ms}
+
+
+def _authority(url: str | None) -> str:
+    return "" if url is None else URL(url).authority

@@ -1,0 +1,251 @@
+"""The calls of groups and their members: configuration, join, leave, fetch, commit, reset.
+
+The calls hold no rules: each parses its request, calls one part and encodes the answer.
+Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``fetch_answers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from services.broker.api import encodings
+from services.broker.api.calls import CallTools, Route, answer, encoding_of
+from services.broker.api.encodings import Encoding
+from services.broker.api.fetch_answers import answer_map, raw_answer
+from services.broker.api.http_requests import LIST_PARAMETERS, list_request, parameters, peer_of
+from services.broker.api.large_answers import LARGE, Reserved
+from services.broker.api.traces import HEADER
+from services.broker.fields import check_name, table
+from services.broker.groups import requests
+from services.broker.groups.fetch import Fetched
+from services.broker.groups.views import as_map
+from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
+from services.broker.read.listing import page_of
+from shared.metrics.instruments import Count
+
+ROOM_MIN: Final = LARGE
+"""Bytes that must be free for answers before a fetch that is not raw begins."""
+
+
+class GroupCalls:
+    """The HTTP calls of groups and their members."""
+
+    def __init__(self, tools: CallTools) -> None:
+        self._tools = tools
+        self._counted_out: dict[tuple[str, str], tuple[Count, Count]] = (
+            tools.metrics.registry.kept()
+        )
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """Return all routes."""
+        group, member = "/v1/groups/{group}", "/v1/groups/{group}/members/{member}"
+        return [
+            Route("GET", "/v1/groups", "groups", self._list),
+            Route("PUT", group, "group-put", self._put),
+            Route("DELETE", group, "group-delete", self._delete),
+            Route("POST", member, "member-join", self._join),
+            Route("DELETE", member, "member-leave", self._leave),
+            Route("POST", member + "/fetch", "fetch", self._fetch),
+            Route("POST", group + "/offsets", "commit", self._commit),
+            Route("GET", group + "/offsets", "committed", self._committed),
+            Route("POST", group + "/reset", "group-reset", self._reset),
+        ]
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        asked = list_request(parameters(request, LIST_PARAMETERS))
+        self._tools.gate.check_reads()
+        parts = self._tools.parts()
+        configs, coordinator = parts.group_configs, parts.groups.coordinator
+
+        def exists(name: str) -> bool:
+            return configs.find(name) is not None
+
+        names = [config.name for config in configs.all()]
+        page = await page_of(names, exists, asked, self._tools.clock)
+        listed = [
+            {
+                **as_map(config),
+                "members": coordinator.member_count(name),
+                "state": coordinator.state(name),
+            }
+            for name in page.names
+            if (config := configs.find(name)) is not None
+        ]
+        return answer(request, {"groups": listed, "next": page.next})
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        groups = self._tools.parts().groups.coordinator
+        if request.body_exists:
+            async with self._tools.bodies.read(request) as body:
+                config = await groups.put(group, table(body, "the request body"))
+        else:
+            config = await groups.put(group, {})
+        return answer(request, as_map(config))
+
+    async def _delete(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        await self._tools.parts().groups.coordinator.delete(group)
+        return web.Response(status=204)
+
+    async def _join(self, request: web.Request) -> web.StreamResponse:
+        group, member = _plain(request), _member(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            joined = await self._tools.parts().groups.coordinator.join(
+                group, member, requests.parse_join(body)
+            )
+        return answer(
+            request,
+            {
+                "generation": joined.generation,
+                "assignment": [list(queue) for queue in joined.assignment],
+                "kept": [list(queue) for queue in joined.kept],
+                "session_ms": joined.session_ms,
+                "order": joined.config.order,
+                "broadcast": joined.config.broadcast,
+                "retry_max": joined.config.retry_max,
+            },
+        )
+
+    async def _leave(self, request: web.Request) -> web.StreamResponse:
+        given = parameters(request, frozenset({"incarnation"}))
+        incarnation = requests.parse_incarnation(given.get("incarnation"))
+        group, member = check_name(request.match_info["group"], "group"), _member(request)
+        self._tools.gate.check_reads()
+        self._tools.parts().groups.coordinator.leave(group, member, incarnation)
+        return web.Response(status=204)
+
+    async def _fetch(self, request: web.Request) -> web.StreamResponse:
+        group, member = _plain(request), _member(request)
+        fields: object = {}
+        if request.body_exists:
+            # Released before the fetch, which may wait long: body bytes count against a limit.
+            async with self._tools.bodies.read(request) as body:
+                fields = body
+        fetch, answers = requests.parse_fetch(fields), self._tools.answers
+        self._tools.gate.check_reads()
+        if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
+            # Bounded, because all records are checked in one step of the loop: the member's place
+            # moves to the first damaged record.
+            fetch = fetch._replace(
+                bytes_max=min(fetch.bytes_max, DECODED_BYTES_MAX),
+                count_max=min(fetch.count_max, DECODED_FETCH_MAX),
+            )
+            # Checked before the member's places move: moving them back counts as another delivery.
+            answers.check(peer_of(request), ROOM_MIN)
+        transport = request.transport
+        parts = self._tools.parts()
+        fetched = await parts.groups.coordinator.fetch(
+            group, member, fetch, lambda: transport is None or transport.is_closing()
+        )
+        if raw:
+            self._count_out(group, fetched)
+            self._trace_out(request, group, fetched)
+            return raw_answer(fetched)
+        json_body = encoding_of(request) is Encoding.JSON
+        results = [piece.result for piece in fetched.pieces]
+        reserved: Reserved | None = None
+        try:
+            reserved = answers.reserve(
+                request,
+                size=sum(each.bytes_total for each in results),
+                count=sum(each.message_count for each in results),
+            )
+            found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
+            self._count_out(group, fetched)
+            self._trace_out(request, group, fetched)
+            return answers.answer(request, found, reserved)
+        except Exception:
+            # Otherwise: 1. one body is damaged or there is no room, and the caller gets an error;
+            # 2. its next fetch begins behind everything in this answer; 3. its next commit covers
+            # messages that no member got.
+            if reserved is not None:
+                reserved.release()
+            fetched.take_back()
+            raise
+
+    async def _commit(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            commit = requests.parse_commit(body)
+        level = await self._tools.parts().groups.commits.commit(group, commit)
+        if (trace := self._tools.traces.of(request.headers)) is not None:
+            trace.committed(group, commit.moves, str(level))
+        return answer(request, {"level": str(level)})
+
+    async def _committed(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_reads()
+        committed = self._tools.parts().groups.commits.committed(group)
+        return answer(
+            request,
+            {
+                "offsets": [
+                    {"topic": topic, "queue": queue, "offset": offset}
+                    for (topic, queue), offset in sorted(committed.items())
+                ]
+            },
+        )
+
+    async def _reset(self, request: web.Request) -> web.StreamResponse:
+        group = _plain(request)
+        self._tools.gate.check_sends()
+        async with self._tools.bodies.read(request) as body:
+            reset = requests.parse_reset(body)
+        resets = await self._tools.parts().groups.commits.reset(group, reset)
+        return answer(
+            request,
+            {
+                "queues": [
+                    {"queue": each.queue, "from": each.before, "to": each.after} for each in resets
+                ],
+                "dry_run": reset.dry_run,
+            },
+        )
+
+    def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
+        """Write the delivery to the traces. A fetch without messages is not traced."""
+        if HEADER not in request.headers:
+            return
+        found = [piece for piece in fetched.pieces if piece.result.message_count]
+        trace = self._tools.traces.of(request.headers) if found else None
+        if trace is not None:
+            for piece in found:
+                trace.delivered(*piece.queue, piece.result, group)
+
+    def _count_out(self, group: str, fetched: Fetched) -> None:
+        for piece in fetched.pieces:
+            if piece.result.message_count:
+                messages, size = self._counters_of(piece.queue[0], group)
+                messages(piece.result.message_count)
+                size(piece.result.bytes_total)
+
+    def _counters_of(self, topic: str, group: str) -> tuple[Count, Count]:
+        """Cache the counters: looking one up by its labels costs more than counting."""
+        metrics = self._tools.metrics
+        pair = (topic, group)
+        counters = self._counted_out.get(pair)
+        if counters is None:
+            counters = self._counted_out[pair] = (
+                metrics.messages_out.labels(*pair).inc,
+                metrics.sent_bytes.labels(*pair).inc,
+            )
+        return counters
+
+
+def _plain(request: web.Request) -> str:
+    """Return the group in the path of a call that takes no parameters."""
+    parameters(request, frozenset())
+    return check_name(request.match_info["group"], "group")
+
+
+def _member(request: web.Request) -> str:
+    return check_name(request.match_info["member"], "member")

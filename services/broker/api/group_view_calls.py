@@ -1,0 +1,32 @@
+"""The call that shows one group: ``GET /v1/groups/{group}``. No rule of its own.
+
+Before: ``http_api`` routes. After: ``views`` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from services.broker.api.calls import CallTools, Route, answer
+from services.broker.api.http_requests import parameters
+from services.broker.fields import check_name
+
+
+class GroupViewCalls:
+    """The calls that look at groups."""
+
+    def __init__(self, tools: CallTools) -> None:
+        self._tools = tools
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """All of them."""
+        return [Route("GET", "/v1/groups/{group}", "group-get", self._get)]
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        parameters(request, frozenset())
+        group = check_name(request.match_info["group"], "group")
+        self._tools.gate.check_reads()
+        return answer(request, await self._tools.parts().group_views.one(group))

@@ -1,0 +1,146 @@
+"""The samples that scrapes share: times of the log, bounds of topics and queues, lag of groups.
+
+A sample begins when a scrape arrives and the last sample is old enough; without scrapes there are
+no samples. One sample runs at a time, in slices, and uses at most a fifth of the loop's time: after
+a sample whose slices took 0.5 s the next one begins 2 s later at the earliest. A scrape waits for
+the sample that it started, but not longer than ``WAIT_S``: then it shows the one before. Metrics
+show when the sample began and how long it took.
+
+Two sets of numbers are each of one instant: the positions of the log, read when the sample begins;
+and the bounds of a queue with one group's offset. Messages that reach the log after the beginning
+do not count as outstanding (``oldest``), so the stage times add up however long the sample takes.
+A failed sample does not fail the scrape: the values of the last good one are shown, with its time.
+Before: a scrape. After: ``lag_series`` writes tables, the registry text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from services.broker.groups.lag_collector import Memory, Pass
+from services.broker.groups.lag_inputs import Watched
+from services.broker.groups.lag_series import Found, Rows
+from services.broker.groups.series_budget import Lagging, Room
+from services.broker.log.log_times import LogTimes
+from shared.runtime.give_way import GiveWay, never
+from shared.runtime.paced_log import PacedLog
+from shared.runtime.turns import Turns
+from tidemark.clock import Clock
+
+AGAIN_S: Final = 1.0
+"""Minimum time between the beginnings of two samples."""
+REST: Final = 4.0
+"""Duty-cycle limit: rest time as a multiple of work time."""
+WAIT_S: Final = 0.5
+"""Maximum time that a scrape waits for a sample."""
+
+
+class Looks:
+    """Takes the samples of one broker. Only the event loop uses it."""
+
+    def __init__(self, clock: Clock, queue_series_max: int) -> None:
+        """queue_series_max: bound of the series per queue over all families; 0: none."""
+        self._clock = clock
+        self._queue_series_max = queue_series_max
+        self._times: Callable[[], LogTimes | None] | None = None
+        self._watched: Watched | None = None
+        self._role = 0
+        """Changes whenever the source of samples changes."""
+        self._memory: Memory = {}
+        self._lagging = Lagging()
+        self._room: Room | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._next_at_s = float("-inf")
+        self._paced = PacedLog(clock.monotonic)
+        self.is_awaited: Callable[[], bool] = never
+        """Whether a request is waiting, to which a sample yields the loop."""
+        self.found: Found | None = None
+        """The last finished sample; None: there is none from the present source."""
+
+    def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
+        """Sample from here on. watched: None if another node is the master, because this node does
+        not know the present state of groups and queues."""
+        self.disconnect()
+        self._times, self._watched = times, watched
+
+    def disconnect(self) -> None:
+        """Stop sampling and drop what was found."""
+        self._times = self._watched = self.found = self._room = None
+        self._role += 1
+        self._memory, self._lagging = {}, Lagging()
+        self._next_at_s = float("-inf")
+
+    async def refresh(self) -> None:
+        """Take a sample if the last one is old enough, and wait for it for WAIT_S at most; scrapes
+        at the same time share it."""
+        if self._times is None:
+            return
+        if self._running is None or self._running.done():
+            if self._clock.monotonic() < self._next_at_s:
+                return
+            self._running = asyncio.create_task(self._look_or_say(), name="look")
+        await asyncio.wait({self._running}, timeout=WAIT_S)
+
+    async def _look_or_say(self) -> None:
+        role = self._role
+        try:
+            await self._look()
+        except Exception as error:  # noqa: BLE001 - said, and shown by the age of what was found
+            if role != self._role:
+                return  # the node changed its role and closed the files meanwhile
+            self._memory = {}  # the list of moved groups is lost with this sample: read all anew
+            self._next_at_s = self._clock.monotonic() + AGAIN_S
+            self._paced.defect(error, "topics and groups could not be looked at for their figures")
+
+    async def _look(self) -> None:
+        assert self._times is not None, "refresh has seen to that"
+        role, watched, clock = self._role, self._watched, self._clock
+        began_ms, began_s = clock.wall_ms(), clock.monotonic()
+        rows = Rows(self._times())
+        room, busy_s = None, 0.0
+        if watched is not None:
+            turns = Turns(clock, GiveWay(self.is_awaited), watched.extents.begin)
+            room = await self._look_at_groups(watched, rows, turns, role)
+            busy_s = turns.busy_s
+        ended_s = clock.monotonic()
+        if role != self._role:
+            return  # the node changed its role meanwhile: the sample is void
+        self._room = room
+        self.found = rows.found(began_ms, ended_s - began_s)
+        self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
+
+    async def _look_at_groups(
+        self, watched: Watched, rows: Rows, turns: Turns, role: int
+    ) -> Room | None:
+        extents = watched.extents
+        moved = await extents.follow(turns)
+        committed = watched.committed.take_moved()
+        pass_ = Pass(watched, self._memory, turns, committed=committed, moved=moved)
+        room = Room(self._queue_series_max, self._room) if self._queue_series_max else None
+        now_s = self._clock.monotonic()
+        for config in watched.configs.all():
+            if turns.over:
+                await turns.pass_on()
+            count = watched.members.member_count(config.name)
+            seen = await pass_.group(config, count)
+            rows.group(config, count, seen)
+            for each in seen if room is not None else ():
+                assert room is not None
+                found = each.pair
+                rank = self._lagging.rank(
+                    each.labels,
+                    has_lag=bool(found.messages),
+                    subscribed=found.subscribed,
+                    now_s=now_s,
+                )
+                room.offer(each.labels, len(each.queues), rank)
+        if role == self._role:
+            self._memory = pass_.memory
+            await turns.through(self._lagging.forget_gone(now_s))
+        await rows.topics(extents, turns, room)
+        if room is not None:
+            await turns.through(room.fill())
+        await rows.queues(extents, turns, room)
+        return room

@@ -1,0 +1,295 @@
+"""The log of an open store and its components: appender, flusher, committer, queues, doorbells.
+
+It is built before the state is known, because the state is read from it at start. ``open_store``
+comes before this step; after it ``building`` builds the serving components on it. In a group each
+role of this process has its own instance, one after another, on the same readers. A slave appends
+nothing; there the ha process publishes the end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from services.broker.config import BrokerConfig
+from services.broker.log.committer import Committer
+from services.broker.log.confirmer import Confirmer
+from services.broker.log.flusher import Flusher, Pace
+from services.broker.log.lasting import Lasting
+from services.broker.log.log_look import LogLook, newest_on_disk
+from services.broker.log.open_store import OpenStore
+from services.broker.log.preallocator import FilesAhead
+from services.broker.log.queue_offsets import Queue
+from services.broker.log.term import Term
+from services.broker.log.throttled_doorbell import PacedBell
+from services.broker.log.unit_checks import UnitChecks
+from services.broker.traffic_metrics import TrafficMetrics
+from shared.files.commit_log import CommitLogReader
+from shared.files.commit_log_appender import CommitLogAppender
+from shared.files.consume_queue import ConsumeQueues
+from shared.files.log_writer import Mark
+from shared.files.write_pool import CommitPace
+from shared.runtime.doorbell import Doorbell
+from shared.runtime.health import Health
+from tidemark.clock import Clock
+from tidemark.errors import StoreError
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+if TYPE_CHECKING:
+    from services.broker.read.long_polls import HeldPulls
+
+log = logging.getLogger(__name__)
+
+REPUT: Final = "reput"
+HA: Final = "ha"
+PAGE_SIZE: Final = 4096
+
+
+class Readers(NamedTuple):
+    """Readers of the log and its consume queues, used in every role."""
+
+    log: CommitLogReader
+    queues: ConsumeQueues
+
+    @classmethod
+    def of(cls, store: OpenStore) -> Readers:
+        """Create the readers of an open store."""
+        log = CommitLogReader(store.directory, store.positions)
+        return cls(log, ConsumeQueues(store.directory, log))
+
+
+class Ground:
+    """The log of one store and its components."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: TrafficMetrics,
+        health: Health,
+        store: OpenStore,
+        doorbell: Doorbell,
+        port: int,
+        *,
+        readers: Readers | None = None,
+        term: Term | None = None,
+        master_from: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """port: API port, stored in the records. readers: the readers of a node in a group; None:
+        the node is standalone. term: the node's term as master; None: it is standalone or a slave.
+        master_from: returns the start of the master's log on a slave; None: not known.
+        """
+        self.master_from = master_from
+        self.term = term
+        self.grouped = readers is not None
+        self.appends = term is not None or not self.grouped
+        """Whether this process appends to the log."""
+        self.config = config
+        self.clock = clock
+        self.metrics = metrics
+        self.health = health
+        self.store = store
+        self.doorbell = doorbell
+        self.host = config.store_host(port)
+        self.positions = store.positions
+        self.reader, self.queues = Readers.of(store) if readers is None else readers
+        self.unit_checks = UnitChecks(
+            store.positions, health, ask=self.ring_reput, mended=self.queues.forget
+        )
+        self.appender = CommitLogAppender(
+            store.directory,
+            store.positions,
+            pool_size=config.write_buffer_pool_size,
+            warm_up=config.warm_up_files,
+            lock_memory=config.lock_files_memory,
+        )
+        self.files = FilesAhead(
+            self._prepare,
+            self.appender,
+            file_size=config.store.commit_log_file_size,
+            wait_s=config.prepare_wait_s,
+            on_change=self._writes_changed,
+        )
+        self._bell = PacedBell(doorbell, REPUT, clock)
+        self._ha_bell = PacedBell(doorbell, HA, clock) if term is not None else None
+        self._shows_written = config.store.visible_after == "written"
+        self.flusher = Flusher(
+            self.appender, self._pace(), clock, metrics, on_flushed=self._flushed
+        )
+        self.committer = self._make_committer() if self.appender.pooled else None
+        self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
+        self.lasting: Lasting = self.flusher if self.confirmer is None else self.confirmer
+        """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
+
+    def _pace(self) -> Pace:
+        config = self.config
+        if config.store.visible_after != "written":
+            return Pace(config.flush_interval_ms / 1000)
+        return Pace(
+            config.interval_flush_ms / 1000,
+            config.interval_flush_pages * PAGE_SIZE,
+            config.interval_flush_thorough_ms / 1000,
+        )
+
+    def _make_committer(self) -> Committer:
+        config = self.config
+        pace = CommitPace(
+            config.commit_interval_ms / 1000,
+            config.commit_least_pages * PAGE_SIZE,
+            config.commit_thorough_ms / 1000,
+        )
+        return Committer(self.appender, pace, self.clock, on_committed=self._written)
+
+    def _prepare(self) -> None:
+        """Prepare everything that an append needs. Blocks; runs in the thread of FilesAhead."""
+        # The abort marker comes first: it shows whether the disk accepts writes at all, and nothing
+        # may be appended before it exists.
+        self.store.directory.mark_running()
+        if self.store.needs_restart:
+            raise self.store.restart_needed()
+        if self.store.recover_again():
+            self.appender.start_at(self.store.recovered.end)
+        self.appender.prepare_next()
+
+    def _writes_changed(self, failure: StoreError | None) -> None:
+        if failure is None:
+            for code in ("disk-full", "read-only-disk", "out-of-resources"):
+                self.health.clear_reason(code)
+        else:
+            self.health.add_reason(failure.code, f"{failure.detail} {failure.advice}")
+
+    def _flushed(self) -> None:
+        if self.committer is not None:
+            self.committer.flushed()
+        if self._ha_bell is not None:
+            self._ha_bell.ring()  # ha wakes reput once the bytes are confirmed
+        elif self.committer is not None or not self._shows_written:
+            self._bell.ring()
+
+    def _written(self) -> None:
+        """Ring the doorbells after bytes were written to the file."""
+        if self._ha_bell is not None:
+            self._ha_bell.ring()
+        elif self._shows_written:
+            self._bell.ring()
+
+    # -- how far it is ---------------------------------------------------------------------------
+
+    def dispatched(self) -> PhysicalOffset:
+        """Return the offset up to which queues and index cover the log and may be read."""
+        return self.store.dispatched
+
+    def confirmed(self) -> PhysicalOffset:
+        """Return the offset up to which consumers may read."""
+        return PhysicalOffset(self.positions.get(self.store.confirm_slot))
+
+    def flushed(self) -> PhysicalOffset:
+        """Return the offset up to which the log is on disk."""
+        if not self.appends:
+            return PhysicalOffset(self.positions.get(Slot.FLUSHED))
+        return self.appender.flushed
+
+    def undispatched(self) -> int:
+        """Return the number of bytes that are on disk and not dispatched by reput."""
+        return self.appender.flushed - self.store.dispatched
+
+    def lasts_to(self) -> PhysicalOffset:
+        """Return the offset up to which no crash and, in a group, no failover loses records."""
+        return self.confirmed() if self.grouped else self.appender.flushed
+
+    def end(self) -> PhysicalOffset:
+        """Return the end of the log."""
+        if not self.appends:
+            return PhysicalOffset(self.positions.get(Slot.WRITTEN))
+        return self.appender.appended
+
+    def newest(self) -> Mark:
+        """Return the end of the log and the store time of its last record; 0: time not known.
+
+        On a slave this is the flushed part of the log. Bytes in the write buffer pool do not count,
+        because they are in no file yet.
+        """
+        if not self.appends:
+            return newest_on_disk(self.positions)
+        mark = self.appender.newest
+        if mark.store_timestamp_ms > 0:
+            return mark
+        return Mark(mark.end, self.store.last_store_timestamp_ms)
+
+    def log_look(self) -> LogLook:
+        """Return the sampler of the ages of the log's stages."""
+        return LogLook(
+            self.reader,
+            newest=self.newest,
+            confirmed=self.confirmed,
+            dispatched=self.dispatched,
+        )
+
+    def readable_end(self) -> PhysicalOffset:
+        """Commit the write buffer pool to the files and return the end of the log.
+
+        Raises WriteFailed, FlushFailed.
+        """
+        return self.appender.commit() if self.appends else self.end()
+
+    def index_is_whole(self) -> bool:
+        """Return False while reput rebuilds a part of the index."""
+        return not self.positions.get(Slot.INDEX_BEHIND)
+
+    # -- the life --------------------------------------------------------------------------------
+
+    def start_appender(self) -> None:
+        """Start the appender at the end that recovery found. Blocks."""
+        self.appender.start_at(self.store.recovered.end)
+
+    def committer_part(
+        self, stop: asyncio.Event
+    ) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
+        """Return the committer as a component to run; empty if there is none."""
+        committer = self.committer
+        return {} if committer is None else {"committer": lambda: committer.run(stop)}
+
+    def ring_reput(self) -> None:
+        """Wake reput."""
+        self.doorbell.ring(REPUT)
+
+    def epoch_recorded(self, end: PhysicalOffset) -> None:
+        """Publish the end of the record that opens the epoch, and flush: ha waits for it."""
+        self.positions.publish(Slot.EPOCH_RECORD_END, end)
+        self.flusher.hurry()
+        self.ring_ha()
+
+    def ring_ha(self) -> None:
+        """Wake ha."""
+        self.doorbell.ring(HA)
+
+    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+        """Schedule flush and commit, and wake readers: these queues got messages up to end."""
+        self.flusher.appended()
+        if held.appended(queues, end):
+            self.doorbell.wake()  # poll often until the messages are dispatched
+        if self.committer is not None:
+            self.committer.appended()
+        else:
+            self._written()
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """Count and log that the wall clock stepped back too far for store times to stay."""
+        self.metrics.clock_steps.inc()
+        log.warning(
+            "the wall clock stepped back; store times follow it, look-ups by time may be inexact",
+            extra={"event": "clock-step", "step_ms": step_ms, "pid": os.getpid()},
+        )
+
+    def close_clean(self) -> None:
+        """Close and mark the stop as clean; call it when everything is flushed. Blocks."""
+        self.appender.close(clean=True)
+        self.store.stopped_clean()
+
+    def abandon(self) -> None:
+        """Close without marking the stop as clean, so that the next start recovers. Blocks."""
+        self.appender.close(clean=False)

@@ -1,0 +1,97 @@
+"""A topic's own retention: a promise about what is shown, not about what is stored.
+
+A topic with a ``reserve.time`` shows no message older than that, whatever the log still holds; its
+records go with the log's files like all others. Where a queue begins to be shown is found by a
+binary search over store times, at most once a second, and never moves back while the process lives:
+a clock that steps back brings nothing back to light. Over restarts a longer retention does not
+either, for a change writes down where queues began before it (``topic_views``).
+
+What is hidden is told in the very step in which it is, so that no read comes between: groups that
+had not read it have lost it (``expiry``). Not so what the first look after a start hides: the
+process before this one told of it.
+
+Before: a pull, fetch or query asks. After: it serves from there on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from services.broker.limits import SHOWN_MS_MAX
+from services.broker.state.topics import RESERVE_TIME
+from shared.files.consume_queue import ConsumeQueueReader
+from shared.files.queue_math import Boundary
+from shared.state.records import TopicConfig
+from tidemark.clock import Clock
+
+LOOK_AGAIN_S: Final = 1.0
+QUEUES_KEPT_MAX: Final = 100_000
+"""Queues whose beginning is remembered, those asked for last; each takes about 200 bytes."""
+
+
+class _Known(NamedTuple):
+    at_s: float
+    """When it was looked for."""
+    first: int
+    """Queue offset from which on messages are shown."""
+
+
+class Visibility:
+    """Where queues of topics with a retention of their own begin. One loop uses it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
+        self.on_hidden: Callable[[str, int, int, int], None] = lambda *_: None
+        """Called with topic, queue and [first, end) of messages that are not shown any more."""
+
+    def is_due(self, topic: str, queue: int) -> bool:
+        """Whether the queue has to be looked at before ``first`` is asked."""
+        known = self._known.get((topic, queue))
+        return known is None or self._clock.monotonic() - known.at_s >= LOOK_AGAIN_S
+
+    def first(self, topic: str, queue: int) -> int:
+        """Queue offset below which nothing is shown, as of the last look; 0 without one."""
+        known = self._known.get((topic, queue))
+        return 0 if known is None else known.first
+
+    def begin(self, topic: str, queue: int, first: int) -> None:
+        """The topic has a retention from now on; until now the queue was shown from first on."""
+        self._note((topic, queue), _Known(float("-inf"), first))
+
+    def look(
+        self, reader: ConsumeQueueReader, retention_ms: int, *, log_min: int, dispatched: int
+    ) -> None:
+        """Find where the queue begins now. log_min: start of the log."""
+        key = (reader.topic, reader.queue)
+        oldest_ms = self._clock.wall_ms() - retention_ms
+        found = reader.offset_by_time(oldest_ms, Boundary.LOWER, dispatched=dispatched)
+        known = self._known.get(key)
+        first = int(found) if known is None else max(int(found), known.first)
+        self._note(key, _Known(self._clock.monotonic(), first))
+        if known is not None:
+            before = max(known.first, reader.min_offset(log_min))
+            if before < first:
+                self.on_hidden(*key, before, first)
+
+    def _note(self, key: tuple[str, int], known: _Known) -> None:
+        self._known[key] = known
+        self._known.move_to_end(key)
+        while len(self._known) > QUEUES_KEPT_MAX:
+            self._known.popitem(last=False)
+
+    def forget(self, topic: str) -> None:
+        """The topic has no retention of its own any more, or is gone."""
+        for key in [key for key in self._known if key[0] == topic]:
+            del self._known[key]
+
+
+def retention_of(topic: TopicConfig) -> int | None:
+    """The topic's own retention [ms]; None if it has none, or RocketMQ wrote something else."""
+    text = topic.attributes.get(RESERVE_TIME)
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    value = int(text)
+    return value if 0 < value <= SHOWN_MS_MAX else None

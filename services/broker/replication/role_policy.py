@@ -1,0 +1,84 @@
+"""What a node of a group tells those who ask it for something: whether here, and if not, where.
+
+One object for each role; the gate asks whichever stands now. Before: ``node`` changes roles. After:
+``gate``, before every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.broker.log.term import Term
+from shared.cluster.nodes import Node
+from tidemark.errors import NotMaster, NotServing
+
+
+class SlaveStanding:
+    """A slave, or a node that has no role yet: another one is asked, but by who takes anything."""
+
+    def __init__(self, master: Callable[[], Node | None]) -> None:
+        """master: as far as this node knows; None: nobody is, or that is not known."""
+        self._master = master
+
+    def check_reads(self, *, anywhere: bool) -> None:
+        """Raises NotMaster unless anywhere."""
+        if not anywhere:
+            raise self._refusal(
+                "Nothing is read: another node may have newer messages.",
+                "Ask the master; or take what this node has, with the header "
+                "Tidemark-Read-From: any.",
+            )
+
+    def check_sends(self) -> None:
+        """Raises NotMaster."""
+        raise self._refusal("Nothing was stored.", "Ask the master.")
+
+    def _refusal(self, safe: str, advice: str) -> NotMaster:
+        master = self._master()
+        who = (
+            "who is, is not known now"
+            if master is None
+            else f"the master is {master.name} at {master.api}"
+        )
+        return NotMaster(
+            f"this node is not the master of its group; {who}. {safe}",
+            advice if master is not None else "Try again: GET /v1/cluster says who it is.",
+            master=None if master is None else master.name,
+            api=None if master is None else master.api,
+        )
+
+
+class RisingStanding:
+    """Between a grant and the moment in which the group has confirmed it: soon this node serves."""
+
+    def check_reads(self, *, anywhere: bool) -> None:
+        """Raises NotServing."""
+        raise _rising("Nothing is read.")
+
+    def check_sends(self) -> None:
+        """Raises NotServing."""
+        raise _rising("Nothing was stored.")
+
+
+class MasterStanding:
+    """The master, as long as its lease lasts."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+
+    def check_reads(self, *, anywhere: bool) -> None:
+        """Raises Fenced, unless anywhere: what is confirmed here stays so."""
+        if not anywhere:
+            self._term.check_reads()
+
+    def check_sends(self) -> None:
+        """Raises Fenced, SwitchingOver."""
+        self._term.check_sends()
+
+
+def _rising(safe: str) -> NotServing:
+    return NotServing(
+        f"this node is about to become the master of its group. {safe}",
+        "Try again in a moment.",
+        state="promoting",
+    )

@@ -1,0 +1,39 @@
+"""The rules for the deletion of log files, as the operator configures them. Pure.
+
+``config`` reads them before this step; ``retention.retention`` applies them after it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+HOURS: Final = 24
+"""Hours of a day."""
+
+
+class Policy(NamedTuple):
+    """What the operator configured."""
+
+    age_ms: int
+    """A file last written so long ago has expired."""
+    delete_hours: frozenset[int]
+    """Hours of the day, local time, in which expired files go."""
+    size_max: int
+    """Bytes of log; files go until it is no larger. 0: no bound."""
+    used_percent_max: int
+    """Above, expired files go at any hour."""
+    forcible_percent: int
+    """Above, files go whatever their age, if ``forcibly``."""
+    warning_percent: int
+    """Above, sends are refused as well."""
+    forcibly: bool
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """The hours in "04" or "01;13". Raises ValueError naming the part."""
+    hours = set()
+    for part in text.split(";"):
+        if not (part.isascii() and part.isdigit() and int(part) < HOURS):
+            raise ValueError(f"{part!r} is not an hour from 00 to 23; several are joined by ;")
+        hours.add(int(part))
+    return frozenset(hours)

@@ -1,0 +1,1 @@
+"""From checked messages to an answer: queue choice, append, acknowledgement level, repeats."""

@@ -1,0 +1,85 @@
+"""Which level a send in a group is promised, on how many copies, and whether it may be said. Pure.
+
+Decided twice: before the append, so that what cannot be promised is refused with nothing stored,
+and in the very step of the loop in which the answer leaves (docs/replication.md, acknowledging).
+Before: ``messages`` read what the sender asks for. After: ``sender`` answers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.broker.log.term import InSync
+from services.broker.send.request import AckLevel
+from tidemark.errors import NotEnoughReplicas
+
+
+class Promise(NamedTuple):
+    """What a send waits for."""
+
+    level: AckLevel
+    members: int
+    """Of the in-sync set when it was appended."""
+    asked: bool
+    """The sender asked for this level: with less it is told of an error."""
+
+    @property
+    def by_the_group(self) -> bool:
+        """Whether it waits until the group has confirmed it.
+
+        Also a send that asks for nothing while the set has one member. Otherwise: 1. it is on this
+        disk; 2. another member, which had caught up before it, is published; 3. it is answered;
+        4. this node is lost, and the other leads without it.
+        """
+        return self.level is AckLevel.REPLICATED or not self.asked
+
+
+class Reached(NamedTuple):
+    """What an answer says."""
+
+    level: AckLevel
+    copies: int
+
+
+def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
+    """What a send is to wait for. Raises NotEnoughReplicas: nothing was stored.
+
+    asked: None: as good as there is, which is ``replicated`` while the set has a second member.
+    """
+    if in_sync.size < max(1, in_sync.least):
+        raise NotEnoughReplicas(
+            f"{in_sync.size} members of the in-sync set answer, and min_in_sync is "
+            f"{in_sync.least}. Nothing was stored; reading goes on.",
+            "See `tidemark cluster status` for who is missing; sends are taken again by "
+            "themselves when the set has grown.",
+            in_sync=in_sync.size,
+            limit=in_sync.least,
+        )
+    if asked is AckLevel.REPLICATED and in_sync.size < 2:
+        raise NotEnoughReplicas(
+            "ack=replicated needs a second copy, and no member of the in-sync set but this node "
+            "answers. Nothing was stored.",
+            "Ask for ack=disk, or try again: members join the set when they have caught up.",
+            in_sync=in_sync.size,
+            limit=2,
+        )
+    if asked is None:
+        level = AckLevel.REPLICATED if in_sync.size >= 2 else AckLevel.DISK
+        return Promise(level, in_sync.size, asked=False)
+    return Promise(asked, in_sync.size, asked=True)
+
+
+def reached(promised: Promise, in_sync: InSync) -> Reached | None:
+    """What may be said of a send whose level is reached; None: not a success.
+
+    in_sync: of this moment. A set that has shrunk meanwhile holds it on as many disks as it has
+    now, one that has grown on as many as it had then.
+    """
+    if not promised.by_the_group:
+        return Reached(promised.level, 1)
+    if in_sync.size < max(1, in_sync.least):
+        return None
+    copies = min(promised.members, in_sync.size)
+    if copies >= 2:
+        return Reached(AckLevel.REPLICATED, copies)
+    return None if promised.asked else Reached(AckLevel.DISK, copies)

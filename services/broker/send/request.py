@@ -1,0 +1,43 @@
+"""A checked send as a value. Pure.
+
+``api.messages`` and ``api.send`` build it before this step; ``deduplicator`` and ``sender`` use it
+after it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from services.broker.send.wanted_delay import Delay
+
+
+class AckLevel(StrEnum):
+    """Acknowledgement level of a send (design, promise P1)."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    REPLICATED = "replicated"
+
+
+Pick = int | str | None
+"""Queue selection of a message: a queue number, a sharding key, or None for round-robin."""
+
+
+class ProduceRequest(NamedTuple):
+    """One checked request; at least one message."""
+
+    entries: bytes
+    """All messages in order, as wire entries (``tidemark.formats.batch``): flag, body and
+    properties in their stored form, without the record CRC property."""
+    message_count: int
+    picks: int | list[Pick] | None
+    """None: no message names a queue. A number: all name that queue. Else one pick per message."""
+    ack: AckLevel | None
+    """Requested level. None: the request names none, and a group uses its current level."""
+    timeout_ms: int
+    delays: list[Delay | None] | None = None
+    """Delay of each message; None: no message is delayed."""
+    retry: bool = False
+    """Whether the request is a repeat with unknown outcome: messages that are already in the log
+    are not stored again."""

@@ -1,0 +1,358 @@
+"""Appends the messages of a checked request and waits for the requested acknowledgement level.
+
+The sender picks the queue, splits the request into runs, appends them in one step, and waits. A
+level that cannot be reached is refused before anything is appended. If appended messages are not
+confirmed in time, the answer is an error that says so. There is no work per message unless the
+messages name different queues. Before this step ``send`` checks the request, and
+``deduplicator`` passes it on (write path, steps 2 and 3). After it come ``append`` and ``flusher``
+(steps 4 and 5) and the answer (step 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from services.broker.log.append import Append, Appended
+from services.broker.log.log_context import Ground
+from services.broker.send import placing, queue_choice
+from services.broker.send.group_sends import GroupSends
+from services.broker.send.placing import Wait
+from services.broker.send.promises import Promise
+from services.broker.send.request import AckLevel, Pick, ProduceRequest
+from services.broker.send.send_result import COPIES, SendResult
+from services.broker.state.topics import Topics
+from services.broker.traffic_metrics import TrafficMetrics
+from shared.metrics.family import SIZE_BUCKETS
+from tidemark.errors import (
+    AckTimeout,
+    FlushFailed,
+    LogFileReplaced,
+    NodeAlone,
+    NotServing,
+    StoreError,
+    WriteFailed,
+)
+from tidemark.formats import native
+from tidemark.formats.hosts import Host
+from tidemark.formats.nack import RECORD_ROOM
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+OnAppended = Callable[[str, SendResult, int, int], None]
+"""Called after the append, before the level is reached, with the topic, the result, and the start
+and end of the appended bytes (physical offsets)."""
+
+
+class Admitted(NamedTuple):
+    """The level that a send waits for."""
+
+    level: AckLevel
+    promise: Promise | None
+    """The promise of the replication group; None on a standalone node."""
+
+
+class Sender:
+    """Appends the messages of sends and waits for their levels. Belongs to one loop."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        append: Append,
+        topics: Topics,
+        group: GroupSends | None = None,
+    ) -> None:
+        """group: the replication group of a master; None: the node is standalone."""
+        self._append = append
+        self._flusher = ground.flusher
+        self._committer = ground.committer
+        self._topics = topics
+        self.clock = ground.clock
+        self.store_host = ground.host
+        self._delay_levels_ms: Sequence[int] = ground.config.store.delay_levels_ms
+        self._group = group
+        self._turns: dict[str, int] = {}
+        self._counts = SendCounts(ground.metrics)
+
+    def admit(self, asked: AckLevel | None) -> Admitted:
+        """Return the level that a send waits for.
+
+        Raises NodeAlone, NotEnoughReplicas, Fenced or SwitchingOver; nothing is stored then.
+        """
+        if self._group is not None:
+            promise = self._group.admit(asked)
+            return Admitted(promise.level, promise)
+        if asked is AckLevel.REPLICATED:
+            raise NodeAlone(
+                "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
+                "Ask for ack=disk, or run a group with slaves.",
+            )
+        return Admitted(AckLevel.DISK if asked is None else asked, None)
+
+    async def queue_count(self, topic: str) -> int:
+        """Return the number of queues of a topic; creates the topic if sends may do so.
+
+        Raises UnknownTopic and others."""
+        return (await self._topics.for_sending(topic)).queues
+
+    async def send(
+        self,
+        topic: str,
+        queue_count: int,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        admitted: Admitted,
+        started: float,
+    ) -> SendResult:
+        """Store all messages of the request or none, then wait for its level.
+
+        admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
+        and DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored
+        if the level is not reached in time or the node stops first.
+        """
+        result, end = self.append(
+            topic, queue_count, request, born_host, on_appended, admitted.level
+        )
+        await self.reach(result, end, admitted, started, request.timeout_ms)
+        return result
+
+    def append(
+        self,
+        topic: str,
+        queue_count: int,
+        request: ProduceRequest,
+        born_host: Host,
+        on_appended: OnAppended | None,
+        level: AckLevel,
+    ) -> tuple[SendResult, PhysicalOffset]:
+        """Append all messages in one step; return the result and the end of the last record."""
+        entries, message_count, picks, _, _, delays, _ = request
+        born_ms = self.clock.wall_ms()
+        common = (born_host, self.store_host, born_ms)
+        positions = waits = None
+        if delays is not None:
+            placed = self.place(topic, queue_count, request, born_ms)
+            positions, waits = placed.positions, placed.waits
+            runs = [
+                Run(share.topic, share.queue, share.entries, share.message_count, *common)
+                for share in placed.shares
+            ]
+        elif isinstance(picks, list):
+            shares, positions = self._cut(topic, queue_count, entries, picks)
+            runs = [Run(topic, queue, part, count, *common) for queue, part, count in shares]
+        else:
+            if picks is None:
+                picks = self._turn(topic, queue_count)
+            elif picks >= queue_count:
+                raise queue_choice.unknown_queue(topic, picks, queue_count)
+            runs = [Run(topic, picks, entries, message_count, *common)]
+        try:
+            appended = self._append.append_now(runs, room=RECORD_ROOM)
+        except WriteFailed as fault:
+            if not isinstance(fault.appended, Appended):
+                raise  # nothing of this request was written
+            result = SendResult(level, entries, runs, fault.appended, positions, waits)
+            raise outcome_unknown(fault, result.results()) from fault
+        self._counts.accepted(topic, request, appended, waits)
+        result = SendResult(level, entries, runs, appended, positions, waits)
+        if on_appended is not None:
+            on_appended(topic, result, appended.start, appended.end)
+        return result, appended.end
+
+    async def reach(
+        self,
+        result: SendResult,
+        end: PhysicalOffset,
+        admitted: Admitted,
+        started: float,
+        timeout_ms: int,
+    ) -> None:
+        """Wait until the bytes up to end have their level; count the send as answered.
+
+        In a group the reached level and copies are stored in the result.
+
+        Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
+        """
+        level, promise = admitted
+        deadline = started + timeout_ms / 1000
+        group = self._group
+        try:
+            if group is not None and promise is not None and promise.by_the_group:
+                in_time = await group.confirmed(end, deadline)
+            elif level is AckLevel.DISK:
+                in_time = await self._flusher.durable(end, deadline)
+            else:
+                in_time = self._committer is None or await self._committer.committed(end)
+        except NotServing as stopping:
+            raise self._stopped(result, end) from stopping
+        except (WriteFailed, FlushFailed, LogFileReplaced) as fault:
+            raise outcome_unknown(fault, result.results()) from fault
+        if not in_time:
+            if self._committer is not None:
+                # The error reports level memory as reached, so that level must be reached first.
+                await self._committer.committed(end)
+            why = f"{level.value} was not within {timeout_ms} ms"
+            raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
+        if group is not None and promise is not None:
+            # From here until the answer is written no await yields to the event loop: the level
+            # that holds now still holds when the answer is sent.
+            reached = group.reached(promise)
+            if reached is None:
+                raise self._not_reached(
+                    f"level {level.value} was not reached before the group or this node's part in "
+                    "it changed",
+                    result,
+                    end,
+                )
+            result.level, result.copies = reached
+        self._counts.answered(result.level, self.clock.monotonic() - started)
+
+    async def file_made(self) -> None:
+        """Wait until the log file that an append found missing exists; the wait is bounded."""
+        await self._append.file_made()
+
+    def place(
+        self, topic: str, queue_count: int, request: ProduceRequest, now_ms: int
+    ) -> placing.Placed:
+        """Return topic and queue of each message of a request that has delayed messages."""
+        picks, delays = request.picks, request.delays
+        assert delays is not None
+        each = picks if isinstance(picks, list) else [picks] * request.message_count
+        turn = self._turn(topic, queue_count) if None in each else 0
+        queues = queue_choice.choose(topic, queue_count, each, turn)
+        return placing.place(
+            topic, request.entries, queues, delays, levels_ms=self._delay_levels_ms, now_ms=now_ms
+        )
+
+    def _turn(self, topic: str, queue_count: int) -> int:
+        """Return the next queue of the topic, round-robin."""
+        queue = self._turns.get(topic, 0) % queue_count
+        self._turns[topic] = queue + 1
+        return queue
+
+    def _cut(
+        self, topic: str, queue_count: int, entries: bytes, picks: list[Pick]
+    ) -> queue_choice.Shares:
+        turn = self._turn(topic, queue_count) if None in picks else 0
+        return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
+
+    def _stopped(self, result: SendResult, end: PhysicalOffset) -> AckTimeout:
+        """Return the error for appended messages when the node stops, or its term as master ends,
+        before the level is reached. It is not NotServing: that error says that nothing was stored,
+        and clients would repeat the send."""
+        if self._group is not None:
+            why = f"this node's term ended before level {result.level.value}"
+            return self._not_reached(why, result, end)
+        results = result.results()
+        return AckTimeout(
+            f"the node stops: {len(results)} messages are appended, and level {result.level.value} "
+            "was not reached. The outcome is unknown: they may yet be there, or be lost with the "
+            "node.",
+            "Do not send them again without looking for them; see the results.",
+            results=results,
+        )
+
+    def _not_reached(
+        self, why: str, result: SendResult, end: PhysicalOffset, **facts: int
+    ) -> AckTimeout:
+        """Return the error for stored messages, with the level that is certainly reached."""
+        results = result.results()
+        on_disk = self._group is not None and self._group.is_on_disk(end)
+        level = AckLevel.DISK if on_disk else AckLevel.MEMORY
+        return AckTimeout(
+            f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
+            "outcome is unknown: they may yet be durable, or be lost with the node.",
+            "Do not send them again without looking for them; see the results.",
+            ack={"level": level.value, "copies": COPIES},
+            results=results,
+            **facts,
+        )
+
+
+class _TopicCounters(NamedTuple):
+    """Counters of one topic's sends."""
+
+    messages: Callable[[int], None]
+    received_bytes: Callable[[int], None]
+
+
+class SendCounts:
+    """Metrics of sends. Belongs to one loop."""
+
+    def __init__(self, metrics: TrafficMetrics) -> None:
+        self._messages_in, self._received_bytes = metrics.messages_in, metrics.received_bytes
+        # Each series is looked up once: a lookup by labels costs more than the counting itself.
+        self._counters: dict[str, _TopicCounters] = metrics.registry.kept()
+        self._message_size = metrics.message_size
+        self._put_duration = {level: metrics.put_duration.labels(level.value) for level in AckLevel}
+        self._put_ok = metrics.put_results.labels("ok").inc
+
+    def answered(self, level: AckLevel, took_s: float) -> None:
+        """Count a request whose messages have reached its level."""
+        self._put_duration[level].observe(took_s)
+        self._put_ok()
+
+    def accepted(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        appended: Appended,
+        waits: Sequence[Wait | None] | None,
+    ) -> None:
+        """Count a request whose messages are in the log. waits: delays; None: none is delayed."""
+        message_count = request.message_count
+        counters = self._counters.get(topic)
+        if counters is None:
+            counters = self._counters[topic] = _TopicCounters(
+                self._messages_in.labels(topic, "normal").inc,
+                self._received_bytes.labels(topic).inc,
+            )
+        if waits is None and not isinstance(request.picks, list):
+            counters.messages(message_count)
+        else:
+            self._count_kinds(topic, request, waits, counters.messages)
+        counters.received_bytes(appended.end - appended.start)
+        counts = native.body_size_counts(request.entries, SIZE_BUCKETS)
+        total = counts.pop()
+        if message_count == 1:
+            self._message_size.observe(total)
+        else:
+            self._message_size.observe_counts(counts, total)
+
+    def _count_kinds(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        waits: Sequence[Wait | None] | None,
+        normal: Callable[[int], None],
+    ) -> None:
+        """Count the messages by kind: delayed, with a sharding key (fifo), and normal.
+
+        A delayed message is counted when it is accepted, under its destination topic. It is not
+        counted again when it is delivered.
+        """
+        count, picks = request.message_count, request.picks
+        waiting = [False] * count if waits is None else [wait is not None for wait in waits]
+        each = picks if isinstance(picks, list) else [picks] * count
+        delayed = sum(waiting)
+        fifo = sum(
+            isinstance(pick, str) and not waits for pick, waits in zip(each, waiting, strict=True)
+        )
+        labels = self._messages_in.labels
+        if delayed:
+            labels(topic, "delay").inc(delayed)
+        if fifo:
+            labels(topic, "fifo").inc(fifo)
+        if count > delayed + fifo:
+            normal(count - delayed - fifo)
+
+
+def outcome_unknown(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
+    """Return a disk failure as the error of one send: it lists where each message may be stored."""
+    return with_results(fault, [result | {"outcome": "unknown"} for result in results])
+
+
+def with_results(fault: StoreError, results: list[dict[str, Any]]) -> StoreError:
+    """Return the same error with other results."""
+    return type(fault)(fault.detail, fault.advice, **{**fault.facts, "results": results})

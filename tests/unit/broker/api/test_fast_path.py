@@ -1,0 +1,457 @@
+"""The short way of sends and pulls: the same requests and answers as the careful one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import aiohttp
+import msgpack
+import pytest
+from yarl import URL
+
+from services.broker.api.components import Parts
+from services.broker.api.connections import ApiServer
+from services.broker.api.gate import Gate
+from services.broker.api.http_api import Api
+from services.broker.api.messages import Rules, parse_produce
+from services.broker.metrics import BrokerMetrics
+from services.broker.read.pull import PullRequest
+from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.unique_ids import UniqueIds
+from shared.files.pull import PullResult, PullStatus
+from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
+from shared.runtime.connections import Bounds
+from shared.runtime.health import Health
+from tidemark.errors import UnknownTopic
+from tidemark.formats import batch, properties
+from tidemark.formats.hosts import Host
+from tidemark.formats.record import Checks
+from tidemark.offsets import PhysicalOffset, QueueOffset
+
+HOST = Host(b"\x7f\x00\x00\x01", 10911)
+RULES = Rules(message_size_max=1000, record_crc=True)
+MSGPACK = {"Content-Type": "application/msgpack"}
+
+
+class Answered:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def packed(self) -> bytes:
+        padding = {"padding": bytes(self.size)} if self.size else {}
+        return cast(bytes, msgpack.packb({"status": "PUT_OK", **padding}))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"status": "PUT_OK"}
+
+
+class Sends:
+    """Remembers what it is given to store."""
+
+    def __init__(self, answer_size: int) -> None:
+        self.answer_size = answer_size
+        self.sent: list[tuple[str, ProduceRequest, Host]] = []
+        self.repeats = 0
+        self.asked = asyncio.Event()
+        """For the count of repeats."""
+        self.since: int | None = None
+
+    @property
+    def repeat_count(self) -> int:
+        self.asked.set()
+        return self.repeats
+
+    async def send(
+        self,
+        topic: str,
+        request: ProduceRequest,
+        born_host: Host,
+        appended: object = None,
+        since: int | None = None,
+    ) -> Answered:
+        self.since = since
+        if topic == "missing":
+            raise UnknownTopic("there is no topic missing. Nothing was stored.", "Make it.")
+        self.sent.append((topic, request, born_host))
+        return Answered(self.answer_size)
+
+
+class Puller:
+    """Remembers what it is asked for, and has nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[PullRequest] = []
+
+    async def pull(self, request: PullRequest, is_gone: Callable[[], bool]) -> PullResult:
+        self.asked.append(request)
+        zero = QueueOffset(0)
+        nothing = PullStatus.NO_MESSAGE_IN_QUEUE
+        return PullResult(nothing, zero, zero, zero, [], 0, 0, 0, PhysicalOffset(0), zero, b"")
+
+    def checks_at(self, offset: int) -> Checks:
+        return Checks()
+
+
+class Topics:
+    def check_readable(self, topic: str, queue: int, *, may_be_missing: bool = False) -> None:
+        if topic == "missing":
+            raise UnknownTopic("there is no topic missing.", "Make it.")
+
+
+class Served:
+    def __init__(self, url: URL, sends: Sends, puller: Puller) -> None:
+        self.url, self.sends, self.puller = url, sends, puller
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession(headers={"Accept": "application/msgpack"} | headers) as session,
+            session.get(URL(f"{self.url}{path}", encoded=True)) as answer,
+        ):
+            raw = await answer.read()
+            return answer.status, msgpack.unpackb(raw) if raw else None
+
+    @property
+    def last(self) -> ProduceRequest:
+        return self.sends.sent[-1][1]
+
+    async def post(self, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
+        async with aiohttp.ClientSession(headers=MSGPACK | headers) as session:
+            url = URL(f"{self.url}{path}", encoded=True)
+            async with session.post(url, data=body) as answer:
+                raw = await answer.read()
+                return answer.status, msgpack.unpackb(raw) if raw else None
+
+
+@asynccontextmanager
+async def served(
+    *, sends_open: bool = True, request_size_max: int = 100_000, answer_size: int = 0
+) -> AsyncIterator[Served]:
+    clock = SystemClock()
+    gate, metrics, sends = (
+        Gate(Health(clock)),
+        BrokerMetrics(Registry("broker")),
+        Sends(answer_size),
+    )
+    gate.sends_open = sends_open
+    gate.reads_open = True
+    api = Api(
+        gate,
+        RULES,
+        clock,
+        metrics,
+        UniqueIds(clock, HOST),
+        request_size_max=request_size_max,
+        waiting_bytes_max=1 << 20,
+        read_timeout_s=5,
+        delay_levels_ms=(),
+        version="test",
+    )
+    puller = Puller()
+    unused = dict.fromkeys(Parts._fields, None)
+    used = {"sends": sends, "puller": puller, "topics": Topics()}
+    api.parts = Parts(**cast(Any, unused | used))
+    server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller)
+    finally:
+        await server.close()
+
+
+PLAIN: list[dict[str, Any]] = [
+    {"messages": [{"body": b"x", "unique_id": "A"}]},
+    {
+        "messages": [
+            {"body": b"x", "unique_id": "A", "queue": 3},
+            {"body": b"", "unique_id": "B", "queue": 3},
+        ]
+    },
+    {
+        "messages": [{"body_text": "größe", "unique_id": "A", "tags": "t", "keys": ["k", "l"]}],
+        "ack": "memory",
+    },
+    {
+        "messages": [{"body": b"x", "properties": {"b": "1", "a": "ü"}, "unique_id": "A"}],
+        "timeout_ms": 9,
+    },
+    {"messages": [{"body": b"x", "flag": -7, "queue": None}], "make_unique_ids": False},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN)
+async def test_what_is_read_in_one_pass_is_what_the_careful_way_makes_of_it(
+    value: dict[str, Any],
+) -> None:
+    async with served() as node:
+        status, answer = await node.post("/v1/topics/orders/messages", msgpack.packb(value))
+        assert (status, answer) == (200, {"status": "PUT_OK"})
+        careful = parse_produce(value, rules=RULES, json_body=False, make_unique_id=lambda: "?")
+        topic, request, born = node.sends.sent[-1]
+        assert (topic, request, born.address) == ("orders", careful, b"\x7f\x00\x00\x01")
+
+
+async def test_ids_are_made_one_after_another_whichever_way_a_request_takes() -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/messages"
+        ids: list[str] = []
+        for messages in (
+            [{"body": b"x"}, {"body": b"x"}],
+            [{"body": b"x", "sharding_key": "s"}],  # not of the common form
+            [{"body": b"x"}],
+        ):
+            await node.post(path, msgpack.packb({"messages": messages}))
+            for entry in batch.iterate(node.last.entries):
+                found = properties.parse(bytes(entry.properties))[properties.UNIQ_KEY]
+                ids.append(found)
+    assert len(set(ids)) == 4
+    assert [int(made[-4:], 16) for made in ids] == [0, 1, 2, 3]
+
+
+async def test_a_body_in_several_pieces_is_the_same() -> None:
+    async with served() as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 90})
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for at in range(0, len(body), 10_000):
+                yield body[at : at + 10_000]
+                await asyncio.sleep(0)
+
+        async with (
+            aiohttp.ClientSession(headers=MSGPACK) as session,
+            session.post(f"{node.url}/v1/topics/orders/messages", data=pieces()) as answer,
+        ):
+            assert answer.status == 200
+        assert node.last.message_count == 90
+
+
+async def test_how_many_repeats_there_were_is_known_from_before_a_body_that_takes_a_while() -> None:
+    # Otherwise a repeat that came while the rest of this body was on its way is not looked at.
+    async with served() as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 2})
+        begun = node.sends.repeats = 7
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body[:900]
+            await asyncio.wait_for(node.sends.asked.wait(), 10)
+            node.sends.repeats += 1
+            yield body[900:]
+
+        async with (
+            aiohttp.ClientSession(headers=MSGPACK) as session,
+            session.post(f"{node.url}/v1/topics/orders/messages", data=pieces()) as answer,
+        ):
+            assert answer.status == 200
+        assert node.sends.since == begun
+
+
+async def test_a_body_in_chunks_that_comes_with_its_head_is_bounded_all_the_same() -> None:
+    async with served(request_size_max=2000) as node:
+        body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 3})
+        reader, writer = await asyncio.open_connection(node.url.host, node.url.port)
+        writer.write(
+            b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: node\r\nConnection: close\r\n"
+            b"Content-Type: application/msgpack\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        )
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert not node.sends.sent
+
+
+@pytest.mark.parametrize(
+    ("path", "topic"),
+    [
+        ("/v1/topics/%6Frders/messages", "orders"),
+        ("/v1/topics/%25RETRY%25g/messages", "%RETRY%g"),
+    ],
+)
+async def test_a_name_with_escapes_takes_the_long_way_to_the_same_topic(
+    path: str, topic: str
+) -> None:
+    async with served() as node:
+        status, _ = await node.post(path, msgpack.packb({"messages": [{"body": b"x"}]}))
+        assert (status, node.sends.sent[-1][0]) == (200, topic)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/topics/missing/messages", {"messages": [{"body": b"x"}]}, 404, "unknown-topic"),
+        ("/v1/topics/a%20b/messages", {"messages": [{"body": b"x"}]}, 400, "bad-name"),
+        ("/v1/topics/a$b/messages", {"messages": [{"body": b"x"}]}, 400, "bad-name"),
+        ("/v1/topics/a/b/messages", {"messages": [{"body": b"x"}]}, 404, "unknown-call"),
+        ("/v1/topics/orders/messages?x=1", {"messages": [{"body": b"x"}]}, 400, "bad-request"),
+        ("/v1/topics/orders/messages", {"messages": []}, 400, "bad-request"),
+        ("/v1/topics/orders/messages", {"messages": [{"body": bytes(1001)}]}, 413, "too-large"),
+        ("/v1/topics/orders/messages", [1], 400, "bad-request"),
+    ],
+)
+async def test_what_is_wrong_is_named_on_either_way(
+    path: str, body: object, status: int, code: str
+) -> None:
+    async with served() as node:
+        found, answer = await node.post(path, msgpack.packb(body))
+        assert (found, answer["code"]) == (status, code)
+        assert not node.sends.sent
+        again, _ = await node.post("/v1/topics/orders/messages", msgpack.packb(PLAIN[0]))
+        assert again == 200
+
+
+async def test_a_shut_gate_refuses_before_the_body_is_read() -> None:
+    async with served(sends_open=False) as node:
+        status, answer = await node.post("/v1/topics/orders/messages", msgpack.packb(PLAIN[0]))
+        assert (status, answer["code"]) == (503, "not-serving")
+
+
+async def test_an_announced_body_is_judged_before_it_is_sent() -> None:
+    async with served() as node:
+        status, _ = await node.post(
+            "/v1/topics/orders/messages", msgpack.packb(PLAIN[0]), Expect="100-continue"
+        )
+        assert status == 200
+        status, answer = await node.post(
+            "/v1/topics/orders/messages", bytes(200_000), Expect="100-continue"
+        )
+        assert (status, answer["code"]) == (413, "too-large")
+
+
+async def test_levels_and_defaults_are_those_of_the_rules() -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/messages"
+        await node.post(path, msgpack.packb({"messages": [{"body": b"x"}]}))
+        assert (node.last.ack, node.last.timeout_ms) == (AckLevel.DISK, 3000)
+        await node.post(path, msgpack.packb({"messages": [{"body": b"x"}], "ack": "replicated"}))
+        assert node.last.ack is AckLevel.REPLICATED
+
+
+async def test_the_answer_is_in_the_encoding_that_was_asked_for() -> None:
+    async with (
+        served() as node,
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{node.url}/v1/topics/orders/messages",
+            data=msgpack.packb(PLAIN[0]),
+            headers=MSGPACK | {"Accept": "application/json"},
+        ) as answer,
+    ):
+        assert await answer.json() == {"status": "PUT_OK"}
+
+
+@pytest.mark.parametrize(
+    ("plain", "escaped"),
+    [
+        ("?offset=5", "?%6Fffset=5"),
+        (
+            "?offset=5&max=9&max_bytes=77&wait_ms=3&tags=a",
+            "?offset=5&max=%39&max_bytes=77&wait_ms=3&tags=a",
+        ),
+        ("?offset=-1&tags=*", "?offset=-1&tags=%2A"),
+        ("?max=0&offset=007", "?max=0&offset=%3007"),
+    ],
+)
+async def test_a_plain_pull_asks_for_the_same_as_one_with_escapes(plain: str, escaped: str) -> None:
+    async with served() as node:
+        path = "/v1/topics/orders/queues/3/messages"
+        first, second = await node.get(path + plain), await node.get(path + escaped)
+        assert first == second
+        assert first[0] == 200
+        assert len(node.puller.asked) == 2
+        assert node.puller.asked[0] == node.puller.asked[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("orders/queues/3/messages", 400, "bad-request"),
+        ("orders/queues/3/messages?", 400, "bad-request"),
+        ("orders/queues/3/messages?max=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=x", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&offset=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&colour=1", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1=2", 400, "bad-request"),
+        ("orders/queues/3/messages?offset=1&max=99999", 400, "bad-request"),
+        ("orders/queues/99999999999/messages?offset=1", 400, "bad-request"),
+        ("orders/queues/x/messages?offset=1", 400, "bad-request"),
+        ("a$b/queues/0/messages?offset=1", 400, "bad-name"),
+        ("missing/queues/0/messages?offset=1", 404, "unknown-topic"),
+    ],
+)
+async def test_what_is_wrong_with_a_pull_is_named(path: str, status: int, code: str) -> None:
+    async with served() as node:
+        found, answer = await node.get("/v1/topics/" + path)
+        assert (found, answer["code"]) == (status, code)
+        assert not node.puller.asked
+
+
+async def test_head_and_other_methods_are_told_as_before() -> None:
+    async with served() as node, aiohttp.ClientSession() as session:
+        url = f"{node.url}/v1/topics/orders/queues/0/messages?offset=0"
+        async with session.delete(url) as answer:
+            assert answer.status == 405
+
+
+async def _talk(url: URL, request: bytes) -> tuple[bytes, bytes, bool]:
+    """Head and body of the answer to a request as typed, and whether the connection was closed."""
+    assert url.host is not None
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    try:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"Content-Length: (\d+)", head)
+        assert found is not None
+        body = await reader.readexactly(int(found[1]))
+        try:
+            async with asyncio.timeout(0.2):
+                closed = await reader.read(1) == b""
+        except TimeoutError:
+            closed = False
+        return head, body, closed
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "closes"),
+    [
+        ("1.1", None, False),
+        ("1.1", "keep-alive", False),
+        ("1.1", "close", True),
+        ("1.0", None, True),
+        ("1.0", "keep-alive", False),
+    ],
+)
+async def test_a_connection_stays_open_as_the_sender_asks(
+    version: str, connection: str | None, closes: bool
+) -> None:
+    body = msgpack.packb(PLAIN[0])
+    head = f"POST /v1/topics/orders/messages HTTP/{version}\r\nHost: x\r\n"
+    head += "" if connection is None else f"Connection: {connection}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    async with served() as node:
+        found, answer, closed = await _talk(node.url, head.encode() + body)
+    assert found.startswith(b"HTTP/1.1 200 OK" if version == "1.1" else b"HTTP/1.0 200 OK")
+    assert b"application/" in found
+    assert b"\r\nDate: " in found
+    assert answer
+    assert closed is closes
+
+
+async def test_a_client_that_does_not_take_its_answers_holds_up_only_its_own_requests() -> None:
+    body = msgpack.packb({"messages": [{"body": b"x", "unique_id": "A"}]})
+    request = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\n"
+    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with served(answer_size=4 << 20) as node:
+        assert node.url.host is not None
+        _, writer = await asyncio.open_connection(node.url.host, node.url.port)
+        writer.write(request * 50)
+        status, _ = await node.post("/v1/topics/orders/messages", body)
+        assert status == 200
+        assert len(node.sends.sent) < 50, "the rest waits for the client to read"
+        writer.transport.abort()

@@ -1,0 +1,196 @@
+"""A term: it appends while its grant stands, and speaks for the group before the deadline only."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.broker.log.confirmer import Confirmer
+from services.broker.log.term import Term
+from services.broker.replication.role_policy import MasterStanding, RisingStanding, SlaveStanding
+from services.broker.send.group_sends import GroupSends
+from services.broker.send.request import AckLevel
+from shared.cluster import grant
+from shared.cluster.nodes import Node
+from tests.unit.broker.replication.page import DEADLINE_MS, NONCE, Page, StillClock
+from tidemark.errors import Fenced, NotMaster, NotServing, SwitchingOver
+from tidemark.formats.checkpoint import Slot
+from tidemark.offsets import PhysicalOffset
+
+END = PhysicalOffset(500)
+
+
+class Disk:
+    """Notes who hurries."""
+
+    def __init__(self) -> None:
+        self.hurries = 0
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+
+@pytest.fixture
+def page() -> Page:
+    made = Page()
+    made.publish(Slot.CONFIRM, 100)
+    made.grant(3)
+    return made
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock()
+
+
+@pytest.fixture
+def term(page: Page, clock: StillClock) -> Term:
+    return Term(page, clock, epoch=3, nonce=NONCE)
+
+
+def test_a_term_ends_with_its_fence_another_epoch_or_another_start(page: Page, term: Term) -> None:
+    term.check_appends()
+    term.check_sends()
+    grant.fence(page)
+    assert not term.stands
+    with pytest.raises(Fenced, match="Nothing was stored"):
+        term.check_appends()
+    page.grant(4)
+    assert not term.stands
+    page.grant(3, nonce=NONCE + 2)
+    assert not term.stands
+
+
+def test_past_the_deadline_nothing_is_answered_and_appends_go_on(
+    clock: StillClock, term: Term
+) -> None:
+    clock.now_ms = DEADLINE_MS
+    assert term.stands
+    assert not term.may_answer
+    term.check_appends()
+    for check in (term.check_sends, term.check_reads):
+        with pytest.raises(Fenced):
+            check()
+
+
+def test_a_planned_switch_holds_the_brokers_own_records_too(page: Page, term: Term) -> None:
+    page.publish(Slot.SENDS_HELD, 1)
+    for check in (term.check_appends, term.check_sends):
+        with pytest.raises(SwitchingOver):
+            check()
+    term.check_reads()
+
+
+def test_it_is_the_master_when_ha_says_so_and_not_before(page: Page, term: Term) -> None:
+    assert not term.is_master
+    page.confirm(END)
+    assert term.is_master
+
+
+async def test_what_is_confirmed_is_released_in_order_and_once_it_may_be_answered(
+    page: Page, clock: StillClock, term: Term
+) -> None:
+    disk = Disk()
+    confirmer = Confirmer(term, disk, clock)
+    first, second = (confirmer.durable(PhysicalOffset(end)) for end in (400, END))
+    assert disk.hurries == 2
+    assert confirmer.look()
+    page.publish(Slot.CONFIRM, 450)
+    assert confirmer.look()
+    assert first.done()
+    assert not second.done()
+    page.publish(Slot.CONFIRM, END)
+    clock.now_ms = DEADLINE_MS + 5
+    assert confirmer.look(), "another node may be the master by now"
+    assert not second.done()
+    clock.now_ms = 0  # stands for a renewal
+    assert not confirmer.look()
+    assert await second
+
+
+async def test_a_confirm_offset_of_another_epoch_releases_nobody(
+    page: Page, clock: StillClock, term: Term
+) -> None:
+    confirmer = Confirmer(term, Disk(), clock)
+    waiting = confirmer.durable(END)
+    page.grant(4)
+    page.confirm(END)
+    assert confirmer.look()
+    assert not waiting.done()
+    confirmer.close()
+    with pytest.raises(NotServing):
+        await waiting
+
+
+async def test_a_send_out_of_time_is_told_so_and_one_behind_it_waits_on(
+    page: Page, clock: StillClock, term: Term
+) -> None:
+    confirmer = Confirmer(term, Disk(), clock)
+    late = confirmer.durable(PhysicalOffset(400), clock.monotonic() - 1)
+    patient = confirmer.durable(END)
+    assert not await late
+    page.publish(Slot.CONFIRM, END)
+    assert not confirmer.look()
+    assert await patient
+
+
+async def test_success_is_said_in_the_step_in_which_it_is_true_or_not_at_all(
+    page: Page, clock: StillClock, term: Term
+) -> None:
+    """1. A send is confirmed; 2. the process is stopped before its task runs; 3. it goes on when
+    another node is the master: nothing is left of the moment in which it was true."""
+    confirmer = Confirmer(term, Disk(), clock)
+    sends = GroupSends(term, confirmer, lambda: PhysicalOffset(450))
+    promised = sends.admit(None)
+    waiting = sends.confirmed(END, clock.monotonic() + 60)
+    page.publish(Slot.CONFIRM, END)
+    confirmer.look()
+    assert waiting.done()
+    clock.now_ms = DEADLINE_MS * 2
+    assert await waiting
+    assert sends.reached(promised) is None
+    assert not sends.is_on_disk(END)
+    clock.now_ms = 0
+    assert sends.reached(promised) == (AckLevel.REPLICATED, 2)
+    grant.fence(page)
+    assert sends.reached(promised) is None
+    with pytest.raises(Fenced):
+        sends.admit(None)
+
+
+async def test_nobody_waits_on_a_term_that_is_over(page: Page, clock: StillClock) -> None:
+    confirmer = Confirmer(Term(page, clock, epoch=3, nonce=NONCE), Disk(), clock)
+    confirmer.close()
+    with pytest.raises(NotServing):
+        await asyncio.wait_for(confirmer.durable(END), 5)
+
+
+def test_who_asks_a_slave_is_told_where_the_master_is() -> None:
+    known: list[Node | None] = [Node("n1", "h", 1, "http://n1:8080", "http://n1:8083"), None]
+    standing = SlaveStanding(lambda: known[0])
+    standing.check_reads(anywhere=True)
+    for check in (standing.check_sends, lambda: standing.check_reads(anywhere=False)):
+        with pytest.raises(NotMaster, match="http://n1:8080") as caught:
+            check()
+        assert (caught.value.facts["master"], caught.value.status) == ("n1", 421)
+    known.pop(0)
+    with pytest.raises(NotMaster, match="not known") as caught:
+        standing.check_sends()
+    assert caught.value.facts == {"master": None, "api": None}
+    assert caught.value.retriable
+
+
+def test_a_master_lets_read_anywhere_what_was_confirmed_and_a_rising_one_nothing(
+    clock: StillClock, term: Term
+) -> None:
+    master = MasterStanding(term)
+    master.check_reads(anywhere=False)
+    clock.now_ms = DEADLINE_MS
+    master.check_reads(anywhere=True)
+    with pytest.raises(Fenced):
+        master.check_reads(anywhere=False)
+    rising = RisingStanding()
+    for check in (rising.check_sends, lambda: rising.check_reads(anywhere=True)):
+        with pytest.raises(NotServing, match="about to become"):
+            check()

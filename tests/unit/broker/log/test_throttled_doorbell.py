@@ -1,0 +1,52 @@
+"""Rings that come too close are one, and the last of them is always rung."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from services.broker.log.throttled_doorbell import INTERVAL_S, PacedBell
+from shared.runtime.clock import SystemClock
+from shared.runtime.doorbell import Doorbell
+
+
+class Clock(SystemClock):
+    """Stands still unless told."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Rings:
+    """Counts rings, and wakes who waits for one."""
+
+    def __init__(self) -> None:
+        self.services: list[str] = []
+        self.rung = asyncio.Event()
+
+    def ring(self, service: str) -> None:
+        self.services.append(service)
+        self.rung.set()
+
+
+async def test_a_ring_after_a_pause_is_rung_at_once() -> None:
+    rings, clock = Rings(), Clock()
+    bell = PacedBell(cast(Doorbell, rings), "reput", clock)
+    for count in range(1, 4):
+        bell.ring()
+        assert rings.services == ["reput"] * count
+        clock.now += INTERVAL_S * 1.01
+
+
+async def test_rings_that_follow_too_closely_are_one_and_it_is_not_lost() -> None:
+    rings, clock = Rings(), Clock()
+    bell = PacedBell(cast(Doorbell, rings), "reput", clock)
+    for _ in range(100):
+        bell.ring()
+    assert len(rings.services) == 1
+    rings.rung.clear()
+    async with asyncio.timeout(10):
+        await rings.rung.wait()
+    assert len(rings.services) == 2

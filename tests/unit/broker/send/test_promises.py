@@ -1,0 +1,69 @@
+"""What a send is promised in a group, over all sets, wishes and changes on the way."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from services.broker.log.term import InSync
+from services.broker.send.promises import Promise, Reached, promise, reached
+from services.broker.send.request import AckLevel
+from tidemark.errors import NotEnoughReplicas
+
+SIZES = range(4)
+LEASTS = range(1, 4)
+ASKED = (None, *AckLevel)
+
+
+@pytest.mark.parametrize(("asked", "size", "least"), list(itertools.product(ASKED, SIZES, LEASTS)))
+def test_what_cannot_be_promised_is_refused_before_anything_is_stored(
+    asked: AckLevel | None, size: int, least: int
+) -> None:
+    too_few = size < least or (asked is AckLevel.REPLICATED and size < 2)
+    if too_few:
+        with pytest.raises(NotEnoughReplicas, match="Nothing was stored"):
+            promise(asked, InSync(size, least))
+        return
+    made = promise(asked, InSync(size, least))
+    assert made.members == size
+    if asked is None:
+        assert made.level is (AckLevel.REPLICATED if size >= 2 else AckLevel.DISK)
+        assert made.by_the_group, "also what a lone member has must outlive the next failover"
+    else:
+        assert made.level is asked
+        assert made.by_the_group == (asked is AckLevel.REPLICATED)
+
+
+@pytest.mark.parametrize(
+    ("asked", "then", "now", "least"),
+    list(itertools.product(ASKED, range(1, 4), SIZES, LEASTS)),
+)
+def test_an_answer_claims_no_more_copies_than_there_were_or_are(
+    asked: AckLevel | None, then: int, now: int, least: int
+) -> None:
+    try:
+        made = promise(asked, InSync(then, least))
+    except NotEnoughReplicas:
+        return
+    said = reached(made, InSync(now, least))
+    if made.level in (AckLevel.MEMORY, AckLevel.DISK) and asked is not None:
+        assert said == Reached(made.level, 1)
+    elif now < least:
+        assert said is None, "a set that is too small acknowledges nothing"
+    elif min(then, now) >= 2:
+        assert said == Reached(AckLevel.REPLICATED, min(then, now))
+    elif asked is AckLevel.REPLICATED:
+        assert said is None, "replicated is said of two copies or more"
+    else:
+        assert said == Reached(AckLevel.DISK, 1)
+
+
+def test_a_set_of_unknown_size_is_refused_even_if_nobody_is_asked_for() -> None:
+    with pytest.raises(NotEnoughReplicas) as caught:
+        promise(None, InSync(0, 0))
+    assert caught.value.facts["in_sync"] == 0
+
+
+def test_a_promise_of_the_disk_is_kept_by_the_disk() -> None:
+    assert not Promise(AckLevel.DISK, 1, asked=True).by_the_group

@@ -1,0 +1,425 @@
+"""Sends: which queue, what is promised, what is said when the promise cannot be kept in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import msgpack
+import pytest
+
+from services.broker.log.append import Append, Appended
+from services.broker.log.log_context import Ground
+from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.metrics import BrokerMetrics
+from services.broker.send.deduplicator import Deduplicator
+from services.broker.send.request import AckLevel, Pick, ProduceRequest
+from services.broker.send.send_result import SendResult, result_of
+from services.broker.send.sender import Sender
+from services.broker.send.wanted_delay import Delay
+from services.broker.state.topics import Topics
+from shared.metrics.registry import Registry
+from shared.runtime.clock import SystemClock
+from shared.state.records import TopicConfig
+from tests.support.metrics import sample
+from tidemark.errors import (
+    AckTimeout,
+    BadRequest,
+    DelayOutOfRange,
+    DiskFull,
+    FileNotReady,
+    FlushFailed,
+    LogFileReplaced,
+    NotEnoughReplicas,
+    NotServing,
+    Overloaded,
+    StoreError,
+    TidemarkError,
+    UnknownQueue,
+    WriteFailed,
+)
+from tidemark.formats import batch, hashing, properties, runs
+from tidemark.formats.batch import WireMessage
+from tidemark.formats.hosts import Host
+from tidemark.formats.runs import Run
+from tidemark.offsets import PhysicalOffset
+
+HOST = Host(b"\x7f\x00\x00\x01", 10911)
+BORN = Host(b"\x0a\x00\x00\x07", 4711)
+QUEUES = 4
+
+
+class Log:
+    """Takes everything, at real sizes; durable, or in its file, when told so."""
+
+    def __init__(self) -> None:
+        self.requests: list[Sequence[Run]] = []
+        self.end = PhysicalOffset(0)
+        self.is_durable = True
+        self.lacks_file = self.is_stopping = False
+        self.write_fault: WriteFailed | None = None
+        self.sync_fault: StoreError | None = None
+        self.committed_to = 0
+        self._offsets = QueueOffsets({})
+
+    def append_now(self, made: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
+        if self.lacks_file:
+            raise FileNotReady("planted")
+        self.requests.append(made)
+        numbered = self._offsets.number(made)
+        start, size = self.end, runs.runs_size(made, record_crc=True)
+        sizes = runs.encode_runs(
+            bytearray(size),
+            made,
+            firsts=numbered.firsts,
+            physical_offset=start,
+            store_timestamp_ms=5,
+            record_crc=True,
+        )
+        self.end = PhysicalOffset(start + size)
+        self._offsets.commit(numbered, self.end)
+        appended = Appended(numbered.firsts, start, sizes, 5, self.end)
+        if self.write_fault is not None:
+            self.write_fault.appended = appended
+            raise self.write_fault
+        return appended
+
+    async def file_made(self) -> None:
+        self.lacks_file = False
+
+    async def durable(self, end: PhysicalOffset, deadline: float) -> bool:
+        if self.is_stopping:
+            raise NotServing("the node is stopping")
+        if self.sync_fault is not None:
+            raise self.sync_fault
+        return self.is_durable
+
+    async def committed(self, end: PhysicalOffset) -> bool:
+        await asyncio.sleep(0)
+        if self.is_stopping:
+            raise NotServing("the node is stopping")
+        self.committed_to = end
+        return True
+
+
+class OneTopic:
+    """Every name is a topic of four queues."""
+
+    async def for_sending(self, name: str) -> TopicConfig:
+        return TopicConfig(name, QUEUES, QUEUES)
+
+
+def ground_of(
+    log: object,
+    metrics: BrokerMetrics | None = None,
+    *,
+    pooled: bool = False,
+    delay_levels_ms: tuple[int, ...] = (),
+) -> Ground:
+    """What a sender needs of a log, which is its own flusher and, if it is pooled, committer."""
+    return cast(
+        Ground,
+        SimpleNamespace(
+            flusher=log,
+            committer=log if pooled else None,
+            clock=SystemClock(),
+            host=HOST,
+            config=SimpleNamespace(store=SimpleNamespace(delay_levels_ms=delay_levels_ms)),
+            metrics=metrics or BrokerMetrics(Registry("broker")),
+        ),
+    )
+
+
+def sends_to(
+    log: Log,
+    metrics: BrokerMetrics | None = None,
+    *,
+    pooled: bool = False,
+    delay_levels_ms: tuple[int, ...] = (),
+) -> Deduplicator:
+    ground = ground_of(log, metrics, pooled=pooled, delay_levels_ms=delay_levels_ms)
+    return Deduplicator(Sender(ground, cast(Append, log), cast(Topics, OneTopic())))
+
+
+def request(
+    *bodies: bytes,
+    picks: int | list[Pick] | None = None,
+    ack: AckLevel = AckLevel.DISK,
+    timeout_ms: int = 3000,
+) -> ProduceRequest:
+    """One message per body; every other one with a unique id made of its body."""
+    entries = [
+        WireMessage(body, properties.encode({"UNIQ_KEY": body.hex()} if body and n % 2 else {}))
+        for n, body in enumerate(bodies)
+    ]
+    return ProduceRequest(batch.encode(entries), len(bodies), picks, ack, timeout_ms)
+
+
+def stored(log: Log) -> list[tuple[int, list[bytes]]]:
+    """The last request as it was appended: queue and bodies of each run."""
+    return [
+        (run.queue_id, [bytes(entry.body) for entry in batch.iterate(run.entries)])
+        for run in log.requests[-1]
+    ]
+
+
+async def queues_of(sends: Deduplicator, log: Log, *picks: Pick, topic: str = "t") -> list[int]:
+    """Where the messages of a request with these picks go, as the answer says and the log has."""
+    bodies = [b"%d" % number for number in range(len(picks))]
+    sent = await sends.send(topic, request(*bodies, picks=list(picks)), BORN)
+    queues = [result["queue"] for result in sent.as_dict()["results"]]
+    kept = {body: queue for queue, bodies in stored(log) for body in bodies}
+    assert [kept[body] for body in bodies] == queues
+    return queues
+
+
+async def test_a_request_without_queues_goes_to_one_queue_and_the_next_to_the_next() -> None:
+    log = Log()
+    sends = sends_to(log)
+    for turn in range(2 * QUEUES):
+        await sends.send("t", request(b"a", b"b", b"c"), BORN)
+        assert stored(log) == [(turn % QUEUES, [b"a", b"b", b"c"])]
+    await sends.send("other", request(b"a"), BORN)
+    assert stored(log) == [(0, [b"a"])], "turns are per topic"
+
+
+async def test_a_request_for_one_queue_is_one_run_as_it_stands() -> None:
+    log = Log()
+    sent = request(b"a", b"b", picks=3)
+    await sends_to(log).send("t", sent, BORN)
+    (run,) = log.requests[-1]
+    assert run.entries is sent.entries
+    assert (run.topic, run.queue_id, run.message_count) == ("t", 3, 2)
+    assert (run.born_host, run.store_host) == (BORN, HOST)
+
+
+async def test_equal_sharding_keys_share_a_queue_and_it_is_the_javas_choice() -> None:
+    log = Log()
+    keys = ["a", "user-7", "polygenelubricants", "größe", ""]
+    found = await queues_of(sends_to(log), log, *keys)
+    assert found == [abs(hashing.string_hash(key)) % QUEUES for key in keys]
+
+
+async def test_named_queues_are_kept_and_do_not_take_a_turn() -> None:
+    log = Log()
+    sends = sends_to(log)
+    assert await queues_of(sends, log, 3, None, 1, None) == [3, 0, 1, 0]
+    await queues_of(sends, log, 2, "key")
+    assert await queues_of(sends, log, None) == [1]
+
+
+@pytest.mark.parametrize("picks", [[0, QUEUES], QUEUES])
+async def test_a_queue_out_of_range_stores_nothing(picks: int | list[Pick]) -> None:
+    log = Log()
+    with pytest.raises(UnknownQueue, match=r"messages\[.\].queue is 4"):
+        await sends_to(log).send("t", request(b"a", b"b", picks=picks), BORN)
+    assert log.requests == []
+
+
+async def test_replicated_is_refused_before_anything_is_stored() -> None:
+    log = Log()
+    with pytest.raises(NotEnoughReplicas, match="Nothing was stored"):
+        await sends_to(log).send("t", request(b"a", ack=AckLevel.REPLICATED), BORN)
+    assert log.requests == []
+
+
+async def test_memory_does_not_wait_for_the_disk_and_says_so() -> None:
+    log = Log()
+    log.is_durable = False
+    sent = await sends_to(log).send("t", request(b"a", ack=AckLevel.MEMORY), BORN)
+    assert sent.as_dict()["ack"] == {"level": "memory", "copies": 1}
+
+
+async def test_memory_of_a_pooled_log_is_answered_after_the_commit() -> None:
+    log = Log()
+    sent = await sends_to(log, pooled=True).send("t", request(b"a", ack=AckLevel.MEMORY), BORN)
+    assert log.committed_to == log.end
+    assert sent.level is AckLevel.MEMORY
+
+
+async def test_disk_is_answered_once_the_bytes_are_there() -> None:
+    log = Log()
+    sends = sends_to(log)
+    await sends.send("t", request(b"before", picks=2), BORN)
+    before = log.end
+    answer = (await sends.send("t", request(b"a", b"bc", picks=2), BORN)).as_dict()
+    assert answer["status"] == "PUT_OK"
+    assert answer["ack"] == {"level": "disk", "copies": 1}
+    first, second = answer["results"]
+    assert first == {
+        "message_id": "7F00000100002A9F" + f"{before:016X}",
+        "unique_id": None,
+        "queue": 2,
+        "queue_offset": 1,
+        "physical_offset": before,
+        "store_timestamp_ms": 5,
+    }
+    assert (second["unique_id"], second["queue_offset"]) == (b"bc".hex(), 2)
+    assert before < second["physical_offset"] < log.end
+
+
+@pytest.mark.parametrize("picks", [None, 1, [1, 0, 1, None, "key", 0]])
+async def test_the_packed_answer_is_the_answer(picks: int | list[Pick] | None) -> None:
+    log = Log()
+    sends = sends_to(log)
+    await sends.send("t", request(b"before"), BORN)
+    bodies = [b"", b"a", b"\xff" * 300, b"c", b"d" * 70_000, b"e"]
+    sent = await sends.send("t", request(*bodies, picks=picks), BORN)
+    assert sent.packed() == msgpack.packb(sent.as_dict())
+    assert msgpack.unpackb(sent.packed()) == sent.as_dict()
+
+
+async def test_a_send_that_meets_no_file_waits_for_it() -> None:
+    log = Log()
+    log.lacks_file = True
+    sent = await sends_to(log).send("t", request(b"a"), BORN)
+    assert isinstance(sent, SendResult)
+    assert len(log.requests) == 1
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_out_of_time_is_an_error_that_tells_where_the_messages_are(pooled: bool) -> None:
+    log = Log()
+    log.is_durable = False
+    with pytest.raises(
+        AckTimeout, match=r"2 messages are stored.*1 ms. The outcome is unk"
+    ) as caught:
+        await sends_to(log, pooled=pooled).send("t", request(b"a", b"b", timeout_ms=1), BORN)
+    facts = caught.value.facts
+    assert facts["ack"] == {"level": "memory", "copies": 1}
+    assert facts["results"][0]["physical_offset"] == 0
+    assert len(facts["results"]) == 2
+    assert log.committed_to == (log.end if pooled else 0), "memory is not claimed before it is true"
+
+
+@pytest.mark.parametrize(("pooled", "ack"), [(False, "disk"), (True, "disk"), (True, "memory")])
+async def test_who_waits_on_a_node_that_stops_is_told_what_may_be_stored(
+    pooled: bool, ack: str
+) -> None:
+    log = Log()
+    log.is_stopping = True
+    sends = sends_to(log, pooled=pooled)
+    with pytest.raises(AckTimeout, match=r"2 messages are appended.*unknown") as caught:
+        await sends.send("t", request(b"a", b"b", ack=AckLevel(ack)), BORN)
+    assert len(caught.value.facts["results"]) == 2
+    assert "ack" not in caught.value.facts, "no level is claimed"
+
+
+async def test_messages_bytes_and_sizes_are_counted() -> None:
+    log, registry = Log(), Registry("broker")
+    sends = sends_to(log, BrokerMetrics(registry))
+    await sends.send("t", request(b"a" * 100, b"b", picks=[0, 1]), BORN)
+    await sends.send("t", request(b"c" * 300, ack=AckLevel.MEMORY), BORN)
+
+    def value(name: str, **labels: str) -> float | None:
+        return sample(registry, f"tidemark_broker_{name}", labels)
+
+    assert value("messages_in_total", topic="t", kind="normal") == 3
+    assert value("received_bytes_total", topic="t") == log.end
+    assert value("message_size_bytes_sum") == 401
+    assert value("message_size_bytes_bucket", le="64.0") == 1
+    assert value("message_size_bytes_bucket", le="256.0") == 2
+    assert value("message_size_bytes_count") == 3
+    assert value("put_results_total", result="ok") == 2
+    assert value("put_duration_seconds_count", ack="disk") == 1
+    assert value("put_duration_seconds_count", ack="memory") == 1
+
+
+async def test_each_message_is_counted_once_by_its_kind() -> None:
+    log, registry = Log(), Registry("broker")
+    sends = sends_to(log, BrokerMetrics(registry), delay_levels_ms=(1000,))
+    bodies = (b"a", b"b", b"c", b"d")
+    await sends.send("t", request(*bodies, picks=[0, "key", None, "key"]), BORN)
+    await sends.send("t", request(b"e", picks=["key"]), BORN)
+    await sends.send("t", request(b"f"), BORN)
+    soon = Delay(level=1)
+    waiting = request(*bodies, picks=["key", "key", 1, None])._replace(
+        delays=[soon, None, soon, None]
+    )
+    await sends.send("t", waiting, BORN)
+    found = {
+        kind: sample(registry, "tidemark_broker_messages_in_total", {"topic": "t", "kind": kind})
+        for kind in ("normal", "fifo", "delay", "retry")
+    }
+    assert found == {"normal": 4, "fifo": 4, "delay": 2, "retry": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "label"),
+    [
+        (AckTimeout(""), "flush_timeout"),
+        (NotEnoughReplicas(""), "replica_unavailable"),
+        (DiskFull(""), "disk_full"),
+        (BadRequest(""), "invalid"),
+        (Overloaded(""), "busy"),
+        (NotServing(""), "busy"),
+        (TidemarkError(""), "failed"),
+    ],
+)
+def test_every_refusal_is_counted_under_one_of_few_labels(error: TidemarkError, label: str) -> None:
+    assert result_of(error) == label
+
+
+async def test_what_waits_is_told_where_and_until_when() -> None:
+    log = Log()
+    sends = sends_to(log, delay_levels_ms=(1000, 5000))
+    asked = request(b"now", b"level", b"time", b"past", picks=2)._replace(
+        delays=[None, Delay(level=2), Delay(after_ms=90_000), Delay(at_ms=1)]
+    )
+    before_ms = SystemClock().wall_ms()
+    sent = await sends.send("orders", asked, BORN)
+    now, level, time, past = sent.results()
+    assert "deliver_at_ms" not in now
+    assert "deliver_at_ms" not in past
+    assert [each["queue"] for each in (now, level, time, past)] == [2, 1, 0, 2]
+    assert level["topic"] == "SCHEDULE_TOPIC_XXXX"
+    assert level["deliver_at_ms"] == level["store_timestamp_ms"] + 5000
+    assert time["topic"] == "rmq_sys_wheel_timer"
+    assert 0 <= time["deliver_at_ms"] - before_ms - 90_000 < 60_000
+    assert (now["queue_offset"], past["queue_offset"]) == (0, 1)
+    assert msgpack.unpackb(sent.packed()) == sent.as_dict()
+
+
+async def test_a_request_with_a_time_too_far_ahead_stores_nothing() -> None:
+    log = Log()
+    asked = request(b"a", b"b")._replace(delays=[None, Delay(at_ms=1 << 60)])
+    with pytest.raises(DelayOutOfRange, match=r"messages\[1\].deliver_at_ms"):
+        await sends_to(log).send("orders", asked, BORN)
+    assert log.requests == []
+
+
+# A write that failed part-way said that the outcome was unknown, and of what: a sender of thirty
+# messages could not look for the ten that were there after the restart.
+@pytest.mark.parametrize("kind", [WriteFailed, FlushFailed, LogFileReplaced])
+async def test_a_failure_of_the_disk_says_of_each_message_where_it_is_if_it_is_there(
+    kind: type[StoreError],
+) -> None:
+    log = Log()
+    fault = kind("the disk failed.", "Look at it.", path="p")
+    if isinstance(fault, WriteFailed):
+        log.write_fault = fault
+    else:
+        log.sync_fault = fault
+    with pytest.raises(kind, match="the disk failed") as failed:
+        await sends_to(log).send("t", request(b"a", b"b", b"c", picks=[2, 0, 2]), BORN)
+    results = failed.value.facts["results"]
+    assert [(each["queue"], each["queue_offset"]) for each in results] == [(2, 0), (0, 0), (2, 1)]
+    assert {each["outcome"] for each in results} == {"unknown"}
+    assert [each["unique_id"] for each in results] == [None, b"b".hex(), None]
+    assert sorted(each["physical_offset"] for each in results)[0] == 0
+    assert failed.value.facts["path"] == "p"
+    assert "results" not in fault.facts, "the same failure is said to other senders"
+
+
+async def test_a_write_that_failed_before_any_record_of_the_request_has_no_results() -> None:
+    log = Log()
+
+    def fails(made: Sequence[Run], *, own: bool = False, room: int = 0) -> Appended:
+        raise WriteFailed("filling up the file failed.")
+
+    log.append_now = fails  # type: ignore[method-assign]
+    with pytest.raises(WriteFailed) as failed:
+        await sends_to(log).send("t", request(b"a"), BORN)
+    assert "results" not in failed.value.facts

@@ -1,0 +1,132 @@
+"""Requests in hand: counted from head to answer, but not while they are held."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.broker.request_classes import SENT_LATELY_S, Pool, Pools, held
+from shared.runtime import give_way
+
+
+class Clock:
+    """The test moves it."""
+
+    now_s = 100.0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def boot_ms(self) -> int:
+        return 0
+
+
+def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> None:
+    clock = Clock()
+    pools = Pools(clock)
+    puts = pools.of[Pool.PUT]
+    assert pools.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
+    assert pools.oldest_s()["put"] == 0
+    first = puts.begin(clock.now_s)
+    clock.now_s += 1.0
+    second = puts.begin(clock.now_s)
+    clock.now_s += 2.0
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (2, 3.0)
+    puts.end(first)
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (1, 2.0)
+    puts.end(second)
+    assert (pools.queued()["put"], pools.oldest_s()["put"]) == (0, 0)
+    assert pools.oldest_s()["pull"] == 0
+
+
+async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
+    clock = Clock()
+    pools = Pools(clock)
+    message, answered = asyncio.Event(), asyncio.Event()
+
+    async def pull() -> None:
+        with pools.pulling():
+            with held(clock):
+                await message.wait()
+            await answered.wait()
+
+    pulls = [asyncio.create_task(pull()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert pools.queued()["pull"] == 0
+    clock.now_s += 30.0
+    message.set()
+    await asyncio.sleep(0)
+    clock.now_s += 0.5
+    assert (pools.queued()["pull"], pools.oldest_s()["pull"]) == (2, 0.5)
+    answered.set()
+    await asyncio.gather(*pulls)
+    assert pools.queued()["pull"] == 0
+
+
+async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None:
+    pools = Pools(Clock())
+
+    async def pull() -> None:
+        with pools.pulling(), held(Clock()):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(pull())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pools.queued()["pull"] == 0
+
+
+def test_what_is_no_request_may_be_held_too() -> None:
+    with held(Clock()):
+        pass
+
+
+async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
+    slept: list[float],
+) -> None:
+    """Look-ups one after the other took a slice in each turn of the loop that a send needs."""
+    clock = Clock()
+    pools = Pools(clock)
+    way, puts = pools.behind_sends(), pools.of[Pool.PUT]
+    pools.of[Pool.PULL].begin(clock.monotonic())
+    await way.rest()
+    assert slept == [0, 0]  # others that read have their turn, and no more
+    number = puts.begin(clock.monotonic())
+    await way.rest()
+    assert slept[2:] == [0, 0, give_way.REST_S]  # once, however long the send takes
+    puts.end(number)
+    await way.rest()
+    assert slept[5:] == [0, 0]
+
+
+async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
+    slept: list[float],
+) -> None:
+    """Sixteen clients that made topics kept the loop busy beside another one's sends."""
+    clock = Clock()
+    pools = Pools(clock)
+    puts = pools.of[Pool.PUT]
+    await pools.turn(4)
+    assert slept == []
+    number = puts.begin(clock.monotonic())
+    for _ in range(3):
+        await pools.turn(4)
+    assert slept == pytest.approx([n * 4 * give_way.REST_S for n in (1, 2, 3)], rel=0.2)
+    slept.clear()
+    with pools.long_send():  # the one in hand takes long by itself
+        await pools.turn(4)
+    puts.end(number)
+    await pools.turn(4)
+    assert slept == []
+    pools.note_sent()
+    await pools.turn(4)
+    assert len(slept) == 1
+    clock.now_s += 2 * SENT_LATELY_S
+    await pools.turn(4)
+    assert len(slept) == 1
