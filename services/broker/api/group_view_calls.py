@@ -1,4 +1,4 @@
-"""The call that shows one group: ``GET /v1/groups/{group}``. No rule of its own.
+"""The call that shows one group: ``GET /v1/groups/{group}``. It holds no rules.
 
 Before: ``http_api`` routes. After: ``views`` answers.
 """
@@ -15,14 +15,14 @@ from services.broker.fields import check_name
 
 
 class GroupViewCalls:
-    """The calls that look at groups."""
+    """The calls that show groups."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         return [Route("GET", "/v1/groups/{group}", "group-get", self._get)]
 
     async def _get(self, request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,6 @@
-"""What the OpenAPI document says about groups, members, fetch, commits and reset.
+"""OpenAPI schemas of groups, members, fetch, commits and reset.
 
-``api_document`` merges it; it takes its bounds from those that check them.
+``api_document`` merges them; the bounds come from the modules that check them.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ _CONFIG: Final[dict[str, Schema]] = {
     "retry_max": integer(0, RETRY_MAX_LIMIT, "Send-backs of a message until it is a dead letter."),
     "retry_queues": integer(1, QUEUES_MAX, "Queues of the retry topic when it is made."),
     "lag_objective_ms": or_null(integer(1, TIME_MS_MAX, "How old an unread message may be.")),
-    "consume_enabled": {**_FLAG, "description": "false: nobody joins, nobody gets messages."},
+    "consume_enabled": {**_FLAG, "description": "false: no member can join or get messages."},
 }
 assert _CONFIG.keys() == CHANGES
 _DESCRIBED: Final[dict[str, Schema]] = {
     "group": _TEXT,
     **{name: {**schema, "description": schema["description"]} for name, schema in _CONFIG.items()},
-    # RocketMQ's file may say any number.
+    # A file of RocketMQ may hold any number.
     "retry_max": integer(-I32_MAX - 1, I32_MAX),
     "retry_queues": integer(-I32_MAX - 1, I32_MAX),
 }
@@ -197,9 +197,9 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "kept": {
                 "type": "array",
                 "items": _QUEUE_OUT,
-                "description": "Queues of the assignment that the member named in holding and that "
-                "nobody has had or moved since the broker started: it goes on where it is, "
-                "whatever is committed, for the last commits before the start may be lost.",
+                "description": "Queues of the assignment that the member named in holding, and that "
+                "no other member had and no reset moved since the broker started: the member goes on "
+                "where it is, whatever is committed: the last commits before the start may be lost.",
             },
             "session_ms": _NUMBER,
             "order": _FLAG,
@@ -377,7 +377,8 @@ def _call(
     description: str = "",
     raw: bool = False,
 ) -> Schema:
-    """One operation. answer: schema and description; None: 204. 400 and 405 can always happen."""
+    """Return one operation. answer: schema and description; None: 204. All can fail with 400,
+    405."""
     if answer is None:
         done: Schema = {"204": {"description": "It is done."}}
     else:

@@ -1,7 +1,4 @@
-"""What the OpenAPI document says about nack, dead letters, redrive and trace. Pure.
-
-``openapi`` merges it.
-"""
+"""OpenAPI schemas of nack, dead letters, redrive and trace. Pure; ``openapi`` merges them."""
 
 from __future__ import annotations
 
@@ -236,14 +233,14 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                     "delivered", "committed", "retried", "dead", "redriven",
                 ],
             },
-            "at_ms": or_null(integer(0, I64_MAX, "null: nobody knows when; see `reason`.")),
+            "at_ms": or_null(integer(0, I64_MAX, "null: unknown; see `reason`.")),
             "reason": {
                 "type": "string",
                 "enum": ["not_recorded", "expired", "commit_not_found"],
             },
         },
         ["what", "at_ms"],
-        description="More fields say where, by whom and for how long.",
+        description="More fields give place, member and duration.",
     ),
     "Trace": object_of(
         {

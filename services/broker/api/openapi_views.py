@@ -1,4 +1,4 @@
-"""What the OpenAPI document says about looking at a group. Pure; ``openapi`` merges it."""
+"""OpenAPI schemas of the view of a group. Pure; ``openapi`` merges them."""
 
 from __future__ import annotations
 

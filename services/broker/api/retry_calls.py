@@ -1,5 +1,6 @@
-"""The calls of send-back: nack, dead letters, redrive, trace. No rule of its own.
+"""The calls for messages that a group could not handle: nack, dead letters, redrive, trace.
 
+They hold no rules.
 Before: ``http_api`` routes. After: ``send_back``, ``dead_letters``, ``redrive``, ``trace``.
 """
 
@@ -35,7 +36,7 @@ DEAD_DEFAULT: Final = 100
 REDRIVE_MAX: Final = 10_000
 REDRIVE_DEFAULT: Final = 1000
 ID_SIZE_MAX: Final = 255
-"""Characters of an id in a path: a unique id is its sender's own."""
+"""Bound of the characters of an id in a path: producers choose their unique ids."""
 NACK_FIELDS: Final = frozenset(
     {
         "message_id",
@@ -58,14 +59,14 @@ TRACE_PARAMETERS: Final = frozenset({"topic"})
 
 
 class RetryCalls:
-    """The calls about messages that a group could not handle."""
+    """The HTTP calls for messages that a group could not handle."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         return [
             Route("POST", "/v1/groups/{group}/nack", "nack", self._nack),
             Route("GET", "/v1/groups/{group}/dead", "dead-list", self._dead),
@@ -149,7 +150,7 @@ class RetryCalls:
         return answer(request, trace.as_dict(tracer.as_map(trace.message, json_body=json_body)))
 
     def _check_group(self, group: str) -> None:
-        """Raise UnknownGroup; dead letters of a group that was deleted can still be seen."""
+        """Raise UnknownGroup unless the group exists or has dead letters, which outlive it."""
         parts = self._tools.parts()
         if not parts.redrive.letters.exist(group):
             parts.group_configs.get(group)
@@ -160,7 +161,7 @@ def _group_of(request: web.Request) -> str:
 
 
 def _message(fields: Mapping[str, object]) -> str | Place:
-    """Which message a nack means: by its id, or by where it lies."""
+    """Parse the message that a nack refers to: an id, or its topic, queue and offset."""
     place = [fields.get(name) for name in ("topic", "queue", "queue_offset")]
     if fields.get("message_id") is not None:
         if place != [None, None, None]:
@@ -181,7 +182,7 @@ def _message(fields: Mapping[str, object]) -> str | Place:
 
 
 def _nack_id(fields: Mapping[str, object]) -> str | None:
-    """What the caller calls this nack and its repetitions; it is written into a property."""
+    """Parse the caller's id of this nack and its repetitions; it is stored in a property."""
     value = fields.get("nack_id")
     if value is None:
         return None

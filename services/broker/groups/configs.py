@@ -217,7 +217,7 @@ class GroupConfigs:
             if before is None and len(self._state.groups) + self._making >= self._groups_max:
                 raise Overloaded(
                     f"there are {self._groups_max} groups, which is the limit. No group was made.",
-                    "Delete groups that nobody uses any more.",
+                    "Delete unused groups.",
                     limit=self._groups_max,
                 )
             if before is None and not self._offsets.of_group(name):

@@ -191,14 +191,14 @@ class DeadLetters:
         """
         if self._index is None:
             raise IndexDisabled(
-                "the store keeps no index (store.index_enabled is false), and without it nobody "
-                "can tell which dead letters were sent again. Nothing was stored.",
+                "the store has no index (store.index_enabled is false), which alone shows which "
+                "dead letters were sent again. Nothing was stored.",
                 "Read the letters from their topic and send what is needed; or run with an index.",
             )
         if not self._index_is_whole():
             raise DispatchBehind(
-                "the index is being made again, and until it is whole nobody can tell which dead "
-                "letters were sent again. Nothing more was stored.",
+                "the index is being rebuilt; until it is whole, it is unknown which dead letters "
+                "were sent again. Nothing more was stored.",
                 "Try again when reput's /ready says that it has caught up.",
             )
 

@@ -1,9 +1,9 @@
-"""Who is in a group, until when, and what a change of that does to the queues. Pure.
+"""The members of a group, their deadlines, and what a change of members does to queues. Pure.
 
-A member is there as long as it says so: every heartbeat puts its deadline off by its session, and
-who is silent for so long has died. What a change means for the queues is for the two kinds of group
-to say: ``membership`` (clustering: the queues are shared) and ``broadcasting`` (everybody has all).
-Times are milliseconds of a clock that never steps back, passed in.
+Every heartbeat postpones a member's deadline by its session; a member that is silent until then has
+died. The two kinds of group decide what a change means for the queues: ``membership`` (clustering:
+the queues are shared) and ``broadcasting`` (every member has all). Times are milliseconds of a
+clock that never steps back, passed in.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Member(NamedTuple):
     topics: frozenset[str]
     session_ms: int
     deadline_ms: int
-    """When it has died unless it is heard of before."""
+    """When it dies unless a heartbeat comes before."""
     number: int
-    """From 1, in the order of joining: stands for the member in metrics, which show no names. No
-    other member of these ever has it."""
+    """Number from 1 in the order of joining. Metrics show it instead of the name; it is never used
+    for another member of this group."""
 
 
 class Change(NamedTuple):
-    """Which queues changed hands; both empty: the generation is the same."""
+    """Queues that changed their owner; both lists empty: the generation is the same."""
 
     granted: Sequence[tuple[Queue, str]] = ()
-    """Queue and the member that has it from now on."""
+    """Queue and its new owner."""
     revoked: Sequence[tuple[Queue, str]] = ()
-    """Queue and the member that must not get more of it. It may still be at work on what it got."""
+    """Queue and the member that gets no more of it, but may still work on what it received."""
     kept: Sequence[Queue] = ()
-    """Granted ones that the member had before the broker started, and nobody else since."""
+    """Granted queues that the member held before the broker started, without a break."""
 
 
 NOTHING: Final = Change()
@@ -46,62 +46,62 @@ class Roster(ABC):
     """The members of one group and the queues of the topics that they subscribe to."""
 
     def __init__(self, next_generation: Callable[[], int]) -> None:
-        """next_generation: a number that no generation of this group had before, and larger."""
+        """next_generation: returns a larger number than any earlier generation of this group."""
         self._next_generation = next_generation
         self.generation = next_generation()
-        """Which assignment this is: another one at each change of any assignment."""
+        """Number of the assignment; it changes with any assignment."""
         self.members: dict[str, Member] = {}
         self.queues: dict[str, tuple[int, ...]] = {}
-        """Topic that somebody subscribes to → its queues."""
+        """Subscribed topic → its queues."""
         self._joined_count = 0
-        """Members that ever were."""
+        """Count of all members that ever joined."""
 
-    # -- what each kind of group says of its own -----------------------------------------------
+    # -- what each kind of group implements ------------------------------------------------------
 
     @abstractmethod
     def assignment(self, name: str) -> list[Queue]:
-        """What the member has, sorted."""
+        """Return the member's queues, sorted."""
 
     @abstractmethod
     def owner(self, queue: Queue) -> str | None:
-        """The member that alone has the queue; None if none has, or all."""
+        """The only owner of the queue; None if no member or every member has it."""
 
     @abstractmethod
     def holds(self, name: str, queue: Queue) -> bool:
-        """Whether the member may say how far it is in the queue."""
+        """Return whether the member may commit offsets of the queue."""
 
     @abstractmethod
     def holder_number(self, queue: Queue) -> int | None:
-        """Number of the member that alone has the queue, or had it last and is not done yet.
+        """Number of the queue's only owner, or of the last one if it is not done yet.
 
-        0: nobody holds it; None: not known, or all have it.
+        0: no member holds it; None: unknown, or all have it.
         """
 
     @property
     @abstractmethod
     def in_transit(self) -> int:
-        """Queues that nobody gets, because a living member still holds them, or may do so."""
+        """Return the number of queues held back for a member that holds them, or may do so."""
 
     @abstractmethod
     def _plan(self, now_ms: int, claims: Iterable[Queue], claimant: str) -> Change:
-        """Assign anew, for members, topics or queues have changed.
+        """Assign anew after a change of members, topics or queues.
 
-        claims: what the claimant says it holds; preferred where nobody else has it.
+        claims: queues that the claimant says it holds; it gets those without another owner.
         """
 
     @abstractmethod
     def _release(
         self, now_ms: int, name: str, holding: Collection[Queue] | None, knows: int | None
     ) -> Change:
-        """Give away what the member says that it holds no longer."""
+        """Free the queues that the member no longer reports as held."""
 
     @abstractmethod
     def _overdue(self, now_ms: int) -> Change:
-        """Give away what was held for too long."""
+        """Free the queues whose transit has lasted too long."""
 
     @abstractmethod
     def _deadlines(self) -> Iterable[int]:
-        """When ``_overdue`` would do something."""
+        """Return the times at which ``_overdue`` has something to do."""
 
     # -- events --------------------------------------------------------------------------------
 
@@ -115,10 +115,10 @@ class Roster(ABC):
         holding: Collection[Queue] | None = None,
         knows: int | None = None,
     ) -> Change:
-        """A member joins, is still there, or wants other topics.
+        """Add a member, prolong its session, or change its topics.
 
-        topics: what it subscribes to, with the queues there are now. holding: what it is at work
-        on; None: nothing but what is assigned to it. knows: the generation it has heard of.
+        topics: its subscriptions, with their present queues. holding: queues that it is working on;
+        None: only its assigned ones. knows: the latest generation that it has received.
         """
         before = self.members.get(name)
         if before is None:
@@ -136,17 +136,17 @@ class Roster(ABC):
         return together(first, self._plan(now_ms, holding or (), name))
 
     def fence(self) -> None:
-        """Another program goes on under a member's name: what its earlier one says is void."""
+        """Change the generation because another program took over a member's name."""
         self.generation = self._next_generation()
 
     def leave(self, now_ms: int, name: str) -> Change:
-        """A member goes; what it had is free at once. KeyError if there is none of that name."""
+        """Remove a member and free its queues. KeyError if there is none of that name."""
         del self.members[name]
         self._forget_topics()
         return self._plan(now_ms, (), name)
 
     def expire(self, now_ms: int) -> Change:
-        """Members that were silent for too long have died."""
+        """Remove members that were silent for too long."""
         dead = [each.name for each in self.members.values() if each.deadline_ms <= now_ms]
         if not dead:
             return self._overdue(now_ms)
@@ -156,7 +156,8 @@ class Roster(ABC):
         return together(self._overdue(now_ms), self._plan(now_ms, (), ""))
 
     def set_queues(self, now_ms: int, queues: Mapping[str, Sequence[int]]) -> Change:
-        """Topics have other queues than before; those that nobody subscribes to do not matter."""
+        """Note that topics have other queues than before; topics without subscribers are
+        ignored."""
         changed = {
             topic: tuple(numbers)
             for topic, numbers in queues.items()
@@ -169,7 +170,7 @@ class Roster(ABC):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When ``expire`` would do something; None if never."""
+        """Return when ``expire`` has something to do; None if never."""
         return min(
             (*(each.deadline_ms for each in self.members.values()), *self._deadlines()),
             default=None,
@@ -182,9 +183,9 @@ class Roster(ABC):
 
 
 def together(first: Change, second: Change) -> Change:
-    """Two changes in one step of time.
+    """Combine two changes of one step.
 
-    What the first granted and the second revoked is granted and revoked: in that order.
+    A queue that the first granted and the second revoked is in both lists: granted, then revoked.
     """
     if not (first.granted or first.revoked):
         return second

@@ -1,9 +1,9 @@
-"""Where a group begins in a queue that it has no offset of.
+"""Where a group begins in a queue in which it has no offset.
 
-The group's ``start`` counts when it meets a topic for the first time, and what comes of it is
-committed at once: a group that starts at the last message and is away when one comes gets that
-message. A queue that a known topic gets later is read from its first message: its messages were
-sent to the topic that the group reads. Retries are never passed over.
+The group's ``start`` applies when it reads a topic for the first time, and the resulting offset is
+committed at once: a group that starts at the last message and is absent when a message comes will
+get that message. A queue that is added to a known topic is read from its first message, because its
+messages were sent to the topic that the group reads. Retries are never skipped.
 Before: ``coordinator``, a member joins or a topic has got queues. After: ``offsets``.
 """
 
@@ -20,7 +20,7 @@ from tidemark.formats.nack import RETRY_PREFIX
 
 
 class Bounds(Protocol):
-    """How far a queue goes (``pull.Puller``)."""
+    """The range of a queue (``pull.Puller``)."""
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """First and next queue offset of what can be pulled."""
@@ -28,17 +28,17 @@ class Bounds(Protocol):
 
 
 class Times(Protocol):
-    """Which message was stored when (``topic_views.TopicViews``)."""
+    """Finds offsets by store time (``topic_views.TopicViews``)."""
 
     def offset_by_time(
         self, name: str, queue: int, timestamp_ms: int, boundary: Boundary
     ) -> Mapping[str, int]:
-        """``offset``, within the queue's ``min_offset`` and ``max_offset``."""
+        """Return ``offset``, within the queue's ``min_offset`` and ``max_offset``."""
         ...
 
 
 class Starts:
-    """Finds and commits where groups begin."""
+    """Finds and commits the first offsets of groups."""
 
     def __init__(self, offsets: Offsets, bounds: Bounds, times: Times) -> None:
         self._offsets = offsets
@@ -46,7 +46,7 @@ class Starts:
         self._times = times
 
     def at(self, start: Start, queue: Queue) -> int:
-        """The queue offset that a start means now."""
+        """Return the present queue offset of a start."""
         topic, number = queue
         first, end = self._bounds.bounds(topic, number)
         if start == "first":
@@ -57,9 +57,10 @@ class Starts:
         return found["offset"]
 
     def commit(self, group: GroupConfig, topics: Mapping[str, Sequence[int]]) -> bool:
-        """Commit where the group begins in each queue that it has no offset of; whether in any.
+        """Commit the start of the group in each queue without an offset; return whether there was
+        any.
 
-        Raises Overloaded: nothing was committed then.
+        Raises Overloaded with nothing committed.
         """
         known = self._offsets.of_group(group.name)
         found: dict[Queue, int] = {}
@@ -74,10 +75,10 @@ class Starts:
         return bool(found)
 
     async def durable(self) -> None:
-        """Return when what was committed is on disk. Raises why it cannot be.
+        """Return when the commits are on disk. Raises the error that prevents it.
 
-        A member must not be told before: 1. a group that starts at the last message is told that
-        it has begun; 2. the node is killed; 3. messages come; 4. the group joins again, begins at
-        the last message, and never gets them.
+        A member must not get its response before: 1. a group that starts at the last message learns
+        that it has begun; 2. the node is killed; 3. messages come; 4. the group joins again, begins
+        at the last message, and never gets them.
         """
         await self._offsets.durable()

@@ -1,7 +1,12 @@
-"""What lag is made of: who is in a group, what it committed, which queues it reads.
+"""The inputs of lag: members of groups, committed offsets, queues that groups read.
 
+<<<<<<< HEAD:services/broker/groups/lag_inputs.py
 Seams to the parts that know: ``coordinator``, ``offsets``, ``configs``. The names of what a view
 and the gauges have in common. After: ``views`` and ``lag_collector`` ask.
+=======
+Interfaces of ``coordinator``, ``offsets`` and ``configs``, and names that views and gauges share.
+After: ``views`` and ``group_pass``.
+>>>>>>> ad36f99d (Docstrings of redrive, nack, trace and group views in plain sentences; errors say what is unknown):services/broker/groups/sources.py
 """
 
 from __future__ import annotations
@@ -22,73 +27,73 @@ Queue = tuple[str, int]
 
 
 class Subscribed(Protocol):
-    """One topic that a member takes."""
+    """One topic that a member subscribes to."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """Name of the topic."""
         ...
 
     @property
     def tags(self) -> str:
-        """The expression, ``*`` for all."""
+        """Tag expression, ``*`` for all."""
         ...
 
 
 class Member(Protocol):
-    """What a view shows of a member."""
+    """A member as a view shows it."""
 
     @property
     def member(self) -> str:
-        """Its name."""
+        """Name of the member."""
         ...
 
     @property
     def subscriptions(self) -> Sequence[Subscribed]:
-        """What it takes."""
+        """Its subscriptions."""
         ...
 
     @property
     def assignment(self) -> Sequence[Queue]:
-        """The queues that are its own."""
+        """The queues that it owns."""
         ...
 
     @property
     def session_ms(self) -> int:
-        """It is gone after so long without a heartbeat."""
+        """It dies after this time without a heartbeat."""
         ...
 
     @property
     def last_seen_ms(self) -> int:
-        """Since its last heartbeat."""
+        """Time since its last heartbeat."""
         ...
 
 
 class Members(Protocol):
-    """Who is in a group (``coordinator.Coordinator``)."""
+    """The members of groups (``coordinator.Coordinator``)."""
 
     def members(self, group: str) -> Sequence[Member]:
-        """Everybody who is there; nobody in a group that is not known."""
+        """Return the members of a group; none if the group is unknown."""
         ...
 
     def member_count(self, group: str) -> int:
-        """How many are there."""
+        """Return the number of members of a group."""
         ...
 
     def state(self, group: str) -> str:
-        """``empty``, ``stable``, or ``rebalancing`` while queues wait for those who hold them."""
+        """Return ``empty``, ``stable``, or ``rebalancing`` while queues are in transit."""
         ...
 
     def owner(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that reads the queue; None while it is nobody's."""
+        """Owner of the queue; None if it is unassigned."""
         ...
 
     def generation(self, group: str) -> int | None:
-        """Of the assignment; None in a group without members."""
+        """Return the generation of the assignment; None if the group has no members."""
         ...
 
     def in_flight(self, group: str) -> Mapping[Queue, int]:
-        """Messages handed out and not committed, of queues that members read."""
+        """Return the number of messages handed out and not committed, by queue with an owner."""
         ...
 
 
@@ -96,11 +101,11 @@ class Committed(Protocol):
     """Committed offsets (``offsets.Offsets``)."""
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next queue offset to consume; None if the group never committed there."""
+        """Return the next queue offset to consume; None if the group committed none."""
         ...
 
     def of_group(self, group: str) -> Mapping[Queue, int]:
-        """All of a group's."""
+        """Return all offsets of a group."""
         ...
 
 
@@ -108,19 +113,19 @@ class Configs(Protocol):
     """Configurations (``configs.GroupConfigs``)."""
 
     def get(self, name: str) -> GroupConfig:
-        """Raises UnknownGroup."""
+        """Return a group's configuration. Raises UnknownGroup."""
         ...
 
 
 Expiring = Callable[[str], Mapping[Queue, int]]
-"""Group → unread messages of each queue that the next deletion of a log file would take."""
+"""Group → unread messages of each queue that the next deletion of a log file would remove."""
 
 
 class WatchedConfigs(Protocol):
     """Configurations (``configs.GroupConfigs``)."""
 
     def all(self) -> Collection[GroupConfig]:
-        """Every group there is; cheap, and a copy."""
+        """Return a copy of all groups; cheap."""
         ...
 
 
@@ -128,47 +133,47 @@ class WatchedOffsets(Protocol):
     """Committed offsets (``offsets.Offsets``)."""
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next queue offset to consume; None if the group never committed there."""
+        """Return the next queue offset to consume; None if the group committed none."""
         ...
 
     def of_group(self, group: str) -> Mapping[Queue, int]:
-        """All of a group's."""
+        """Return all offsets of a group."""
         ...
 
     def take_moved(self) -> Collection[str]:
-        """Groups whose offsets have changed since the last call."""
+        """Return the groups whose offsets have changed since the last call."""
         ...
 
 
 class WatchedMembers(Protocol):
-    """Who is in a group (``coordinator.Coordinator``)."""
+    """The members of groups (``coordinator.Coordinator``)."""
 
     def member_count(self, group: str) -> int:
-        """How many are there."""
+        """Return the number of members of a group."""
         ...
 
     def topics_read(self, group: str) -> Collection[str]:
-        """Topics that a member subscribes to."""
+        """Return the topics that members subscribe to."""
         ...
 
     def holder_numbers(self, group: str) -> Callable[[Queue], int | None] | None:
-        """What says of a queue the number of the member that holds it, 0 if nobody does, None if
-        that is not known; None for a group without members."""
+        """Return a function from a queue to the number of the member that holds it: 0 if no member
+        does, None if it is unknown. None for a group without members."""
         ...
 
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
-        """Queue offsets behind the last message handed out, and of the next one to be; None while
-        the queue is nobody's."""
+        """Return two queue offsets: behind the last message handed out, and of the next one to hand
+        out. None while the queue has no owner."""
         ...
 
     def busy_holders(self, group: str, now_s: float) -> Callable[[Queue], bool]:
-        """Whether a queue's next messages wait for processing, as of now_s on the monotonic clock;
-        also for a group without members."""
+        """Return a function that says whether a queue's next messages wait for processing at now_s
+        on the monotonic clock; also for a group without members."""
         ...
 
 
 class Watched(NamedTuple):
-    """What a look at all groups looks at."""
+    """What a sample of all groups reads."""
 
     configs: WatchedConfigs
     committed: WatchedOffsets
@@ -181,9 +186,9 @@ class Watched(NamedTuple):
 def queues_read(
     config: GroupConfig, subscribed: Iterable[str], committed: Committed, looks: QueueLooks
 ) -> dict[str, list[int]]:
-    """Topic → queues that the group reads, or has read a queue beside of.
+    """Return topic → queues that the group reads or has an offset in.
 
-    A queue that it has committed is there even if its topic is gone: so is its offset.
+    A queue with an offset is included even if its topic was deleted.
     """
     offsets = committed.of_group(config.name)
     topics = {*subscribed, *(topic for topic, _ in offsets)}

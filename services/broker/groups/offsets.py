@@ -138,7 +138,7 @@ class Offsets:
             raise Overloaded(
                 f"the groups' offsets of {self._pairs} queues are kept, {self._pairs_max} is the "
                 "limit. Nothing was committed.",
-                "Delete groups that nobody uses any more.",
+                "Delete unused groups.",
                 limit=self._pairs_max,
             )
         self._pairs += new

@@ -1,10 +1,10 @@
-"""Redrive: dead letters sent again, each of them once.
+"""Redrive: sends dead letters again, each of them once.
 
 A letter's copy goes to the topic that it was first sent to, where every group sees a new message,
-or only to its own group, into the retry topic. Copies are appended some at a time, as one piece;
-the mark that a letter was redriven is the copy itself (``dead_letters``), so a call that failed
-half-way, or died with the process, is simply made again. Letters that cannot be sent, because their
-topic is gone say, are counted and named, and do not keep others back.
+or only to its own group, through the retry topic. Copies are appended in small batches, each in one
+piece. The copy itself marks the letter as redriven (``dead_letters``), so a call that failed
+half-way, or died with the process, can simply be repeated. Letters that cannot be sent, for example
+because their topic was deleted, are counted and listed; they do not hold up others.
 Before: ``retry_calls``. After: an append, then dispatch like any message.
 """
 
@@ -53,10 +53,10 @@ _SHARDING_KEY: Final = properties.SHARDING_KEY.encode()
 
 
 class GroupConfigs(Protocol):
-    """What this module needs of the groups' configurations."""
+    """The configurations of groups, as far as this module needs them."""
 
     async def retry_topic(self, name: str) -> str:
-        """The group's retry topic, which exists on return."""
+        """Return the group's retry topic; it exists on return."""
         ...
 
 
@@ -64,7 +64,7 @@ class RedriveRequest(NamedTuple):
     """One checked request."""
 
     to_group: bool
-    """To this group alone, by its retry topic; else to the topics that the letters came from."""
+    """True: only this group gets the copies, in its retry topic; False: the original topics do."""
     filter: LetterFilter
     from_offset: int
     """Queue offset in the dead-letter topic at which to begin."""
@@ -73,23 +73,23 @@ class RedriveRequest(NamedTuple):
 
 
 class RedriveResult(NamedTuple):
-    """What one call did."""
+    """The result of one call."""
 
     matched: int
-    """Letters that the filter takes, of those looked at."""
+    """Letters read that the filter selects."""
     redriven: int
-    """Sent again; with dry_run: that would be."""
+    """Letters sent again; with dry_run: letters that would be."""
     skipped: int
-    """Sent again before."""
+    """Letters that had been sent again before."""
     refusals: Sequence[dict[str, Any]]
     """Letters that cannot be sent, by topic and reason."""
     next_offset: int
-    """Where the next call goes on."""
+    """Queue offset at which the next call goes on."""
     max_offset: int
     dry_run: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """Return the body of the response."""
         return {
             **self._asdict(),
             "refused": sum(each["count"] for each in self.refusals),
@@ -98,21 +98,21 @@ class RedriveResult(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A letter and what is to be appended for it."""
+    """A letter and the message to append for it."""
 
     origin: RedriveOrigin
     run: Run
 
 
 class _Call:
-    """What one call has met so far."""
+    """State of one call."""
 
     def __init__(self) -> None:
         self.matched = self.redriven = self.skipped = 0
         self.end: PhysicalOffset | None = None
-        """Of the last copy."""
+        """Physical offset behind the last copy."""
         self.topics: dict[str, TidemarkError | None] = {}
-        """Topic → why nothing can be sent there; None: it was there when it was looked for."""
+        """Topic → why nothing can be sent to it; None: it existed when it was looked up."""
         self.refused: Counter[tuple[str, str, str]] = Counter()
 
     def refuse(self, topic: str, error: TidemarkError) -> None:
@@ -120,7 +120,7 @@ class _Call:
         self.refused[topic, error.code, error.detail] += 1
 
     def refusals(self) -> list[dict[str, Any]]:
-        """As the answer shows them."""
+        """Return the refusals as the response shows them."""
         return [
             {"topic": topic, "code": code, "detail": detail, "count": count}
             for (topic, code, detail), count in self.refused.items()
@@ -128,7 +128,7 @@ class _Call:
 
 
 def _target(group: str, letter: Record, request: RedriveRequest) -> str:
-    """The topic that a letter's copy goes to."""
+    """Return the topic that a letter's copy goes to."""
     return nack.retry_topic(group) if request.to_group else nack.original_topic(letter)
 
 
@@ -150,14 +150,14 @@ class Redrive:
         pick: Callable[[int], int] = random.randrange,
     ) -> None:
         """properties_size_max: bytes that a record's properties may take, without the record CRC.
-        bytes_at_once: record bytes of one append, which have to fit into a commit log file.
-        on_stored: called with topic, messages and bytes of what is in the log. pick: one of so many
-        queues, for a letter without sharding key.
+        bytes_at_once: record bytes of one append, which must fit into a commit log file.
+        on_stored: called with topic, messages and bytes of stored records. pick: chooses a queue
+        for a letter without a sharding key, given their number.
         """
         self._append = append
         self._lasting = lasting
         self.letters = letters
-        """Where the letters are; also for who only wants to see them."""
+        """Reads the letters; also used by calls that only list them."""
         self._topics = topics
         self._configs = configs
         self._store_host = store_host
@@ -169,9 +169,9 @@ class Redrive:
     async def redrive(self, group: str, request: RedriveRequest) -> RedriveResult:
         """Send dead letters of the group again; on disk on return.
 
-        Ends with the last letter there was, after matched_max of them, or after LOOKED_AT_MAX
-        looks; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
-        what an append raises, and AckTimeout; what was sent until then is not sent again by the
+        A call ends with the last letter, after matched_max selected ones, or after reading
+        LOOKED_AT_MAX; ``next_offset`` says where. Raises IndexDisabled, DispatchBehind, Overloaded,
+        what an append raises, and AckTimeout. Letters sent until then are not sent again by the
         next call.
         """
         self.letters.check_can_tell()
@@ -179,7 +179,7 @@ class Redrive:
         at, end, looked_at = request.from_offset, 0, 0
         while looked_at < LOOKED_AT_MAX and call.matched < request.matched_max:
             page = self.letters.page(group, at, LETTERS_AT_ONCE, self._bytes_at_once)
-            # The end is that of the first look: letters that die meanwhile are for the next call.
+            # The end is read at the beginning: letters that die meanwhile are for the next call.
             end = end or page.max_offset
             letters = [letter for letter in page.messages if letter.queue_offset < end]
             if not letters and page.next_offset <= at:
@@ -199,7 +199,7 @@ class Redrive:
             await self._redrive_some(group, wanted, request, call)
             if at >= end:
                 break
-            await asyncio.sleep(0)  # whoever waits for the loop goes first
+            await asyncio.sleep(0)  # other tasks run between two batches
         if call.end is not None:
             await self._durable(call)
         return RedriveResult(
@@ -215,11 +215,11 @@ class Redrive:
     async def _redrive_some(
         self, group: str, letters: Sequence[Record], request: RedriveRequest, call: _Call
     ) -> None:
-        """Send again those of the letters that were not, in one append."""
+        """Send again those of the letters that were not redriven yet, in one append."""
         for letter in letters:
             await self._find_topic(group, letter, request, call)
         self.letters.check_can_tell()
-        # From here to the claim nothing else runs: whoever looks next finds them claimed.
+        # No await from here to the claim: any later check finds the letters claimed.
         free = [
             letter
             for letter in letters
@@ -249,18 +249,18 @@ class Redrive:
     async def _append_copies(
         self, group: str, letters: Sequence[Record], request: RedriveRequest, call: _Call
     ) -> set[RedriveOrigin]:
-        """Append the letters' copies as one piece; which letters have one now.
+        """Append the letters' copies in one piece; return the letters that have a copy now.
 
-        The topics are looked at again after each wait, in the step of the append. Otherwise: 1. a
-        topic is found; 2. it is deleted while the copies are looked for, or while a log file is
-        made; 3. the copies are appended behind its deletion: nobody can read them, and no redrive
-        sends them again; 4. the topic is made again, and shows them.
+        The topics are looked up again after each wait, in the step of the append. Otherwise: 1. a
+        topic is found; 2. it is deleted while the copies are looked up, or while a log file is
+        created; 3. the copies are appended behind its deletion: they cannot be read, and no redrive
+        sends them again; 4. the topic is created again, and shows them.
         """
         for tries_left in range(FILE_TRIES, 0, -1):
             copies = self._copies(group, letters, request, call)
             if not copies:
                 return set()
-            # Runs of one queue have to lie side by side; the sort keeps the letters' order in each.
+            # Runs of one queue must be adjacent; the sort keeps the letters' order in each queue.
             runs = sorted((copy.run for copy in copies), key=lambda run: (run.topic, run.queue_id))
             try:
                 appended = self._append.append_now(runs)
@@ -281,7 +281,7 @@ class Redrive:
         return origins
 
     async def _was_sent_again(self, group: str, letter: Record) -> bool:
-        """Raises DispatchBehind while it cannot be known: such a letter was not skipped."""
+        """Raises DispatchBehind if it is unknown: such a letter must not count as skipped."""
         while (known := await self.letters.was_sent_again(group, letter)) is Redriven.UNKNOWN:
             self.letters.check_can_tell()
         return known is Redriven.YES
@@ -289,7 +289,8 @@ class Redrive:
     async def _find_topic(
         self, group: str, letter: Record, request: RedriveRequest, call: _Call
     ) -> None:
-        """Find or make the topic that the letter's copy goes to, once for each topic of a call."""
+        """Find or create the topic that the letter's copy goes to, once for each topic of a
+        call."""
         topic = _target(group, letter, request)
         if topic in call.topics:
             return
@@ -298,7 +299,7 @@ class Redrive:
             if request.to_group:
                 if self._topics.find(topic) is None and not request.dry_run:
                     await self._configs.retry_topic(group)
-            elif not request.dry_run:  # a dry run makes none
+            elif not request.dry_run:  # a dry run creates no topic
                 await self._topics.for_sending(topic)
             else:
                 check_user_name(topic)
@@ -306,12 +307,12 @@ class Redrive:
             call.topics[topic] = error
 
     def _queues_now(self, topic: str, request: RedriveRequest, call: _Call) -> int | TidemarkError:
-        """Queues of a topic as it is now, or why nothing can be sent there."""
+        """Return the present number of queues of a topic, or why nothing can be sent to it."""
         error = call.topics[topic]
         if error is not None:
             return error
         if request.to_group and request.dry_run and self._topics.find(topic) is None:
-            return 1  # the redrive makes it
+            return 1  # the redrive will create it
         try:
             return max(1, self._topics.sendable(topic).queues)
         except (UnknownTopic, NotPermitted, NotServing) as now:
@@ -320,7 +321,10 @@ class Redrive:
     def _copies(
         self, group: str, letters: Sequence[Record], request: RedriveRequest, call: _Call
     ) -> list[_Copy]:
-        """What to append for the letters, as the topics are now; which cannot be sent is noted."""
+        """Return what to append for the letters with the topics as they are now.
+
+        Letters that cannot be sent are counted as refused.
+        """
         topics = {_target(group, letter, request) for letter in letters}
         queues = {topic: self._queues_now(topic, request, call) for topic in topics}
         made = (self._copy(group, letter, request, call, queues) for letter in letters)
@@ -334,7 +338,7 @@ class Redrive:
         call: _Call,
         queues_of: Mapping[str, int | TidemarkError],
     ) -> _Copy | None:
-        """What to append for a letter; None if it cannot be sent, which is noted."""
+        """Return what to append for a letter; None if it cannot be sent, which is counted."""
         topic = _target(group, letter, request)
         queues = queues_of[topic]
         if isinstance(queues, TidemarkError):
@@ -342,7 +346,7 @@ class Redrive:
             return None
         raw = nack.redriven(letter, group, to_group=request.to_group)
         if len(raw) > self._properties_size_max:
-            # RocketMQ fills letters to the last byte. With room for the retries of the copy.
+            # RocketMQ fills letters to the last byte. The retries of the copy need some room.
             room = self._properties_size_max - nack.PROPERTIES_ROOM
             raw, dropped = nack.shortened(raw, room)
             log.warning(
@@ -368,7 +372,7 @@ class Redrive:
         return _Copy(RedriveOrigin(group, letter.queue_offset), run)
 
     def _queue(self, letter: Record, topic: str, queues: int) -> int:
-        """Where the copy goes: with its sharding key to where messages of that key are."""
+        """Return the queue for the copy: with a sharding key, the queue of that key."""
         key = properties.find(letter.properties, _SHARDING_KEY)
         if key is None:
             return self._pick(queues)

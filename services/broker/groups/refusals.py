@@ -1,4 +1,4 @@
-"""What a caller is told that is no member, not any more, or of a group that is off. Pure."""
+"""Errors for callers that are no members, no longer members, or of a disabled group. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.errors import (
 
 
 def check_enabled(config: GroupConfig) -> None:
-    """Raise ConsumeDisabled if nobody may read with the group."""
+    """Raise ConsumeDisabled if the group is disabled."""
     if not config.consume_enabled:
         raise ConsumeDisabled(
             f"group {config.name!r} is switched off: its members get nothing.",
@@ -25,7 +25,7 @@ def check_enabled(config: GroupConfig) -> None:
 
 
 def unknown_member(group: str, member: str) -> UnknownMember:
-    """The error for a member that the group does not have."""
+    """Return the error for a member that the group does not have."""
     return UnknownMember(
         f"group {group!r} has no member {member!r}: it never joined, has left, or was silent for "
         "its whole session.",
@@ -36,7 +36,7 @@ def unknown_member(group: str, member: str) -> UnknownMember:
 
 
 def member_fenced(group: str, member: str) -> MemberFenced:
-    """The error for a program whose member's name another has taken."""
+    """Return the error for a program whose member name was taken over by another one."""
     return MemberFenced(
         f"another program has joined group {group!r} as member {member!r} since. It has the "
         "member's queues; nothing of this one is taken any more.",
@@ -47,7 +47,7 @@ def member_fenced(group: str, member: str) -> MemberFenced:
 
 
 def member_required(group: str, count: int) -> MemberRequired:
-    """The error for a caller that names no member of a group that has so many."""
+    """Return the error for a caller without a member name in a group that has count members."""
     return MemberRequired(
         f"group {group!r} has members ({count}): only they may do this. Nothing was changed.",
         "Name member and generation, or stop the consumers first.",
@@ -57,7 +57,7 @@ def member_required(group: str, count: int) -> MemberRequired:
 
 
 def half_named(group: str) -> MemberRequired:
-    """The error for a member that does not say its generation, or the other way round."""
+    """Return the error for a member name without a generation, or a generation without a name."""
     return MemberRequired(
         "a member names both itself and its generation. Nothing was changed.",
         "The answer to a heartbeat has the generation.",
@@ -66,7 +66,7 @@ def half_named(group: str) -> MemberRequired:
 
 
 def stale_generation(group: str, generation: int | None, current: int | None) -> StaleGeneration:
-    """The error for a generation that is not the current one; current None: no members."""
+    """Return the error for a generation that is not the current one; current None: no members."""
     now = "it has no members now" if current is None else f"it is {current} now"
     return StaleGeneration(
         f"generation {generation} of group {group!r} is over: {now}. Nothing was changed.",
@@ -78,7 +78,7 @@ def stale_generation(group: str, generation: int | None, current: int | None) ->
 
 
 def not_assigned(group: str, member: str, queue: Queue) -> NotAssigned:
-    """The error for a queue that is not the member's."""
+    """Return the error for a queue that is not assigned to the member."""
     topic, number = queue
     return NotAssigned(
         f"queue {number} of topic {topic!r} is not assigned to member {member!r} of group "

@@ -1,10 +1,10 @@
-"""Which nacks were carried out already: one that is repeated stores no second copy.
+"""Finds out which nacks were carried out already, so that a repeated one stores no second copy.
 
-Who sends a message back names the call by an id of its own, and says when it repeats it because the
-outcome is unknown. The copy carries that id, so a crash leaves both or neither. What this process
-has stored it remembers, also for a first try that is overtaken by its repetition. What a process
-before it has stored is found in the index, by the message's unique id: its log is dispatched before
-anything is served. Without an index, and for a message without unique id, it is not found.
+The caller gives a nack an id of its own, and says when it repeats it because the outcome is
+unknown. The copy carries that id, so a crash leaves both or neither. Nacks of this process are
+remembered, also while the first attempt is overtaken by its repetition. Copies stored by an earlier
+process are found in the index by the message's unique id: the broker serves only after its log is
+dispatched. Without an index, and for a message without a unique id, they are not found.
 Before: ``send_back`` has a nack with an id. After: ``send_back`` appends what is not found.
 """
 
@@ -26,25 +26,25 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 REMEMBERED_MAX: Final = 1 << 16
-"""Nacks of this process: some 40 MiB."""
+"""Nacks that this process remembers: some 40 MiB."""
 
 
 class SentBack(NamedTuple):
-    """What became of a message that was sent back."""
+    """The result of a nack."""
 
     status: str
     topic: str | None
-    """Where members, or whoever looks after dead letters, find it; None if nothing was stored."""
+    """Topic of the retry or dead letter; None if nothing was stored."""
     reconsume_times: int
     delay_level: int
     deliver_at_ms: int | None
     """When a retry is delivered [wall clock ms]; None for a dead letter."""
     message_id: str | None
-    """Of what was stored for it now."""
+    """Bytes that this call stored."""
     unique_id: str | None
 
     def as_dict(self) -> dict[str, object]:
-        """The body of the answer."""
+        """Return the body of the response."""
         return self._asdict()
 
 
@@ -53,11 +53,11 @@ class StoredNack(NamedTuple):
 
     sent: SentBack
     end: PhysicalOffset
-    """Behind its record."""
+    """Physical offset behind its record."""
 
 
 class RepeatedNacks:
-    """Knows what nacks have stored. Belongs to one loop."""
+    """Remembers and finds what nacks have stored. One loop uses it."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class RepeatedNacks:
         *,
         index_is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """index: None if the store keeps none. dispatched: end of what the index covers.
-        index_is_whole: False while some of the index is made again.
+        """index: None if the store has none. dispatched: end of what the index covers.
+        index_is_whole: False while a part of the index is being rebuilt.
         """
         self._index = index
         self._dispatched = dispatched
@@ -80,7 +80,7 @@ class RepeatedNacks:
     async def once(
         self, group: str, nack_id: str, store: Callable[[], Awaitable[StoredNack]]
     ) -> StoredNack:
-        """What the nack has stored; it is stored now if this process has not done it."""
+        """Return what the nack has stored; store it now if this process has not done so."""
         key = group, nack_id
         while (before := self._under_way.get(key)) is not None:
             await asyncio.wait((before,))
@@ -97,9 +97,9 @@ class RepeatedNacks:
         return stored
 
     async def find(self, group: str, nack_id: str, message: Record) -> Record | None:
-        """The record that a process before this one stored for a nack of a message.
+        """Return the record that an earlier process stored for a nack of a message.
 
-        Raises DispatchBehind while nobody can tell, DamagedFile.
+        Raises DispatchBehind while that is unknown, DamagedFile.
         """
         if self._index is None or message.unique_id is None:
             return None
@@ -125,8 +125,8 @@ class RepeatedNacks:
                     break
         if not (was_whole and self._index_is_whole()):
             raise DispatchBehind(
-                "the index is being made again, and until it is whole nobody can tell whether the "
-                "message was sent back before. Nothing was stored.",
+                "the index is being rebuilt; until it is whole, it is unknown whether the message "
+                "was sent back before. Nothing was stored.",
                 "Try again when reput's /ready says that it has caught up.",
             )
         return None

@@ -1,6 +1,6 @@
-"""Requests about groups as values: decoded bodies in, checked requests out. Pure.
+"""Parses requests about groups: decoded bodies in, checked requests out. Pure.
 
-The first mistake is raised, by field, before anything is changed.
+The first mistake is raised, with its field, before anything is changed.
 Before: ``encodings`` decoded the bytes. After: ``coordinator`` and ``commits``.
 """
 
@@ -26,13 +26,13 @@ from tidemark.errors import BadRequest
 
 I32_MAX: Final = (1 << 31) - 1
 TIME_MS_MAX: Final = 1 << 53
-"""What a number of JSON says exactly."""
+"""Largest integer that a JSON number holds exactly."""
 SUBSCRIPTIONS_MAX: Final = 256
 """Topics of one member."""
 QUEUES_PER_GROUP_MAX: Final = 16_384
-"""Of the topics that a group's members take: all are looked at when one is assigned anew."""
+"""Queues of the topics that a group subscribes to: a rebalance goes through all of them."""
 SESSION_MS_MIN: Final = 1_000
-"""A shorter one ends with a pause of the garbage collector."""
+"""A shorter session could expire during a pause of the garbage collector."""
 SESSION_MS_MAX: Final = 600_000
 SESSION_MS_DEFAULT: Final = 30_000
 FETCH_MAX: Final = 8192
@@ -41,7 +41,7 @@ FETCH_DEFAULT: Final = 1024
 FETCH_BYTES_MAX: Final = 32 << 20
 FETCH_BYTES_DEFAULT: Final = 4 << 20
 FETCH_WAIT_MS_MAX: Final = 30_000
-"""Below the idle time-outs of common proxies."""
+"""Shorter than the idle time-outs of common proxies."""
 
 JOIN_FIELDS: Final = frozenset(
     {"subscriptions", "session_ms", "holding", "generation", "incarnation"}
@@ -56,26 +56,26 @@ RESET_FIELDS: Final = frozenset({"topic", "to", "queue", "dry_run"})
 
 
 class Subscribed(NamedTuple):
-    """One topic that a member takes."""
+    """One topic that a member subscribes to."""
 
     topic: str
     tags: str
-    """The expression, ``*`` for all."""
+    """Tag expression, ``*`` for all."""
 
 
 class JoinRequest(NamedTuple):
-    """One checked join or heartbeat."""
+    """A checked join or heartbeat."""
 
     subscriptions: Sequence[Subscribed]
     session_ms: int
     holding: Collection[Queue] | None
     generation: int | None
     incarnation: str | None = None
-    """Which program speaks under the member's name; None: it does not say."""
+    """Id of the program that uses the member's name; None: it sends none."""
 
 
 class FetchRequest(NamedTuple):
-    """One checked fetch."""
+    """A checked fetch."""
 
     generation: int | None
     count_max: int
@@ -83,21 +83,21 @@ class FetchRequest(NamedTuple):
     wait_ms: int
     positions: list[tuple[Queue, int]]
     paused: frozenset[Queue] = frozenset()
-    """Queues of which nothing is wanted now."""
+    """Queues that the member does not want to read now."""
     sequence: int | None = None
-    """Number of the fetch among those of its member; None: the caller does not count them."""
+    """Sequence number of the fetch, counted by the member; None: the member does not count them."""
 
 
 class CommitLevel(StrEnum):
-    """What the answer to a commit promises."""
+    """Durability that the response to a commit promises."""
 
     ACCEPTED = "accepted"
-    """Served; a SIGKILL of the broker within the next 100 ms may take it back."""
+    """Served; a SIGKILL of the broker within the next 100 ms may lose it."""
     DISK = "disk"
 
 
 class CommitRequest(NamedTuple):
-    """One checked commit."""
+    """A checked commit."""
 
     member: str | None
     generation: int | None
@@ -106,13 +106,13 @@ class CommitRequest(NamedTuple):
 
 
 class ToOffset(NamedTuple):
-    """Reset to this queue offset, or to what is nearest of what is there."""
+    """Reset to this queue offset, or to the nearest one that exists."""
 
     offset: int
 
 
 class ResetRequest(NamedTuple):
-    """One checked reset."""
+    """A checked reset."""
 
     topic: str
     queue: int | None
@@ -121,7 +121,7 @@ class ResetRequest(NamedTuple):
 
 
 def parse_join(value: object) -> JoinRequest:
-    """A join or a heartbeat. Raises BadRequest, BadName; tags are judged with the topics."""
+    """Parse a join or a heartbeat. Raises BadRequest, BadName; tags are checked with the topics."""
     fields = known_fields(table(value, "the request body"), JOIN_FIELDS, "")
     given = _list(fields.get("subscriptions"), "subscriptions", SUBSCRIPTIONS_MAX)
     if not given:
@@ -146,7 +146,7 @@ def parse_join(value: object) -> JoinRequest:
 
 
 def parse_incarnation(value: object) -> str | None:
-    """Which program speaks. Raises BadRequest."""
+    """Parse the id of the calling program. Raises BadRequest."""
     if value is None:
         return None
     given = string(value, "incarnation")
@@ -160,7 +160,7 @@ def parse_incarnation(value: object) -> str | None:
 
 
 def parse_fetch(value: object) -> FetchRequest:
-    """A fetch. Raises BadRequest, BadName."""
+    """Parse a fetch. Raises BadRequest, BadName."""
     fields = known_fields(table(value, "the request body"), FETCH_FIELDS, "")
     return FetchRequest(
         _generation(fields),
@@ -176,7 +176,7 @@ def parse_fetch(value: object) -> FetchRequest:
 
 
 def parse_commit(value: object) -> CommitRequest:
-    """A commit. Raises BadRequest, BadName."""
+    """Parse a commit. Raises BadRequest, BadName."""
     fields = known_fields(table(value, "the request body"), COMMIT_FIELDS, "")
     member, ack = fields.get("member"), fields.get("ack")
     return CommitRequest(
@@ -190,7 +190,7 @@ def parse_commit(value: object) -> CommitRequest:
 
 
 def parse_reset(value: object) -> ResetRequest:
-    """A reset. Raises BadRequest, BadName."""
+    """Parse a reset. Raises BadRequest, BadName."""
     fields = known_fields(table(value, "the request body"), RESET_FIELDS, "")
     dry_run = fields.get("dry_run")
     if dry_run is not None and not isinstance(dry_run, bool):
@@ -231,7 +231,7 @@ def _subscription(value: object, at: str) -> Subscribed:
 
 
 def _offsets(value: object, at: str) -> dict[Queue, int]:
-    """A list of maps of topic, queue and offset, each queue once."""
+    """Parse a list of maps of topic, queue and offset, each queue once."""
     found: dict[Queue, int] = {}
     for index, each in enumerate(_list(value, at, QUEUES_PER_GROUP_MAX)):
         where = f"{at}[{index}]"
@@ -247,14 +247,14 @@ def _offsets(value: object, at: str) -> dict[Queue, int]:
 
 
 def _queues(value: object, at: str) -> frozenset[Queue]:
-    """A list of queues."""
+    """Parse a list of queues."""
     return frozenset(
         _queue(each, f"{at}[{i}]") for i, each in enumerate(_list(value, at, QUEUES_PER_GROUP_MAX))
     )
 
 
 def _queue(value: object, at: str) -> Queue:
-    """A list of a topic and a queue."""
+    """Parse a queue: a list of a topic and a number."""
     if not isinstance(value, list) or len(value) != 2:
         raise BadRequest(f"{at} must be [topic, queue], not {shown(value)}.", field=at)
     return (

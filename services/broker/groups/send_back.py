@@ -1,11 +1,11 @@
-"""Send-back: a message that a member could not handle goes to a retry, or to the dead letters.
+"""Nack: a message that a member could not handle is retried later, or becomes a dead letter.
 
-The rules are ``tidemark.formats.nack`` and ``delay``; here is the shell around them: which
-message is meant, whether the group may send it back, one append, and the wait until it is on disk.
-Only then is the caller answered, and only then may it commit the message: a crash in between leaves
-a message that is delivered once more, never one that is lost.
-Before: ``retry_calls``. After: the delay service delivers it to the group's retry topic, which its
-members are assigned like any other.
+The rules are in ``tidemark.formats.nack`` and ``delay``. This module finds the message, checks
+whether the caller may nack it, appends once and waits until the copy is on disk. Only then does the
+caller get its response, and only then may it commit the message: a crash in between delivers the
+message once more, but never loses it.
+Before: ``retry_calls``. After: the delay service delivers the copy to the group's retry topic,
+whose queues are assigned to members like any others.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ from tidemark.offsets import PhysicalOffset
 RETRY: Final = "RETRY"
 DEAD: Final = "DEAD"
 IGNORED: Final = "IGNORED"
-"""The group's configuration, which RocketMQ wrote, has no retry queues: nothing was stored."""
+"""The group's configuration, written by RocketMQ, has no retry queues: nothing was stored."""
 _TIMES_MAX: Final = (1 << 31) - 1
 
 log = logging.getLogger(__name__)
 
 
 class GroupConfigs(Protocol):
-    """What this module needs of the groups' configurations."""
+    """The configurations of groups, as far as this module needs them."""
 
     async def ensure(self, name: str) -> GroupConfig:
-        """The group, made now if it may be. Raises UnknownGroup, BadName."""
+        """Return the group; create it if that is allowed. Raises UnknownGroup, BadName."""
         ...
 
     async def retry_topic(self, name: str) -> str:
-        """The group's retry topic, which exists on return."""
+        """Return the group's retry topic; it exists on return."""
         ...
 
     async def dead_topic(self, name: str) -> str:
-        """The group's dead-letter topic, which exists on return."""
+        """Return the group's dead-letter topic; it exists on return."""
         ...
 
 
 Stored = Callable[[str, int, int], None]
-"""Told of messages that are in the log now: their topic, how many, bytes of their records."""
+"""Called with the topic, number and record bytes of messages that are in the log now."""
 
 
 class Members(Protocol):
-    """What this module needs of who is in a group."""
+    """The members of groups, as far as this module needs them."""
 
     def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
         """Raises MemberRequired, UnknownMember, StaleGeneration; see ``Coordinator``."""
         ...
 
     def holds(self, group: str, member: str, queue: tuple[str, int]) -> bool:
-        """Whether the member has the queue, or had it last and is not done yet."""
+        """Return whether the member owns the queue, or owned it last and is not done yet."""
         ...
 
 
 class SendBack:
-    """Sends messages back."""
+    """Carries out nacks."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SendBack:
     ) -> None:
         """delay_levels_ms: of the store, level 1 first. properties_size_max: bytes that a record's
         properties may take, without the record CRC. on_stored: called with topic, messages and
-        bytes of what is in the log. pick: one of so many retry queues.
+        bytes of stored records. pick: chooses a retry queue, given their number.
         """
         self._append = append
         self._lasting = lasting
@@ -128,14 +128,14 @@ class SendBack:
         nack_id: str | None = None,
         is_repeat: bool = False,
     ) -> SentBack:
-        """Send one message back; on disk on return.
+        """Nack one message; its copy is on disk on return.
 
-        message: its message id, or where it lies. delay_level: 0 for the rule (the third level at
-        first, one more each time), DEAD_AT_ONCE for no more retries, else that level. member,
-        generation: who asks; needed while the group has members. without_member: a tool asks, for
-        a message that no member has in hand, whatever members there are. nack_id: of this call and
-        its repetitions, which store one copy; None: each call stores its own. is_repeat: it may
-        have been carried out before.
+        message: its message id, or its topic, queue and offset. delay_level: 0 for the rule (third
+        level first, one more at each retry), DEAD_AT_ONCE for no more retries, else that level.
+        member, generation: the caller; required while the group has members. without_member: the
+        caller is a tool and no member has the message in hand; members are then not checked.
+        nack_id: id of this call and its repetitions, which together store one copy; None: each
+        call stores its own. is_repeat: the nack may have been carried out before.
         Raises BadName, UnknownGroup, BroadcastGroup, MemberRequired, UnknownMember,
         StaleGeneration, NotAssigned, DelayOutOfRange, UnknownMessage, UnknownTopic, UnknownQueue,
         NotPermitted, MessageTooLarge, DispatchBehind, what an append raises, and AckTimeout if the
@@ -148,7 +148,7 @@ class SendBack:
             else self._messages.by_place(message)
         )
         check_consumed(stored.topic)
-        # Only now: a call that means no message must not make the group that it names.
+        # Only now: a call without a valid message must not create the group that it names.
         config = await self._configs.ensure(group)
         if config.broadcast:
             raise BroadcastGroup(
@@ -161,7 +161,7 @@ class SendBack:
             self._members.check_caller(group, member, generation)
         queue = (stored.topic, stored.queue_id)
         if member is not None and not self._members.holds(group, member, queue):
-            # Whoever has the queue now is handed the message, too: a retry would be one too many.
+            # The present owner of the queue receives the message too, so no retry is needed.
             raise not_assigned(group, member, queue)
         if config.retry_queues <= 0:
             return SentBack(IGNORED, None, stored.reconsume_times, 0, None, None, stored.unique_id)
@@ -197,7 +197,7 @@ class SendBack:
     async def _store(
         self, group: str, stored: Record, verdict: Verdict, nack_id: str | None
     ) -> StoredNack:
-        """Append what the message becomes."""
+        """Append the retry or the dead letter."""
         place: delay.Delayed | None = None
         if not verdict.dead:
             topic = await self._configs.retry_topic(group)
@@ -224,7 +224,7 @@ class SendBack:
             stored.sys_flag,
             times,
         )
-        # own: as long as the reserve lasts, a full disk does not keep members from going on.
+        # own: members can go on while the disk is full, as long as the reserve lasts.
         appended = await self._append.append([run], own=True)
         self._on_stored(topic, 1, appended.end - appended.start)
         if verdict.dead:
@@ -241,7 +241,7 @@ class SendBack:
         return StoredNack(sent, appended.end)
 
     def _as_stored(self, group: str, found: Record) -> StoredNack:
-        """What an earlier try of a nack has stored, as it was answered then."""
+        """Return what an earlier attempt of a nack has stored, with the same result as then."""
         dead = found.topic == nack.dead_topic(group)
         level = 0 if dead else found.queue_id + 1
         sent = SentBack(
@@ -256,7 +256,7 @@ class SendBack:
         return StoredNack(sent, PhysicalOffset(found.physical_offset + found.size))
 
     def _due_ms(self, stored_ms: int, delay_level: int) -> int | None:
-        """When what was stored is delivered; None for a dead letter, which has no level."""
+        """Return when the stored copy is delivered; None for a dead letter, which has no level."""
         return stored_ms + self._delay_levels_ms[delay_level - 1] if delay_level else None
 
     def _check_level(self, delay_level: int) -> None:
@@ -270,10 +270,10 @@ class SendBack:
             )
 
     def _letter(self, group: str, topic: str, stored: Record, nack_id: str | None) -> bytes:
-        """Properties of a message's dead letter, shortened if there is no room for all of them.
+        """Return the properties of a dead letter, shortened if there is not enough room for all.
 
         Only messages that were not sent through this API, or by an earlier version, lack the room.
-        Refused, such a message would end every member that meets it, one after another.
+        Refusing such a message would fail every member that receives it, one after another.
         """
         raw = nack.nacked(stored, dead=True, nack_id=nack_id)
         room = self._room(stored, topic)
@@ -294,10 +294,10 @@ class SendBack:
         return raw
 
     def _room(self, stored: Record, topic: str) -> int:
-        """Bytes of properties for which the message's record in a topic has room."""
+        """Return the bytes of properties that fit into the message's record in a topic."""
         bare = record.Message(
             topic, 0, stored.body, stored.born_host, self._store_host, properties=b""
         )
-        # The record CRC stands behind the properties, and 0x02 if they do not end in one.
+        # The record CRC follows the properties, and 0x02 if they do not end in one.
         size = record.encoded_size(bare, record_crc=True) + 1
         return min(self._properties_size_max, self._append.records_size_max - size)

@@ -1,11 +1,11 @@
-"""What a member is to be given next: its place in each of its queues. No I/O.
+"""What a member receives next: its place in each of its queues. No I/O.
 
-A *place* says from which queue offset the member's next batch of one queue begins. It is *ready*
-(there may be something to look at), *watched* (at the end; told when a message is dispatched) or
-*blocked* (an ordered group's queue whose last batch is not committed). Ready places stand in line:
-a look takes the first and puts it at the end again, so no queue starves; places that are not ready
-cost a fetch nothing. Before: ``membership`` granted or revoked a queue, a message was dispatched,
-or a commit came. After: ``fetch`` looks at the ready places.
+A *place* is the queue offset from which the member's next batch of one queue begins. It is *ready*
+(there may be messages to read), *watched* (at the end, and woken when a message is dispatched) or
+*blocked* (a queue of an ordered group whose last batch is not committed). Ready places form a line:
+a read takes the first one and puts it back at the end, so no queue starves. Places that are not
+ready cost a fetch nothing. Before: ``membership`` granted or revoked a queue, a message was
+dispatched, or a commit came. After: ``fetch`` reads the ready places.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from services.broker.read.long_polls import HeldPull, Wake, Watcher
 from tidemark.formats.select import Wanted
 
 BATCHES_REMEMBERED_MAX: Final = 64
-"""Batches of one place that are handed out and not committed, whose store times are kept."""
+"""Uncommitted batches per place whose store times are kept."""
 ASKING_WINDOW_S: Final = 5.0
-"""Whether a member fetches is judged by the last one to two of these."""
+"""Length of a window [s]: the last one or two decide whether a member counts as fetching."""
 
 
 class Watching(Protocol):
-    """Who tells of new messages (``pull.Puller``)."""
+    """The source of wake-ups for new messages (``pull.Puller``)."""
 
     def watch(self, queue: Queue, offset: int, watcher: Watcher) -> None:
-        """Tell the watcher when there is a message from this queue offset on."""
+        """Wake the watcher when there is a message from this queue offset on."""
         ...
 
     def unwatch(self, queue: Queue, watcher: Watcher) -> None:
-        """Tell it no more."""
+        """Stop waking it."""
         ...
 
 
 class Batch(NamedTuple):
-    """One queue's share of a fetch, not committed yet."""
+    """One queue's share of a fetch that is not committed yet."""
 
     end: int
     """Queue offset behind its last message."""
     store_timestamp_ms: int
-    """Of its first message."""
+    """Store time of its first message."""
 
 
 class Place:
-    """Where one member stands in one queue. A watcher of the queue while it is at the end."""
+    """The position of one member in one queue. It watches the queue while it is at the end."""
 
     __slots__ = ("batches", "handed_to", "is_claimed", "next_offset", "queue", "session", "tags")
 
@@ -54,19 +54,19 @@ class Place:
         self.queue = queue
         self.tags = tags
         self.next_offset = offset
-        """Queue offset of the next unit to look at."""
+        """Queue offset of the next unit to read."""
         self.handed_to = offset
         """Queue offset behind the last message handed out."""
         self.is_claimed = False
-        """Whether it stands where the member says, and nobody has looked whether that exists."""
+        """Whether the member set the position and no read has checked yet that it exists."""
         self.batches: deque[Batch] = deque(maxlen=BATCHES_REMEMBERED_MAX)
 
     def wake(self, why: Wake) -> None:
-        """The queue has a message again."""
+        """Get ready: the queue has a message again."""
         self.session.ready(self)
 
     def committed(self, offset: int) -> Batch | None:
-        """The group is done with everything before offset; the oldest batch of that, if any."""
+        """Drop the batches before a committed offset; return the oldest of them, if any."""
         oldest: Batch | None = None
         while self.batches and self.batches[0].end <= offset:
             batch = self.batches.popleft()
@@ -75,10 +75,10 @@ class Place:
 
 
 class Asking:
-    """How much of the last seconds a member had a fetch open. Times on the monotonic clock [s].
+    """The share of the last seconds in which a member had a fetch open. Monotonic times [s].
 
-    Two windows, the present one and the one before it, so that a member that fetches in bursts is
-    judged by more than the instant of the look.
+    There are two windows, the present and the previous one, so that a member that fetches in bursts
+    is not judged by a single instant.
     """
 
     __slots__ = ("_before", "_began_s", "_fetches", "_since_s", "_spent_s")
@@ -87,26 +87,26 @@ class Asking:
         self._began_s: float | None = None
         """Begin of the present window; None before the first fetch."""
         self._before = (0.0, 0.0)
-        """Of the window before: time with an open fetch, length."""
+        """Time with an open fetch, and length, of the previous window."""
         self._spent_s = 0.0
-        """The present window's time with an open fetch, up to `_since_s`."""
+        """Time with an open fetch in the present window, up to `_since_s`."""
         self._since_s = 0.0
-        """When that was counted last."""
+        """Time of the last count."""
         self._fetches = 0
-        """Open now: a later one ends an earlier one, which overlaps it for a moment."""
+        """Open fetches: a later one ends an earlier one, which overlaps it for a moment."""
 
     def begins(self, now_s: float) -> None:
-        """A fetch has come."""
+        """Count a fetch that begins."""
         self._count(now_s)
         self._fetches += 1
 
     def ends(self, now_s: float) -> None:
-        """A fetch was answered, or given up."""
+        """Count a fetch that was answered or abandoned."""
         self._count(now_s)
         self._fetches -= 1
 
     def is_frequent(self, now_s: float) -> bool:
-        """Whether a fetch was open for half of the time or more."""
+        """Return whether a fetch was open for at least half of the time."""
         if self._began_s is None:
             return False
         self._count(now_s)
@@ -119,7 +119,7 @@ class Asking:
         if self._fetches:
             self._spent_s += now_s - self._since_s
         if now_s - self._since_s >= 2 * ASKING_WINDOW_S:
-            # Nothing began or ended for so long: both windows are as it is now.
+            # No change for that long: both windows have the present state throughout.
             spent_s = ASKING_WINDOW_S if self._fetches else 0.0
             self._before, self._spent_s = (spent_s, ASKING_WINDOW_S), 0.0
             self._began_s = now_s
@@ -135,39 +135,39 @@ class Session:
     def __init__(self, member: str, watching: Watching) -> None:
         self.member = member
         self.incarnation: str | None = None
-        """Which program speaks under the member's name; None: it has not said."""
+        """Id of the program that uses the member's name; None: it sent none."""
         self.places: dict[Queue, Place] = {}
         self.line: dict[Place, None] = {}
-        """Ready places, the one to look at first in front."""
+        """Ready places, the next one to read first."""
         self.parked: dict[Queue, Place] = {}
-        """Of queues that were taken from the member, while it has not heard of it."""
+        """Places of queues that were taken from the member before it has learned of it."""
         self.paused: frozenset[Queue] = frozenset()
-        """Queues of which the member wants nothing now: their places are not looked at."""
+        """Queues that the member does not want to read now: their places are skipped."""
         self.held: HeldPull | None = None
-        """The member's fetch that waits."""
+        """The member's waiting fetch."""
         self.fetches = 0
-        """Of the member so far: a later one ends an earlier one."""
+        """Number of the member's fetches so far: a later one ends an earlier one."""
         self.sequence = 0
-        """Of the latest fetch that named its own; see ``FetchRequest``."""
+        """Sequence number of the latest fetch that had one; see ``FetchRequest``."""
         self.asking = Asking()
         self._watching = watching
 
     def grant(self, queue: Queue, offset: int, tags: Wanted | None) -> None:
-        """The queue is the member's from now on; its next batch begins at offset.
+        """Give the member a queue; its next batch begins at offset.
 
-        One that comes back before the member has heard that it was gone goes on where it was:
-        what the member has got of it is still in its hands.
+        A queue that returns before the member has learned of its loss goes on where it was: the
+        member still has the messages in its hands.
         """
         self.revoke(queue)
         place = self.parked.pop(queue, None)
         if place is None:
             place = Place(self, queue, offset, tags)
-        place.tags = tags  # a parked one may have others: the member's have changed since
+        place.tags = tags  # the member's subscriptions may have changed while it was parked
         self.places[queue] = place
         self.ready(place)
 
     def revoke(self, queue: Queue) -> None:
-        """Nothing more of the queue; nothing if the member does not have it."""
+        """Take a queue away; no effect if the member does not have it."""
         place = self.places.pop(queue, None)
         if place is not None:
             self.parked[queue] = place
@@ -175,32 +175,35 @@ class Session:
             self._watching.unwatch(queue, place)
 
     def heard(self) -> None:
-        """The member is told which queues it has: what it no longer has begins anew if it comes
-        back, for the member has thrown away what it got of it."""
+        """Note that the member has received its assignment.
+
+        It discards the messages of queues that it lost; if such a queue returns, it begins anew.
+        """
         self.parked.clear()
 
     def begin_anew(self) -> None:
-        """Another has joined under this name: what the one of before asked for is not for it.
+        """Reset the session for another program under the same name: its old fetches are not for
+        it.
 
-        1. A member's machine loses its power; its fetch is held, for no connection was closed;
+        1. A member's machine loses power; its fetch stays held, because no connection was closed;
         2. it joins again under its name; 3. a message comes, the old fetch takes it, and the place
-        stands behind it; 4. the next message is committed, and that one with it, unread.
+        moves behind it; 4. the next message is committed, and with it the lost one.
         """
         self.heard()
         self.fetches += 1
         self.wake(Wake.CHANGED)
 
     def close(self) -> None:
-        """The member is gone: its fetch, if one is held, is to find out."""
+        """End the session: a held fetch is woken and finds the member gone."""
         for queue in list(self.places):
             self.revoke(queue)
         self.wake(Wake.CHANGED)
 
     def move(self, queue: Queue, offset: int) -> None:
-        """The member's next batch of its queue begins at offset. KeyError if it is not its own.
+        """Set where the member's next batch of its queue begins. KeyError if it does not own it.
 
-        The place is looked at again even if it stood there: members say where they stand after a
-        failure, and nobody knows what became of the place in it. A blocked one stays blocked.
+        The place is read again even if it was there already: members report their position after a
+        failure, in which the state of the place may have been lost. A blocked place stays blocked.
         """
         place = self.places[queue]
         if place.next_offset != offset:
@@ -210,14 +213,14 @@ class Session:
         self.ready(place)
 
     def ready(self, place: Place) -> None:
-        """There may be something to look at: at the end of the line, unless it stands there."""
+        """Put a place at the end of the line unless it is in line already."""
         self._watching.unwatch(place.queue, place)
         if self.places.get(place.queue) is place and place.queue not in self.paused:
             self.line.setdefault(place)
             self.wake(Wake.MESSAGE)
 
     def pause(self, queues: frozenset[Queue]) -> None:
-        """Nothing of these queues is wanted from now on, and again of those paused before."""
+        """Pause these queues, and resume those that were paused before."""
         before, self.paused = self.paused, queues
         for queue in queues - before:
             if (place := self.places.get(queue)) is not None:
@@ -228,11 +231,11 @@ class Session:
                 self.ready(place)
 
     def watch(self, place: Place) -> None:
-        """It is at the end of its queue: told when there is more."""
+        """Watch a place at the end of its queue: it is woken by the next message."""
         self.line.pop(place, None)
         self._watching.watch(place.queue, place.next_offset, place)
 
     def wake(self, why: Wake) -> None:
-        """Let the member's held fetch go on; nothing if there is none."""
+        """Wake the member's held fetch; no effect if there is none."""
         if self.held is not None:
             self.held.wake(why)

@@ -1,8 +1,8 @@
-"""Stored messages by what a caller knows of them: message id, unique id, or place in a queue.
+"""Finds stored messages by message id, unique id, or place in a queue.
 
-Everything that may be seen and nothing else: what ``Queries`` and ``Puller`` do not show, because
-it is not dispatched, has expired or belongs to a topic that is gone, is not found here either. The
-records are checked; their bodies borrow from the log's mapping, which holds while they are held.
+It finds what ``Queries`` and ``Puller`` show and nothing else: no message that is not dispatched,
+has expired or belongs to a deleted topic. The records are checked; their bodies borrow from the
+log's mapping, which stays open as long as they exist.
 Before: ``retry_calls`` names a message. After: ``send_back``, ``dead_letters``, ``trace``.
 """
 
@@ -31,11 +31,11 @@ class Place(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Messages of one queue in order, and how the queue goes on."""
+    """Consecutive messages of one queue, and where the queue goes on."""
 
     messages: list[Record]
     next_offset: QueueOffset
-    """Behind the last one that was looked at."""
+    """Queue offset behind the last one that was read."""
     min_offset: QueueOffset
     max_offset: QueueOffset
 
@@ -49,7 +49,7 @@ class StoredMessages:
         self._topics = topics
 
     def by_message_id(self, text: str) -> Record:
-        """The message with this offset id. Raises BadRequest, UnknownMessage."""
+        """Return the message with this offset id. Raises BadRequest, UnknownMessage."""
         try:
             _, offset = ids.parse_offset_id(text)
         except ValueError:
@@ -68,7 +68,8 @@ class StoredMessages:
         return found
 
     def by_place(self, place: Place) -> Record:
-        """The message at a queue offset. Raises UnknownTopic, UnknownQueue, UnknownMessage."""
+        """Return the message at a queue offset. Raises UnknownTopic, UnknownQueue,
+        UnknownMessage."""
         topic, queue, offset = place
         self._topics.check_readable(topic, queue)
         page = self.page(topic, queue, offset, 1)
@@ -88,9 +89,10 @@ class StoredMessages:
     def page(
         self, topic: str, queue: int, offset: int, count_max: int, bytes_max: int | None = None
     ) -> Page:
-        """Up to count_max messages from offset on, of up to about bytes_max bytes of records.
+        """Return up to count_max messages from offset on, of up to about bytes_max bytes of
+        records.
 
-        Nothing is said of messages that expired before offset or within the page: the next offset
+        Messages that expired before offset or within the page are skipped silently: the next offset
         lies behind them. Raises CorruptRecord, DamagedFile.
         """
         request = PullRequest(topic, queue, offset, count_max, bytes_max, None, 0, bulk=True)

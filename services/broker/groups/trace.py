@@ -1,11 +1,11 @@
-"""Trace: one message through everything that it was, from the sender to the last commit.
+"""Trace: the history of one message, from the sender to the last commit.
 
-Nothing is written for it: the records that a message left are found by its unique id, in its own
-topic, among what waits, and in the retry and dead-letter topics of the groups that have an offset
-in its topic or sent it back for another try; who got it is what the coordinator remembers; when a
-group was done with it is when its offset passed (``commit_times``). Everything is bounded, and what
-was left out is said.
-Before: ``retry_calls``. After: ``trace_events`` tells what it means.
+Nothing is written for it. The records that a message left are found by its unique id: in its own
+topic, among waiting messages, and in the retry and dead-letter topics of the groups that have an
+offset in its topic or sent it back for another try. Deliveries are those that the coordinator
+remembers. A group was done with the message when its offset passed it (``commit_times``).
+Everything is bounded, and the result says what was left out.
+Before: ``retry_calls``. After: ``trace_events`` derives the events.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset
 
 GROUPS_MAX: Final = 256
-"""Groups whose retry and dead-letter topics are looked into."""
+"""Groups whose retry and dead-letter topics are searched."""
 GROUPS_AT_ONCE: Final = 1000
-"""Groups whose offsets are looked at between two turns of the loop."""
+"""Groups whose offsets are read between two turns of the loop."""
 
 
 class HandedOut(Protocol):
@@ -52,27 +52,27 @@ class HandedOut(Protocol):
 
     @property
     def member(self) -> str:
-        """Who got it."""
+        """Member that received the message."""
         ...
 
     @property
     def generation(self) -> int:
-        """Of the assignment by which the member got it."""
+        """Generation of the assignment at that time."""
         ...
 
     @property
     def at_ms(self) -> int:
-        """When, by the wall clock."""
+        """Wall clock time."""
         ...
 
 
 class Deliveries(Protocol):
-    """What this module needs of the coordinator."""
+    """The deliveries of the coordinator, as far as this module needs them."""
 
     def deliveries(
         self, group: str, topic: str, queue: int, queue_offset: int
     ) -> Sequence[HandedOut]:
-        """To whom a message was handed, oldest first, as far as it is remembered."""
+        """Return the deliveries of a message, oldest first, as far as they are remembered."""
         ...
 
 
@@ -80,28 +80,28 @@ class Committed(Protocol):
     """Committed offsets (``offsets.Offsets``)."""
 
     def groups(self) -> Iterable[str]:
-        """Every group that has some."""
+        """Return the groups with a committed offset."""
         ...
 
     def of_group(self, group: str) -> Mapping[Queue, int]:
-        """All of a group's."""
+        """Return all offsets of a group."""
         ...
 
 
 class Trace(NamedTuple):
-    """What is known of a message."""
+    """The known history of a message."""
 
     message: Record
-    """The oldest record of it that there is."""
+    """Its oldest record that still exists."""
     unique_id: str | None
     events: Sequence[Event]
     groups_left_out: int
-    """Groups that read its topic and were not looked into."""
+    """Groups that read its topic but were not searched."""
     complete: bool
-    """Whether every record of it was found that there is."""
+    """Whether every existing record of it was found."""
 
     def as_dict(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of the answer. message: the record as the caller's encoding shows it."""
+        """Return the response's body. message: the record as the caller's encoding shows it."""
         return {
             "message": message,
             "unique_id": self.unique_id,
@@ -128,7 +128,7 @@ class Tracer:
         flushed: Callable[[], PhysicalOffset],
         dispatched: Callable[[], PhysicalOffset],
     ) -> None:
-        """index: None if the store keeps none. flushed: end of what is on disk. dispatched: end of
+        """index: None if the store has none. flushed: end of what is on disk. dispatched: end of
         what queues and index cover.
         """
         self._messages = messages
@@ -143,9 +143,9 @@ class Tracer:
         self._dispatched = dispatched
 
     async def trace(self, message_id: str, topic: str | None = None) -> Trace:
-        """Everything about a message.
+        """Return the history of a message.
 
-        message_id: of any record of it; with a topic: the unique id of a message of that topic.
+        message_id: of any of its records; with a topic: the unique id of a message of that topic.
         Raises BadRequest, UnknownTopic, UnknownMessage.
         """
         if topic is None:
@@ -171,7 +171,7 @@ class Tracer:
         return Trace(oldest, unique_id, happened, left_out, complete and not left_out)
 
     def as_map(self, stored: Record, *, json_body: bool) -> dict[str, object]:
-        """A record as the API shows it."""
+        """Return a record as the API shows it."""
         return message_map(
             stored, code=tags_code(stored, self._delay_levels_ms), json_body=json_body
         )
@@ -179,7 +179,9 @@ class Tracer:
     async def _gather(
         self, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
     ) -> tuple[int, bool]:
-        """Add every record of the message to found; groups left out, and whether that is all."""
+        """Add every record of the message to found; return groups left out, and whether it is
+        complete.
+        """
         complete = await self._look(home, home, unique_id, found)
         for topic in DELAY_TOPICS:
             complete &= await self._look(topic, home, unique_id, found)
@@ -195,12 +197,12 @@ class Tracer:
     async def _look(
         self, topic: str, home: str, unique_id: str, found: dict[PhysicalOffset, Record]
     ) -> bool:
-        """Add what one topic has of the message; False if there may be more of it."""
+        """Add the topic's records of the message; return False if there may be more."""
         assert self._index is not None
         asked = Asked(topic, unique_id, self._dispatched(), unique_id_only=True)
         search = await look_up(self._index, asked, self._clock, hits_max=QUERY_MAX)
         for each in search.found:
-            # What a topic of the same name had before it was deleted is nobody's any more.
+            # Not the records of a deleted topic of the same name.
             if home_of(each) == home and each.queue_offset >= self._topics.min_offset(
                 each.topic, each.queue_id
             ):
@@ -208,7 +210,7 @@ class Tracer:
         return search.has_ended and len(search.found) < QUERY_MAX
 
     async def _groups_of(self, topic: str) -> set[str]:
-        """Groups that have an offset in some queue of the topic."""
+        """Return the groups with an offset in some queue of the topic."""
         readers: set[str] = set()
         for number, group in enumerate(list(self._committed.groups()), 1):
             if any(name == topic for name, _ in self._committed.of_group(group)):
@@ -220,7 +222,7 @@ class Tracer:
     # -- what happened to each record ------------------------------------------------------------
 
     async def _steps(self, found: Collection[Record]) -> list[Step]:
-        """The records with who reads them, and with what state records say of both."""
+        """Return the records with the groups that read them, and with facts from state records."""
         of_topic: dict[str, set[str]] = {}
         for each in found:
             if role_of(each) in CONSUMED and each.topic not in of_topic:
@@ -256,7 +258,7 @@ class Tracer:
         ]
 
     def _readers(self, stored: Record, of_topic: Mapping[str, set[str]]) -> list[Reader]:
-        """Who reads a record that members receive. of_topic: the groups that read each topic."""
+        """Return the groups that read a record. of_topic: the groups that read each topic."""
         if role_of(stored) not in CONSUMED:
             return []
         groups = sorted(of_topic[stored.topic])[:GROUPS_MAX]
@@ -274,7 +276,7 @@ def _queue_of(stored: Record) -> Queue:
 
 
 def _dated(reader: Reader, stored: Record, history: StateHistory) -> Reader:
-    """The reader with the time at which its offset first passed the record."""
+    """Return the reader with the time at which its offset first passed the record."""
     key = (reader.group, _queue_of(stored))
     for at_ms, moves in history.moves:
         if moves.get(key, 0) > stored.queue_offset:

@@ -1,9 +1,8 @@
-"""What became of a message, told from the records it left and from who read it. Pure.
+"""The events of a message, derived from its records and from the groups that read it. Pure.
 
-Every record that a message ever was says by its topic and properties what had happened: stored,
-delayed, released when due, sent back, dead, sent again. The store time of a record is the time of
-its event. What leaves no record (a flush, dispatch) has happened but nobody knows when: such an
-event has no time, and says so.
+The topic and properties of each record show what had happened: stored, delayed, released when due,
+nacked, dead, sent again. The store time of a record is the time of its event. Events without a
+record (a flush, dispatch) have no known time; such an event has a reason instead of a time.
 Before: ``trace`` found the records and the readers. After: ``retry_calls`` shows the events.
 """
 
@@ -19,16 +18,16 @@ from tidemark.formats.nack import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.formats.record import Record
 
 NOT_RECORDED: Final = "not_recorded"
-"""It has happened; nothing in the store says when."""
+"""It has happened; the store does not record when."""
 EXPIRED: Final = "expired"
-"""The record that said when is gone."""
+"""The record with the time no longer exists."""
 NOT_FOUND: Final = "commit_not_found"
-"""The commit's own record is gone, or lies further off than a trace looks."""
+"""The commit's own record no longer exists, or lies further away than a trace searches."""
 DELAY_TOPICS: Final = (SCHEDULE_TOPIC, delay.TIMER_TOPIC)
 
 
 class Role(Enum):
-    """What a record says about its message."""
+    """Part of a record in its message's history."""
 
     PRODUCED = "a sender sent it to where it is consumed"
     DELAYED = "a sender sent it, to be consumed later"
@@ -44,17 +43,17 @@ CONSUMED: Final = frozenset({Role.PRODUCED, Role.RELEASED, Role.REDRIVEN})
 
 
 class Event(NamedTuple):
-    """One thing that happened to the message."""
+    """One event of the message's history."""
 
     what: str
     at_ms: int | None
-    """Wall clock; None if nobody knows, and then there is a reason."""
+    """Wall clock time; None if it is unknown, and then there is a reason."""
     sorts_at_ms: int
-    """The time, or the latest known one before it."""
+    """The time, or the latest known one before it; for sorting."""
     facts: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in an answer."""
+        """Return the event as the API shows it."""
         return {"what": self.what, "at_ms": self.at_ms, **self.facts}
 
 
@@ -67,32 +66,32 @@ class Delivered(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A group that reads the queue a record is in, and how far it is."""
+    """A group that reads the queue of a record, and its position."""
 
     group: str
     delivered: Sequence[Delivered]
-    """Oldest first; what is longer ago than the broker remembers is missing."""
+    """Oldest first; the broker remembers only recent ones."""
     committed: int | None
     """The group's offset in the queue."""
     committed_at_ms: int | None = None
     """When the offset passed the record."""
 
     def is_done_with(self, stored: Record) -> bool:
-        """Whether the group's offset has passed the record."""
+        """Return whether the group's offset has passed the record."""
         return self.committed is not None and self.committed > stored.queue_offset
 
 
 class Step(NamedTuple):
-    """One record of a message, and who reads it."""
+    """One record of a message, and the groups that read it."""
 
     record: Record
     readers: Sequence[Reader] = ()
     cancelled_at_ms: int | None = None
-    """When somebody cancelled it, of a record that waits."""
+    """When a waiting record was cancelled."""
 
 
 def role_of(stored: Record) -> Role:
-    """What a record says about its message."""
+    """Return the part of a record in its message's history."""
     raw = stored.properties
     if stored.topic in DELAY_TOPICS:
         if delay.origin_of(raw) is not None:
@@ -102,7 +101,7 @@ def role_of(stored: Record) -> Role:
         return Role.RETRIED if back else Role.DELAYED
     if stored.topic.startswith(DEAD_PREFIX):
         return Role.DEAD
-    # Retries of a redriven message carry its origin, too, and have come back at least once.
+    # Retries of a redriven message carry its origin too, and have been retried at least once.
     if stored.reconsume_times == 0 and nack.redrive_origin(raw) is not None:
         return Role.REDRIVEN
     if stored.topic.startswith(RETRY_PREFIX) or delay.origin_of(raw) is not None:
@@ -111,7 +110,7 @@ def role_of(stored: Record) -> Role:
 
 
 def home_of(stored: Record) -> str:
-    """The topic that the message was first sent to."""
+    """Return the topic that the message was first sent to."""
     if properties.find(stored.properties, properties.RETRY_TOPIC.encode()) is None:
         place = delay.real_place(stored.properties) if stored.topic in DELAY_TOPICS else None
         if place is not None:
@@ -120,7 +119,7 @@ def home_of(stored: Record) -> str:
 
 
 def group_of(stored: Record) -> str | None:
-    """The group that a record of a retry or dead-letter topic, or on its way there, belongs to."""
+    """Return the group whose retry or dead-letter topic the record is in or on its way to."""
     place = delay.real_place(stored.properties) if stored.topic in DELAY_TOPICS else None
     topic = stored.topic if place is None else place.topic
     for prefix in (RETRY_PREFIX, DEAD_PREFIX):
@@ -130,7 +129,7 @@ def group_of(stored: Record) -> str | None:
 
 
 def events(steps: Iterable[Step], delay_levels_ms: Sequence[int], *, flushed: int) -> list[Event]:
-    """What happened, in the order of time.
+    """Return the events in the order of time.
 
     steps: the records of one message, each once. flushed: end of what is on disk.
     """
@@ -148,7 +147,7 @@ def events(steps: Iterable[Step], delay_levels_ms: Sequence[int], *, flushed: in
 
 
 def _expired(first: Record) -> Event:
-    """What is left of a message whose own record is gone: that it was sent, and when born."""
+    """Return the event for a message whose own record is gone: it was sent, at its born time."""
     facts = {
         "reason": EXPIRED,
         "topic": home_of(first),
@@ -202,7 +201,7 @@ def _of_record(stored: Record, delay_levels_ms: Sequence[int], flushed: int) -> 
     if role in (Role.PRODUCED, Role.DELAYED, Role.REDRIVEN):
         if stored.physical_offset + stored.size <= flushed:
             found.append(unrecorded("flushed"))
-        found.append(unrecorded("dispatched"))  # or nobody would have found it
+        found.append(unrecorded("dispatched"))  # otherwise the index would not have it
     return found
 
 
@@ -234,7 +233,7 @@ def _place(stored: Record) -> dict[str, Any]:
 
 
 def _waits(stored: Record, delay_levels_ms: Sequence[int]) -> dict[str, Any]:
-    """How long a record under a delay topic waits."""
+    """Return how long a record under a delay topic waits."""
     if stored.topic != SCHEDULE_TOPIC:
         return {"delay_level": None, "deliver_at_ms": delay.timer_due_ms(stored.properties)}
     due_ms = hashing.delivery_time_code(

@@ -1,9 +1,16 @@
 """Groups as the API shows them: configuration, members, and lag per queue, topic and group.
 
+<<<<<<< HEAD
 Joins what the coordinator says (who is there, who reads what), what is committed, and what the
 store holds. Rules of numbers are ``lag``'s; each queue's are taken between two awaits, so that they
 are of one instant, and large groups give other requests their turn in between.
 Before: ``group_view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
+=======
+A view combines the members and assignments of the coordinator, the committed offsets and the
+contents of the store. The rules of the numbers are in ``lag``. The numbers of one queue are read
+between two awaits, so that they are of one instant; between queues other requests run.
+Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
+>>>>>>> ad36f99d (Docstrings of redrive, nack, trace and group views in plain sentences; errors say what is unknown)
 """
 
 from __future__ import annotations
@@ -34,17 +41,17 @@ UNITS_MAX: Final = 1 << 20
 
 
 class Aside(NamedTuple):
-    """What is asked once for all queues of a group: each answer goes through all of them."""
+    """Numbers computed once for all queues of a group, because each computation visits them all."""
 
     budget: Budget
     in_flight: Mapping[Queue, int]
     expiring: Mapping[Queue, int]
 
     def added_to(self, lag: Lag, queue: Queue) -> Lag:
-        """A lag with what members have in hand, and what a deletion would take.
+        """Return a lag with the messages in flight, and those that a deletion would remove.
 
-        At most what is unread: some of it may have been committed since these were asked. What
-        the group lost before it was handed out is in nobody's hands.
+        Both are at most the unread ones, because some may have been committed since they were
+        computed. Messages that were lost before they were handed out are not in flight.
         """
         if lag.messages is None:
             return lag
@@ -63,11 +70,11 @@ class QueueView(NamedTuple):
     member: str | None
     committed: int | None
     bounds: Bounds | None
-    """None if the topic is not there."""
+    """None if the topic does not exist."""
     lag: Lag
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in an answer."""
+        """Return the fields as the API shows them."""
         return {
             "queue": self.queue,
             "member": self.member,
@@ -79,7 +86,7 @@ class QueueView(NamedTuple):
 
 
 class GroupViews:
-    """Answers questions about groups."""
+    """Builds the views of groups."""
 
     def __init__(
         self,
@@ -99,7 +106,7 @@ class GroupViews:
         self._expiring = expiring
 
     async def one(self, name: str) -> dict[str, Any]:
-        """One group with its members and its lag. Raises UnknownGroup."""
+        """Return one group with its members and its lag. Raises UnknownGroup."""
         config = self._configs.get(name)
         members = self._members.members(name)
         subscribed = {each.topic for member in members for each in member.subscriptions}
@@ -141,7 +148,7 @@ class GroupViews:
     async def _queues(
         self, config: GroupConfig, topic: str, queues: Sequence[int], aside: Aside, turns: Turns
     ) -> list[QueueView]:
-        """All queues of a topic: first what moves, then the bytes, which do not."""
+        """Return all queues of a topic: first what moves, then the bytes, which do not."""
         views: list[QueueView] = []
         for queue in queues:
             if turns.over:
@@ -151,7 +158,7 @@ class GroupViews:
         return [await self._with_bytes(topic, view, aside.budget) for view in views]
 
     def _look(self, config: GroupConfig, topic: str, queue: int) -> QueueView:
-        """One queue in one step. The committed offset first: see ``lag``."""
+        """Read one queue in one step; the committed offset first: see ``lag``."""
         committed = self._committed.get(config.name, topic, queue)
         owner = self._members.owner(config.name, topic, queue)
         if not self._looks.is_known(topic):
@@ -173,7 +180,7 @@ class GroupViews:
 
 
 def as_map(config: GroupConfig) -> dict[str, Any]:
-    """A group's configuration as it stands in an answer."""
+    """Return a group's configuration as the API shows it."""
     return {
         "group": config.name,
         "order": config.order,
@@ -187,7 +194,7 @@ def as_map(config: GroupConfig) -> dict[str, Any]:
 
 
 def member_map(member: Member) -> dict[str, Any]:
-    """A member as it stands in an answer."""
+    """Return a member as the API shows it."""
     return {
         "member": member.member,
         "subscriptions": [
