@@ -197,9 +197,9 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "kept": {
                 "type": "array",
                 "items": _QUEUE_OUT,
-                "description": "Queues of the assignment that the member named in holding, and that "
-                "no other member had and no reset moved since the broker started: the member goes on "
-                "where it is, whatever is committed: the last commits before the start may be lost.",
+                "description": "Queues of the assignment that the member named in holding, if no "
+                "other member had them and no reset moved them since the broker started. The member "
+                "goes on where it is: the last commits before the start may be lost.",
             },
             "session_ms": _NUMBER,
             "order": _FLAG,

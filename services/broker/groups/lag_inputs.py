@@ -1,12 +1,7 @@
 """The inputs of lag: members of groups, committed offsets, queues that groups read.
 
-<<<<<<< HEAD:services/broker/groups/lag_inputs.py
-Seams to the parts that know: ``coordinator``, ``offsets``, ``configs``. The names of what a view
-and the gauges have in common. After: ``views`` and ``lag_collector`` ask.
-=======
 Interfaces of ``coordinator``, ``offsets`` and ``configs``, and names that views and gauges share.
-After: ``views`` and ``group_pass``.
->>>>>>> ad36f99d (Docstrings of redrive, nack, trace and group views in plain sentences; errors say what is unknown):services/broker/groups/sources.py
+After: ``views`` and ``lag_collector``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """Groups as the API shows them: configuration, members, and lag per queue, topic and group.
 
-<<<<<<< HEAD
-Joins what the coordinator says (who is there, who reads what), what is committed, and what the
-store holds. Rules of numbers are ``lag``'s; each queue's are taken between two awaits, so that they
-are of one instant, and large groups give other requests their turn in between.
-Before: ``group_view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
-=======
 A view combines the members and assignments of the coordinator, the committed offsets and the
 contents of the store. The rules of the numbers are in ``lag``. The numbers of one queue are read
 between two awaits, so that they are of one instant; between queues other requests run.
-Before: ``view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
->>>>>>> ad36f99d (Docstrings of redrive, nack, trace and group views in plain sentences; errors say what is unknown)
+Before: ``group_view_calls``. After: ``GET /v1/groups/{group}``, ``tidemark lag``.
 """
 
 from __future__ import annotations

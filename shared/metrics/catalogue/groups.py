@@ -107,8 +107,8 @@ GROUP_CONSUME_ENABLED: Final = Family(
     Kind.GAUGE,
     ("group",),
     "–",
-    "`consume_enabled` of the group: 0 while an operator has paused it; then no member joins or gets "
-    "messages",
+    "`consume_enabled` of the group: 0 while an operator has paused it; then no member joins or "
+    "gets messages",
     fold=Fold.NONE,
 )
 GROUP_BROADCASTING: Final = Family(
