@@ -198,7 +198,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "type": "array",
                 "items": _QUEUE_OUT,
                 "description": "Queues of the assignment that the member named in holding, if no "
-                "other member had them and no reset moved them since the broker started. The member "
+                "other member had and no reset moved them since the broker started. The member "
                 "goes on where it is: the last commits before the start may be lost.",
             },
             "session_ms": _NUMBER,
