@@ -76,6 +76,10 @@ def _is_inner(module: str | None) -> bool:
     return module is not None and module.split(".")[0] in INNER
 
 
+def _name_in_wheel(package: str) -> str:
+    return f"tidemark.{package}" if _is_inner(package) else package
+
+
 class BuildPackages(build_py):
     """Copies packages into a wheel, the inner ones below ``tidemark``.
 
@@ -87,9 +91,11 @@ class BuildPackages(build_py):
         super().finalize_options()
         if self.editable_mode:
             return
-        self.packages = [
-            f"tidemark.{each}" if _is_inner(each) else each for each in self.packages or ()
-        ]
+        self.packages = [_name_in_wheel(each) for each in self.packages or ()]
+        self.package_data = {
+            _name_in_wheel(package): patterns
+            for package, patterns in (self.package_data or {}).items()
+        }
         self.package_dir = {
             **(self.package_dir or {}),
             **{f"tidemark.{each}": each for each in INNER},

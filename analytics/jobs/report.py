@@ -20,7 +20,8 @@ from analytics.jobs.options import MOMENT, LocalPath, tables_option
 from analytics.report.changes import Previous, previous
 from analytics.report.facts import Facts, to_json
 from analytics.report.gather import gather
-from analytics.report.page import headline, page
+from analytics.report.page import page
+from analytics.report.sentences import headline
 from analytics.report.source import RootTables
 from analytics.tables import TableRoot
 

@@ -1,4 +1,4 @@
-"""Where the marks of an axis stand, and what they say. Pure."""
+"""Marks of the axes: where they stand and their texts. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SECONDS: Final = (
 )
 DAY_S: Final = 86400.0
 MARKS: Final = 4
-"""Of a value's axis, about."""
+"""Approximate number of marks on the axis of a value."""
 
 
 class Unit(NamedTuple):
-    """What an axis counts."""
+    """Unit of an axis."""
 
     name: str
-    """As the plot's caption says it."""
+    """Its name in the caption of the plot; may be empty."""
     kind: str
-    """``seconds``, ``bytes``, ``rate``, ``count``, ``share``."""
+    """``seconds``, ``bytes``, ``rate``, ``count``."""
 
 
 SECONDS: Final = Unit("", "seconds")
@@ -33,17 +33,17 @@ BYTES: Final = Unit("", "bytes")
 
 
 class Mark(NamedTuple):
-    """One mark."""
+    """One mark of an axis."""
 
     at: float
     """From 0 to 1 along the axis."""
     text: str
     is_major: bool = True
-    """The others are left out where there is little room."""
+    """Minor marks are left out where there is little room."""
 
 
 def step(top: float, unit: Unit, marks: int = MARKS) -> float:
-    """The distance of marks that people can read."""
+    """Distance of two marks: a round number of the unit."""
     least = top / marks
     if unit.kind == "seconds":
         if least > _SECONDS[-1]:
@@ -59,7 +59,7 @@ def step(top: float, unit: Unit, marks: int = MARKS) -> float:
 
 
 def nice(least: float) -> float:
-    """1, 2 or 5 times a power of ten, not below least."""
+    """Return 1, 2 or 5 times a power of ten, not below least."""
     if least <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -67,7 +67,7 @@ def nice(least: float) -> float:
 
 
 def top_of(largest: float, unit: Unit) -> float:
-    """The end of an axis that shows the largest value: a whole number of steps."""
+    """End of an axis that shows the largest value: a whole number of steps."""
     if largest <= 0 or not math.isfinite(largest):
         return 1.0
     distance = step(largest, unit)
@@ -75,14 +75,14 @@ def top_of(largest: float, unit: Unit) -> float:
 
 
 def marks_of(top: float, unit: Unit) -> list[Mark]:
-    """From 0 to the top."""
+    """Marks from 0 to the top."""
     distance = step(top, unit)
     count = max(1, round(top / distance))
     return [Mark(place / count, text_of(place * distance, unit)) for place in range(count + 1)]
 
 
 def text_of(value: float, unit: Unit) -> str:
-    """A value as its axis and its legend say it."""
+    """Text of a value on its axis and in the legend."""
     match unit.kind:
         case "seconds":
             return duration(value) if value else "0"
@@ -92,7 +92,7 @@ def text_of(value: float, unit: Unit) -> str:
 
 
 def times(start: datetime, end: datetime, most: int = 8) -> list[Mark]:
-    """Marks of a time axis in UTC: clock times, of more than two days the days."""
+    """Marks of a time axis in UTC: times of day, or dates if it is longer than two days."""
     span_s = (end - start).total_seconds()
     days = (DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 28 * DAY_S)
     steps = days if span_s > 2 * DAY_S else (*_SECONDS, *days)

@@ -1,242 +1,216 @@
-"""Plots: inline SVG for shapes, plain text around them for words. Pure.
+"""Plots as data: SVG paths, marks and legends that ``templates/plots.html`` draws. Pure.
 
-Shapes stretch with the page, so a plot is as readable on a telephone as on a wall; words would not
-be, and are no part of the SVG. What is not known is hatched: a gap in a line alone looks like 0, or
-like nothing to see. Colours are names of the style sheet, which has them for light and for dark.
+The shapes stretch with the page, so that a plot is readable on a telephone and on a wall. Text must
+not stretch: the template puts it around the SVG. Unknown time is hatched, because readers take a
+gap in a line for 0 or overlook it. Colours are class names of ``style.css``, which defines each for
+light and dark. Decision 48 says why no charting library draws this.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from analytics.report.axes import Mark, Unit, marks_of, text_of, times, top_of
-from analytics.report.facts import Values
-from analytics.report.words import NOT_KNOWN, said
-from analytics.statuses import row_of
+from analytics.report.axes import BYTES, COUNT, RATE, SECONDS, Mark, Unit, marks_of, text_of, top_of
+from analytics.report.bins import is_known
+from analytics.report.course import STAGES
+from analytics.report.facts import Attention, Course, Facts, Forecast, Values
+from analytics.report.words import NOT_KNOWN, status_words
+from analytics.statuses import BY_SEVERITY, Level, Status, row_of
 
+T = TypeVar("T")
 WIDE: Final = 1000.0
 HIGH: Final = 100.0
-"""Of every SVG's own coordinates."""
+"""Size of every SVG in its own coordinates."""
+FORECAST_UNITS: Final = {"produce": RATE, "disk": BYTES, "age": SECONDS}
 
 
 class Line(NamedTuple):
-    """One line of a plot."""
+    """One line, or one layer of a stack."""
 
     name: str
     colour: str
     values: Values
-    dashed: bool = False
 
 
-class Limit(NamedTuple):
-    """A dashed line across the plot."""
+class Shape(NamedTuple):
+    """One SVG path: its classes and its ``d``."""
+
+    kind: str
+    path: str
+
+
+class Key(NamedTuple):
+    """One entry of a legend."""
 
     name: str
-    value: float
+    colour: str
+    value: str
+    """Newest value; may be empty."""
 
 
-class Frame(NamedTuple):
-    """The time that a plot shows."""
+class Span(NamedTuple):
+    """A part of the width, in percent."""
 
-    start: datetime
-    end: datetime
-    bins: int
-
-
-def lines(
-    title: str, told: str, unit: Unit, frame: Frame, shown: Sequence[Line], limit: Limit | None
-) -> str:
-    """Lines over time. told: what the picture says, for who cannot see it."""
-    largest = max((each for line in shown for each in line.values if each is not None), default=0)
-    if limit is not None:
-        largest = max(largest, limit.value * 1.05)
-    top = top_of(largest, unit)
-    shapes = [_rule(limit.value / top)] if limit is not None and limit.value <= top else []
-    for line in shown:
-        kind = "line dashed" if line.dashed else "line"
-        shapes.append(_path(f"{kind} {line.colour}", line.values, top))
-    unknown = [all(line.values[place] is None for line in shown) for place in range(frame.bins)]
-    legend = [(line.name, line.colour, _last(line.values, unit)) for line in shown]
-    if limit is not None:
-        legend.append((limit.name, "limit", text_of(limit.value, unit)))
-    return _figure(title, told, unit, frame, "".join(shapes), unknown, legend, top)
+    left: float
+    width: float
 
 
-def stacked(title: str, told: str, unit: Unit, frame: Frame, shown: Sequence[Line]) -> str:
-    """Areas on top of each other, the first at the bottom."""
-    known = [all(line.values[place] is not None for line in shown) for place in range(frame.bins)]
-    below = [0.0] * frame.bins
-    layers: list[tuple[Line, list[float], list[float]]] = []
-    for line in shown:
-        above = [low + (value or 0.0) for low, value in zip(below, line.values, strict=True)]
-        layers.append((line, below, above))
-        below = above
-    top = top_of(
-        max((each for each, is_ in zip(below, known, strict=True) if is_), default=0), unit
-    )
+class Plot(NamedTuple):
+    """Everything that the template draws of one plot, apart from its title and its time axis."""
+
+    unit: str
+    shapes: Sequence[Shape]
+    marks: Sequence[Mark]
+    unknown: Sequence[Span]
+    legend: Sequence[Key]
+    limit: float | None = None
+    """Height of a dashed line, from 0 to 1."""
+
+
+class Stretch(NamedTuple):
+    """Time of one status in a timeline, in SVG coordinates."""
+
+    status: str
+    x: float
+    width: float
+
+
+class Timeline(NamedTuple):
+    """A bar of statuses."""
+
+    label: str
+    """Description for readers who cannot see it."""
+    stretches: Sequence[Stretch]
+    unknown: Sequence[Span]
+
+
+# -- plots of the report ----------------------------------------------------------------------
+
+
+def age_plot(one: Attention) -> Plot:
+    """Age of the oldest unread message over time."""
+    return lines(SECONDS, [Line("age", "age", one.course.age_s)], one.pair.objective_s or None)
+
+
+def rates_plot(course: Course) -> Plot:
+    """Rates of produce and consume over time."""
+    produced = Line("comes in", "produce", course.produce_per_s)
+    return lines(RATE, [produced, Line("is read", "consume", course.consume_per_s)])
+
+
+def stages_plot(course: Course) -> Plot | None:
+    """Time spent in each stage; None if it is known of no stage."""
+    if not any(is_known(values) for values in course.stages_s.values()):
+        return None
+    shown = [Line(each, each, course.stages_s[each]) for each in STAGES if each in course.stages_s]
+    return stacked(SECONDS, shown)
+
+
+def status_plot(facts: Facts) -> Plot | None:
+    """Number of pairs by status over time; None if it is never known."""
+    # Pairs that are held back are counted as OK: tables tell them apart at the newest tick only.
+    held_back = any(pair.status == Status.OK and pair.level != Level.NONE for pair in facts.pairs)
+    names = {Status.OK: "in time with what can be read"} if held_back else {}
+    shown = [
+        Line(names.get(each) or status_words(each), f"s-{each.lower()}", facts.by_status[each])
+        for each in BY_SEVERITY
+        if each in facts.by_status
+    ]
+    return stacked(COUNT, shown) if any(is_known(line.values) for line in shown) else None
+
+
+def forecast_plot(one: Forecast) -> Plot:
+    """A forecast with the band in which the value stays 8 of 10 times."""
+    unit = FORECAST_UNITS.get(one.kind, COUNT)
+    top = top_of(max((each for each in (*one.p90, *one.p50) if each is not None), default=0), unit)
+    known = [
+        low is not None and high is not None for low, high in zip(one.p10, one.p90, strict=True)
+    ]
+    low, high = ([each or 0.0 for each in values] for values in (one.p10, one.p90))
     shapes = [
-        _area(f"area {line.colour}", low, high, known, top)
-        for line, low, high in layers
-        if any(value for value in line.values)
+        *_area("band forecast", low, high, known, top, edges=True),
+        *_path("line forecast", one.p50, top, edges=True),
     ]
+    last = _last(one.p50, unit)
     legend = [
-        (line.name, line.colour, _last(line.values, unit))
-        for line in reversed(shown)
-        if any(value for value in line.values)
+        Key("expected", "forecast", f"at the end {last}" if last else ""),
+        Key("8 of 10 times within", "forecast faint", ""),
     ]
-    unknown = [not each for each in known]
-    return _figure(title, told, unit, frame, "".join(shapes), unknown, legend, top)
+    unknown = spans([each is None for each in one.p50])
+    return Plot(unit.name, shapes, marks_of(top, unit), unknown, legend)
 
 
-def band(
-    title: str,
-    told: str,
-    unit: Unit,
-    at: Sequence[datetime],
-    low: Values,
-    mid: Values,
-    high: Values,
-) -> str:
-    """A forecast: the middle, and the band around it."""
-    count = len(at)
-    top = top_of(max((each for each in (*high, *mid) if each is not None), default=0), unit)
-    known = [a is not None and b is not None for a, b in zip(low, high, strict=True)]
-    shapes = _area(
-        "band forecast",
-        [each or 0.0 for each in low],
-        [each or 0.0 for each in high],
-        known,
-        top,
-        edges=True,
-    ) + _path("line forecast", mid, top, edges=True)
-    unknown = [each is None for each in mid]
-    legend = [
-        ("expected", "forecast", _last(mid, unit, "at the end ")),
-        ("8 of 10 times within", "forecast faint", ""),
-    ]
-    return _figure(title, told, unit, Frame(at[0], at[-1], count), shapes, unknown, legend, top)
+# -- kinds of plots ---------------------------------------------------------------------------
 
 
-def timeline(frame: Frame, statuses: Sequence[str | None]) -> str:
-    """One band of statuses, hatched where nothing is known."""
-    shapes: list[str] = []
-    told: list[str] = []
-    width = WIDE / frame.bins
+def lines(unit: Unit, shown: Sequence[Line], objective: float | None = None) -> Plot:
+    """Lines over time; hatched where no line is known."""
+    largest = max((each for line in shown for each in line.values if each is not None), default=0)
+    top = top_of(max(largest, (objective or 0) * 1.05), unit)
+    shapes = [each for line in shown for each in _path(f"line {line.colour}", line.values, top)]
+    legend = [Key(line.name, line.colour, _last(line.values, unit)) for line in shown]
+    if objective is not None:
+        legend.append(Key("objective", "limit", text_of(objective, unit)))
+    columns = zip(*(line.values for line in shown), strict=True)
+    unknown = spans([all(each is None for each in column) for column in columns])
+    limit = None if objective is None or objective > top else objective / top
+    return Plot(unit.name, shapes, marks_of(top, unit), unknown, legend, limit)
+
+
+def stacked(unit: Unit, shown: Sequence[Line]) -> Plot:
+    """Areas on top of each other, the first at the bottom; hatched where one is unknown."""
+    columns = list(zip(*(line.values for line in shown), strict=True))
+    known = [all(each is not None for each in column) for column in columns]
+    sums = (sum(column) for column, is_ in zip(columns, known, strict=True) if is_)
+    top = top_of(max(sums, default=0), unit)
+    shapes: list[Shape] = []
+    legend: list[Key] = []
+    low = [0.0] * len(known)
+    for line in shown:
+        high = [below + (value or 0.0) for below, value in zip(low, line.values, strict=True)]
+        if any(line.values):
+            shapes += _area(f"area {line.colour}", low, high, known, top)
+            legend.insert(0, Key(line.name, line.colour, _last(line.values, unit)))
+        low = high
+    unknown = spans([not each for each in known])
+    return Plot(unit.name, shapes, marks_of(top, unit), unknown, legend)
+
+
+def timeline(statuses: Sequence[str | None]) -> Timeline:
+    """A bar of statuses, hatched where none is known."""
     known = [None if each is None or not row_of(each).is_known else each for each in statuses]
-    for status, first, last in runs(known):
-        share = (first * width, (last - first) * width)
-        name = NOT_KNOWN if status is None else said(status)
-        told.append(name)
-        if status is None:
-            continue  # hatched below
-        shapes.append(
-            f'<rect class="s-{escape(status.lower())}" x="{share[0]:.1f}" y="0" '
-            f'width="{share[1]:.1f}" height="{HIGH:.0f}"><title>{escape(name)}</title></rect>'
-        )
-    label = escape(", then ".join(told[:8]) + (" …" if len(told) > 8 else ""))
-    unknown = [each is None for each in known]
-    return (
-        f'<div class="plot band-only" role="img" aria-label="{label}">'
-        f"{_svg(''.join(shapes))}{_hatched(unknown)}</div>"
+    found = list(runs(known))
+    names = [NOT_KNOWN if status is None else status_words(status) for status, _, _ in found]
+    width = WIDE / len(known)
+    return Timeline(
+        ", then ".join(names[:8]) + (" …" if len(names) > 8 else ""),
+        [Stretch(s, first * width, (last - first) * width) for s, first, last in found if s],
+        spans([each is None for each in known]),
     )
 
 
-def runs(statuses: Sequence[str | None]) -> Iterator[tuple[str | None, int, int]]:
-    """Stretches of the same status: from the first place, up to but without the last."""
+def spans(unknown: Sequence[bool]) -> list[Span]:
+    """Unknown stretches of the time that the flags cover."""
+    part = 100 / max(1, len(unknown))
+    return [Span(first * part, (last - first) * part) for is_, first, last in runs(unknown) if is_]
+
+
+def runs(values: Sequence[T]) -> Iterator[tuple[T, int, int]]:
+    """Stretches of equal values: the value, its first place, the place after its last."""
     first = 0
-    for place in range(1, len(statuses) + 1):
-        if place == len(statuses) or statuses[place] != statuses[first]:
-            yield statuses[first], first, place
+    for place in range(1, len(values) + 1):
+        if place == len(values) or values[place] != values[first]:
+            yield values[first], first, place
             first = place
 
 
-def time_axis(frame: Frame) -> str:
-    """The marks of the time below plots that share it."""
-    return _times(times(frame.start, frame.end))
-
-
-# -- pieces -----------------------------------------------------------------------------------
-
-
-def _figure(
-    title: str,
-    told: str,
-    unit: Unit,
-    frame: Frame,
-    shapes: str,
-    unknown: Sequence[bool],
-    legend: Sequence[tuple[str, str, str]],
-    top: float,
-) -> str:
-    marks = marks_of(top, unit)
-    at = times(frame.start, frame.end)
-    grid = "".join(_rule(mark.at, "grid") for mark in marks)
-    grid += "".join(
-        f'<line class="grid" x1="{mark.at * WIDE:.1f}" x2="{mark.at * WIDE:.1f}" y1="0" '
-        f'y2="{HIGH:.0f}"/>'
-        for mark in at
-    )
-    keys = "".join(
-        f'<li><i class="key {colour}"></i>{escape(name)}'
-        + (f" <b>{escape(value)}</b>" if value else "")
-        + "</li>"
-        for name, colour, value in legend
-    )
-    if any(unknown) and NOT_KNOWN not in {name for name, _, _ in legend}:
-        keys += '<li><i class="key hatched"></i>not known</li>'
-    unit_name = f' <span class="unit">{escape(unit.name)}</span>' if unit.name else ""
-    y_marks = "".join(
-        f'<span style="bottom:{mark.at * 100:.2f}%">{escape(mark.text)}</span>' for mark in marks
-    )
-    return (
-        f'<figure class="chart"><figcaption>{escape(title)}{unit_name}</figcaption>'
-        f'<div class="axes"><div class="y" aria-hidden="true">{y_marks}</div>'
-        f'<div class="plot" role="img" aria-label="{escape(told)}">'
-        f"{_svg(grid + shapes)}{_hatched(unknown)}</div>{_times(at)}</div>"
-        f'<ul class="legend">{keys}</ul></figure>'
-    )
-
-
-def _svg(shapes: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDE:.0f} {HIGH:.0f}" preserveAspectRatio="none" '
-        f'aria-hidden="true">{shapes}</svg>'
-    )
-
-
-def _times(at: Sequence[Mark]) -> str:
-    marks: list[str] = []
-    for mark in at:
-        ends = " first" if mark.at < 0.04 else " last" if mark.at > 0.96 else ""
-        major = "" if mark.is_major else " minor"
-        marks.append(
-            f'<span class="t{major}{ends}" style="left:{mark.at * 100:.2f}%">'
-            f"{escape(mark.text)}</span>"
-        )
-    return f'<div class="x" aria-hidden="true">{"".join(marks)}</div>'
-
-
-def _hatched(unknown: Sequence[bool]) -> str:
-    count = len(unknown)
-    return "".join(
-        f'<i class="hatched" title="not known" style="left:{first / count * 100:.2f}%;'
-        f'width:{(last - first) / count * 100:.2f}%"></i>'
-        for status, first, last in runs(["?" if each else None for each in unknown])
-        if status is not None
-    )
-
-
-def _rule(at: float, kind: str = "limit") -> str:
-    y = HIGH * (1 - at)
-    return f'<line class="{kind}" x1="0" x2="{WIDE:.0f}" y1="{y:.2f}" y2="{y:.2f}"/>'
+# -- paths ------------------------------------------------------------------------------------
 
 
 def _x(place: int, count: int, edges: bool) -> float:
-    """edges: the first and last value stand at the ends of the plot, not in the middle of bins."""
+    """edges: the first and last value are at the ends of the plot, not in the middle of bins."""
     return WIDE * (place / max(1, count - 1) if edges else (place + 0.5) / count)
 
 
@@ -244,22 +218,22 @@ def _y(value: float, top: float) -> float:
     return HIGH * (1 - min(value, top) / top) if math.isfinite(value) else 0.0
 
 
-def _path(kind: str, values: Values, top: float, *, edges: bool = False) -> str:
-    """A line that is broken where nothing is known; a lonely value is a short dash."""
-    count, pieces, current = len(values), [], ""
+def _path(kind: str, values: Values, top: float, *, edges: bool = False) -> list[Shape]:
+    """A line, interrupted where the value is unknown; a value between two gaps is a short dash."""
+    count, pieces = len(values), []
     half = WIDE / count / 2
+    is_drawn = False
     for place, value in enumerate(values):
         if value is None:
-            current = ""
+            is_drawn = False
             continue
         x, y = _x(place, count, edges), _y(value, top)
-        lonely = (place + 1 == count or values[place + 1] is None) and not current
-        if lonely:
+        if not is_drawn and (place + 1 == count or values[place + 1] is None):
             pieces.append(f"M{max(0.0, x - half):.1f} {y:.2f}H{x + half:.1f}")
         else:
-            pieces.append(f"{'L' if current else 'M'}{x:.1f} {y:.2f}")
-        current = "L"
-    return f'<path class="{kind}" d="{"".join(pieces)}"/>' if pieces else ""
+            pieces.append(f"{'L' if is_drawn else 'M'}{x:.1f} {y:.2f}")
+        is_drawn = True
+    return [Shape(kind, "".join(pieces))] if pieces else []
 
 
 def _area(
@@ -270,25 +244,22 @@ def _area(
     top: float,
     *,
     edges: bool = False,
-) -> str:
+) -> list[Shape]:
+    """The area between two lines, in one piece for each known stretch."""
     count = len(known)
     half = 0.0 if edges else WIDE / count / 2
     pieces: list[str] = []
-    for is_known, first, last in runs(["k" if each else None for each in known]):
-        if is_known is None:
-            continue
+    for _, first, last in (run for run in runs(known) if run[0]):
         xs = [_x(place, count, edges) for place in range(first, last)]
-        # Out to the edges of the outer bins: neighbours then touch, and a lonely one is seen.
+        # Extended to the edges of the outer bins: neighbours touch, and a single bin is visible.
         xs = [xs[0] - half, *xs, xs[-1] + half]
         ups = [high[first], *high[first:last], high[last - 1]]
         downs = [low[first], *low[first:last], low[last - 1]]
         forth = [f"{x:.1f} {_y(up, top):.2f}" for x, up in zip(xs, ups, strict=True)]
         back = [f"{x:.1f} {_y(down, top):.2f}" for x, down in zip(xs, downs, strict=True)]
         pieces.append(f"M{'L'.join(forth)}L{'L'.join(reversed(back))}Z")
-    return f'<path class="{kind}" d="{"".join(pieces)}"/>' if pieces else ""
+    return [Shape(kind, "".join(pieces))] if pieces else []
 
 
-def _last(values: Values, unit: Unit, before: str = "") -> str:
-    if not values or values[-1] is None:
-        return ""
-    return before + text_of(values[-1], unit)
+def _last(values: Values, unit: Unit) -> str:
+    return "" if not values or values[-1] is None else text_of(values[-1], unit)

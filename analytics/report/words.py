@@ -16,7 +16,7 @@ from analytics.statuses import TABLE, Level, Status, row_of
 
 HELD_BACK: Final = "HELD_BACK"
 """In time with all that can be read, and not with what cannot be read yet."""
-STAGE_SAID: Final[Mapping[str, str]] = {
+STAGE_WORDS: Final[Mapping[str, str]] = {
     Stage.APPEND: "producers wait to append",
     Stage.REPLICATION: "waiting for copies",
     Stage.DISPATCH: "waiting for dispatch (reput)",
@@ -24,20 +24,20 @@ STAGE_SAID: Final[Mapping[str, str]] = {
     Stage.PROCESSING: "being processed",
     Stage.MIXED: "no single stage",
 }
-SKEW_SAID: Final[Mapping[str, str]] = {
+SKEW_WORDS: Final[Mapping[str, str]] = {
     "hot_queue": "one queue takes far more than its share",
     "slow_member": "the queues behind belong to one member",
     "poison_message": "one message is delivered again and again",
     "unassigned_queue": "a queue that no member holds",
     "stuck_queue": "one queue stands still while the others move",
 }
-MOVED_SAID: Final[Mapping[str, str]] = {
+MOVED_WORDS: Final[Mapping[str, str]] = {
     "put": "times of sends",
     "put_wait": "waits of sends for their turn",
     "flush": "flush times",
     "network": "network times",
 }
-GAP_SAID: Final[Mapping[str, str]] = {
+GAP_WORDS: Final[Mapping[str, str]] = {
     "unreachable": "did not answer",
     "timeout": "took too long to answer",
     "overload": "refused: too much was asked at once",
@@ -53,7 +53,7 @@ GAP_SAID: Final[Mapping[str, str]] = {
 NOT_KNOWN: Final = "not known"
 
 
-def said(status: str) -> str:
+def status_words(status: str) -> str:
     """A status in words."""
     if status == HELD_BACK:
         return "held back before it"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from analytics.tables import TableRoot
 from tests.support.node import wait_until
 from tidemark.testing.node import free_ports
 
@@ -154,6 +155,21 @@ def test_each_program_is_found(environment: Path, service: str) -> None:
     done = subprocess.run([program, "--help"], env=variables(), text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Usage: ")
+
+
+def test_the_templates_of_the_lag_report_are_in_the_wheel(
+    environment: Path, tmp_path: Path
+) -> None:
+    TableRoot.create(tmp_path / "tables")
+    program = environment / "bin" / "tidemark-analytics"
+    done = subprocess.run(
+        [program, "report", "--tables", tmp_path / "tables", "--out", tmp_path],
+        env=variables(),
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "<h1>Nothing is known" in (tmp_path / "report.html").read_text()
 
 
 def test_a_script_beside_a_clone_that_is_called_tidemark_imports_the_package(

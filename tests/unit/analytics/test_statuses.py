@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
 from typing import Final
@@ -16,8 +17,8 @@ from analytics.kernel.rules import Rules
 from analytics.kernel.status import CODE, RULES, STATUSES
 from analytics.kernel.status_time import status_columns
 from analytics.report.bins import ranks
-from analytics.report.page import TILES
-from analytics.report.style import style
+from analytics.report.gather import gather
+from analytics.report.page import TILES, page
 from analytics.statuses import (
     BY_SEVERITY,
     LEVELS,
@@ -33,6 +34,7 @@ from analytics.statuses import (
 from deploy.grafana import boards, problems
 from deploy.prometheus.areas.consumers import CONSUMERS
 from deploy.prometheus.model import Alert
+from tests.support.lag_world import MemoryTables
 
 DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 RULED: Final = [rule.status for rule in RULES if rule.status is not None]
@@ -102,7 +104,9 @@ def test_unknown_is_treated_alike_everywhere() -> None:
 
 
 def test_the_report_has_a_colour_for_what_is_known_in_light_and_in_dark() -> None:
-    sheet = style()
+    start = datetime(2026, 3, 4, tzinfo=UTC)
+    end = start + timedelta(hours=1)
+    sheet = page(gather(MemoryTables({}), start=start, end=end, made_at=end))
     for status, row in TABLE.items():
         assert sheet.count(f"--s-{status.lower()}:") == 2 * row.is_known
         assert bool(row.light) == bool(row.dark) == row.is_known

@@ -18,7 +18,8 @@ from analytics.report.changes import previous
 from analytics.report.course import evidence_in_words
 from analytics.report.facts import Attention, Facts, to_json
 from analytics.report.gather import ATTENTION_MAX, gather
-from analytics.report.page import headline, page
+from analytics.report.page import page
+from analytics.report.sentences import headline
 from analytics.statuses import Status
 from tests.support.lag_world import (
     BLIND,

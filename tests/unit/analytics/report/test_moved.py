@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from analytics.kernel.columns import Floats
-from analytics.report.cards import moved_words
 from analytics.report.facts import MovedWith, Pair, to_json
 from analytics.report.gather import gather
 from analytics.report.moved import moved_with, steps_of
 from analytics.report.overview import pairs_at
 from analytics.report.page import page
+from analytics.report.sentences import moved_words
 from analytics.report.source import RootTables
 from analytics.schema import TABLES
 from analytics.tables import TableRoot

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from analytics.kernel.age import MARKED
-from analytics.report.cards import clock_words
 from analytics.report.course import other_clock
 from analytics.report.facts import OtherClock, to_json
 from analytics.report.gather import gather
 from analytics.report.page import page
+from analytics.report.sentences import clock_words
 from tests.support.lag_world import END, START, MemoryTables, pair_row, tables
 
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from analytics.report.axes import BYTES, COUNT, RATE, SECONDS, Unit, marks_of, times, top_of
-from analytics.report.cards import card
 from analytics.report.changes import previous
 from analytics.report.facts import Facts, QueueLag, to_json
 from analytics.report.gather import gather
-from analytics.report.page import POLICY, headline, page
-from analytics.report.plots import Frame, Limit, Line, lines, stacked, timeline
-from analytics.report.sections import reason_words
+from analytics.report.page import page
+from analytics.report.plots import Line, Span, lines, stacked, timeline
+from analytics.report.sentences import headline, reason_words
 from tests.support.lag_world import END, START, MemoryTables, tables
 
 VOID: Final = {"meta", "br", "rect", "line", "path", "link", "img"}
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 EVIL: Final = '<script>alert("x")</script>&\'"'
 
 
@@ -148,17 +148,18 @@ def test_pairs_in_time_are_counted_alike_by_the_tile_and_the_legend(
 def test_a_queue_that_is_unread_and_unknown_has_a_bar(facts: Facts) -> None:
     (one,) = (one for one in facts.attention if one.pair.group == "mailer")
     queues = [QueueLag(0, 500, None, "UNKNOWN"), QueueLag(1, 1000, 9.0, "STALLED")]
-    text = card(replace(one, queues=queues), facts)
+    text = page(replace(facts, attention=[replace(one, queues=queues)]))
     assert '<i class="s-unknown" style="width:50.0%">' in text
-    assert ".bars .s-unknown{background:var(--unknown)}" in page(facts)
+    assert ".bars .s-unknown{background:var(--unknown)}" in text
 
 
 @pytest.mark.parametrize("skew", [1.0, 1.04, 1.2])
-def test_queues_that_lag_alike_are_not_told_as_skew(facts: Facts, skew: float) -> None:
+def test_queues_that_lag_alike_are_called_alike(facts: Facts, skew: float) -> None:
     """It said "the largest is 1 times the mean of the others"."""
     one = facts.attention[0]
     queues = [QueueLag(queue, 500, 9.0, "STOPPED") for queue in range(8)]
-    text = card(replace(one, queues=queues, pair=replace(one.pair, skew=skew)), facts)
+    alike = replace(one, queues=queues, pair=replace(one.pair, skew=skew))
+    text = page(replace(facts, attention=[alike]))
     assert "times the mean" not in text
     assert "about alike" in text
 
@@ -208,33 +209,36 @@ def test_a_reason_names_the_cause_of_its_gap() -> None:
     assert reason_words("some_new_one") == "some new one"
 
 
-def test_what_nobody_saw_is_hatched_and_no_line_crosses_it() -> None:
-    frame = Frame(START, END, 10)
+def test_unknown_time_is_hatched_and_no_line_crosses_it() -> None:
     values = [1.0, 2.0, None, None, 3.0, None, 5.0, 6.0, 7.0, 8.0]
-    text = lines("Age", "told", SECONDS, frame, [Line("age", "age", values)], Limit("o", 4.0))
-    spans = re.findall(
-        r'class="hatched" title="not known" style="left:([\d.]+)%;width:([\d.]+)%"', text
-    )
-    assert spans == [("20.00", "20.00"), ("50.00", "10.00")]
-    (path,) = re.findall(r'class="line age" d="([^"]+)"', text)
+    plot = lines(SECONDS, [Line("age", "age", values)], 4.0)
+    assert plot.unknown == [Span(20.0, 20.0), Span(50.0, 10.0)]
+    ((kind, path),) = plot.shapes
+    assert kind == "line age"
     assert path.count("M") == 3, "three pieces"
-    assert "H" in path, "a lonely value is a dash"
+    assert "H" in path, "a value between two gaps is a dash"
+    assert plot.limit == 4.0 / top_of(8.0, SECONDS)
 
 
 def test_a_stack_is_hatched_where_one_of_its_parts_is_unknown() -> None:
-    frame = Frame(START, END, 4)
     parts = [
         Line("one", "dispatch", [1.0, 1.0, 1.0, 1.0]),
         Line("two", "delivery", [1.0, None, 1.0, 1.0]),
     ]
-    text = stacked("Stages", "told", SECONDS, frame, parts)
-    assert 'style="left:25.00%;width:25.00%"' in text
-    assert text.count("Z") == 4, "two areas in two pieces"
+    plot = stacked(SECONDS, parts)
+    assert plot.unknown == [Span(25.0, 25.0)]
+    assert [shape.path.count("Z") for shape in plot.shapes] == [2, 2], "two areas in two pieces"
 
 
-def test_a_timeline_tells_its_course_to_who_cannot_see_it() -> None:
-    text = timeline(Frame(START, END, 4), ["OK", "OK", None, "STOPPED"])
-    assert 'aria-label="in time, then not known, then stopped"' in text
+def test_a_timeline_has_a_description_for_readers_who_cannot_see_it(facts: Facts) -> None:
+    bar = timeline(["OK", "OK", None, "STOPPED"])
+    assert bar.label == "in time, then not known, then stopped"
+    assert [(each.status, each.width) for each in bar.stretches] == [("OK", 500), ("STOPPED", 250)]
+    assert bar.unknown == [Span(50.0, 25.0)]
+    one = facts.attention[0]
+    shown = replace(one, course=replace(one.course, status=["OK", "OK", None, "STOPPED"]))
+    text = page(replace(facts, attention=[shown], others=[]))
+    assert f'aria-label="{bar.label}"' in text
     assert text.count("<rect") == 2
     assert 'style="left:50.00%;width:25.00%"' in text
 

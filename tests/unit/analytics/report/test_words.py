@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 import pytest
 
 from analytics.report.words import (
-    GAP_SAID,
-    STAGE_SAID,
+    GAP_WORDS,
+    STAGE_WORDS,
     byte_count,
     drain,
     duration,
     moment,
     number,
-    said,
     share,
+    status_words,
     subject_words,
 )
 from analytics.schema import Gap, Stage
@@ -93,12 +93,12 @@ def test_a_moment_of_the_same_day_is_a_time() -> None:
 
 
 def test_every_stage_and_gap_has_its_words() -> None:
-    assert set(STAGE_SAID) == set(Stage)
-    assert set(GAP_SAID) == set(Gap)
+    assert set(STAGE_WORDS) == set(Stage)
+    assert set(GAP_WORDS) == set(Gap)
 
 
-def test_a_strange_status_is_said_by_its_name() -> None:
-    assert said("SOMETHING_NEW") == "something new"
+def test_an_unknown_status_is_shown_by_its_name() -> None:
+    assert status_words("SOMETHING_NEW") == "something new"
 
 
 @pytest.mark.parametrize(
