@@ -90,7 +90,7 @@ def as_yaml(value: Mapping[str, Any]) -> str:
 
 def page(groups: Iterable[Group]) -> str:
     """Return the tables of docs/monitoring.md: times of each alert, meaning of each recording."""
-    alerts = ["| Alert | Severity | True for | Stays for | Says |", "|---|---|---|---|---|"]
+    alerts = ["| Alert | Severity | True for | Stays for | Summary |", "|---|---|---|---|---|"]
     records = ["| Series | Labels | Meaning |", "|---|---|---|"]
     for group in groups:
         for rule in group.rules:

@@ -112,7 +112,7 @@ CONSUMERS: Final = Group(
             "{{ $labels.group }} committed beyond the end of {{ $value }} queues of "
             "{{ $labels.topic }}",
             "The group would skip what is stored there next. The log was cut behind the commit, or "
-            "somebody wrote a wrong offset.",
+            "a wrong offset was written.",
             waits="1m",
         ),
         Alert(
@@ -122,7 +122,7 @@ CONSUMERS: Final = Group(
             (*PAIR, "direction"),
             "offsets of {{ $labels.group }} on {{ $labels.topic }} were moved "
             "{{ $labels.direction }}, about {{ $value | humanize }} times",
-            "Somebody reset the group: backward it reads again, forward it skips.",
+            "An operator reset the group: backward it reads again, forward it skips.",
             keeps="10m",
         ),
         Alert(
@@ -133,7 +133,7 @@ CONSUMERS: Final = Group(
             "{{ $labels.group }} gave up on about {{ $value | humanize }} messages of "
             "{{ $labels.topic }}",
             "They failed as often as the group allows and lie in its dead-letter topic until "
-            "somebody sends them again or retention takes them.",
+            "an operator redrives them or retention deletes them.",
             keeps="15m",
         ),
     ),

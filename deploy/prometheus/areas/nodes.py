@@ -92,8 +92,8 @@ NODES: Final = Group(
             NODE,
             "figures of topics and groups of {{ $labels.replica }} in {{ $labels.broker }} are "
             "{{ $value | humanizeDuration }} old",
-            "The broker looks at its topics, queues and groups while it is asked for metrics, and "
-            "does not come round. Alerts about consumer groups are as old.",
+            "The broker samples its topics, queues and groups while it is scraped, and the sample "
+            "does not finish. Alerts about consumer groups are as old.",
             waits="5m",
         ),
         Alert(
@@ -104,7 +104,7 @@ NODES: Final = Group(
             "{{ $labels.family }} of {{ $labels.replica }} folded about {{ $value | humanize }} "
             "series into _other",
             "More topics or groups than the bound on series: sums stay right, single ones are "
-            "not told apart.",
+            "not distinguished.",
             keeps="1h",
         ),
     ),

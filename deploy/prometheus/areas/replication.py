@@ -22,8 +22,8 @@ REPLICATION: Final = Group(
             Severity.PAGE,
             SET,
             "{{ $labels.broker }} has {{ $value }} masters",
-            "Without one nobody takes sends. Two say so at most until the older one's lease is "
-            "over; only one can acknowledge.",
+            "Without a master no node takes sends. Two are reported at most until the lease of the "
+            "older one ends; only one can acknowledge.",
             waits="1m",
             keeps="3m",
         ),
@@ -82,7 +82,7 @@ REPLICATION: Final = Group(
             NODE,
             "{{ $labels.replica }} of {{ $labels.broker }} has halted",
             "What it holds contradicts what the group confirmed, or is damaged. It serves nothing "
-            "and is never elected until somebody orders `tidemark cluster resync`.",
+            "and is never elected until an operator runs `tidemark cluster resync`.",
             waits="30s",
         ),
         Alert(
@@ -90,10 +90,10 @@ REPLICATION: Final = Group(
             "min by (cluster, broker) (tidemark_ha_lease_age_seconds) > 30",
             Severity.PAGE,
             SET,
-            "nobody has renewed the lease of {{ $labels.broker }} for "
-            "{{ $value | humanizeDuration }}",
-            "Where the lease is kept does not answer, or no node may take it. A master without "
-            "one stops.",
+            "the lease of {{ $labels.broker }} was last renewed "
+            "{{ $value | humanizeDuration }} ago",
+            "The place of the lease does not answer, or no node may take it. A master without "
+            "a lease stops.",
             waits="1m",
         ),
         Alert(
@@ -122,9 +122,9 @@ REPLICATION: Final = Group(
             "max by (cluster, broker) (tidemark_ha_paused) == 1",
             Severity.TICKET,
             SET,
-            "nobody takes over in {{ $labels.broker }}: failover is paused",
-            "`tidemark cluster pause` was given and not taken back. The next loss of the master "
-            "stops sends until somebody comes.",
+            "no node of {{ $labels.broker }} takes over: failover is paused",
+            "`tidemark cluster pause` was run without `resume`. The next loss of the master "
+            "stops sends until an operator acts.",
             waits="1h",
         ),
         Alert(
