@@ -1,1 +1,1 @@
-"""Messages that wait: placed at their send, delivered when they are due, listed, cancelled."""
+"""Delayed messages: stored at their send, delivered when they are due, listed, cancelled."""

@@ -1,4 +1,4 @@
-"""Delayed messages put together: what ``serving`` makes once the state is replayed."""
+"""Composition of the parts that handle delayed messages; ``serving`` calls it after replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.offsets import PhysicalOffset
 
 FILE: Final = "timer/pending.db"
-"""Of the sorted file, in the store."""
+"""Path of the sorted file in the store."""
 
 
 def make_delayed(
@@ -49,27 +49,27 @@ def make_delayed(
     log_end: Callable[[], int],
     on_fault: Callable[[StoreError | None], None],
 ) -> DelayedMessages:
-    """Delayed messages of one store, not begun yet.
+    """Return the delayed messages of one store, not started yet.
 
-    state: as it is served, for the topics. dispatched: end of what consumers
-    may see. flushed, log_end: of what is on disk, and of what is appended. on_fault: called with
-    what stops delivery, and with None when it goes on.
+    state: as it is served, for the topics. dispatched: end of what consumers may see. flushed,
+    log_end: end of what is on disk, and of what is appended. on_fault: called with the error that
+    stops delivery, and with None when delivery goes on.
     """
-    # Readers of its own: those of the loop are not for two threads.
+    # Separate readers: those of the loop are not thread-safe.
     log_reader = CommitLogReader(directory, positions)
     queues = ConsumeQueues(directory, log_reader)
     delays_ms = directory.config.delay_levels_ms
 
     def is_gone(topic: str, stored_at: PhysicalOffset) -> bool:
-        # Also if it was made again. Otherwise: 1. messages of a group wait for their next try;
+        # Also if the topic was created again. Otherwise: 1. messages of a group wait for a retry;
         # 2. the group is deleted, and its retry topic; 3. a consumer that still runs joins, which
-        # makes both anew; 4. the new group gets what the old one had failed on.
+        # creates both anew; 4. the new group gets what the old one had failed on.
         if topic in state.deleted and topic not in state.topics:
             return True
         return stored_at < state.deleted_below.get(topic, 0)
 
     def levels() -> Sequence[int]:
-        # Also those of a longer table than the present one: what waits there is due all the same.
+        # Also levels that the present table lacks: what waits there is due all the same.
         used = {queue + 1 for (topic, queue), _ in offsets.items() if topic == SCHEDULE_TOPIC}
         return [TIMER_LEVEL, *sorted({*used, *range(1, len(delays_ms) + 1)})]
 

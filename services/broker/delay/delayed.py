@@ -1,8 +1,8 @@
-"""Delayed messages as others see them: listed, cancelled, carried forward, counted.
+"""Delayed messages for callers: list, cancel, carry forward, count.
 
-Each of these takes the lock of ``delivery``, so a message is either still waiting when it is
-cancelled, or delivered: never both. Before: ``calls`` and retention ask. After: the log, for a
-cancellation and a carried message are records like any other.
+Each operation takes the lock of ``delivery``, so a message is either still waiting when it is
+cancelled, or delivered: never both. Before: ``delay_calls`` and retention ask. After: the log, in
+which a cancellation and a carried message are records like any other.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
 CANCELLED_MAX: Final = 100_000
-"""Cancelled messages whose times have not come: they are kept in memory and in every snapshot."""
+"""Bound of the cancelled messages that are not due yet: they are in memory and in snapshots."""
 DISPATCH_POLL_S: Final = 0.005
 DISPATCH_POLLS: Final = 200
-"""How often a cancellation looks whether what was just sent can be found: for a second."""
+"""Attempts of a cancellation to find a message that was just sent: one second in all."""
 AGAIN_S: Final = 0.01
 ASKED_MAX: Final = 500
-"""How often carrying asks a timer's queue that is not read to its end: for five seconds, and as
-long as it takes to read some millions of messages."""
+"""Attempts of carrying while the timer's queue is not read to its end: five seconds in all, enough
+to read some millions of messages."""
 
 
 class CarryResult(NamedTuple):
-    """What ``carry_below`` did."""
+    """The result of ``carry_below``."""
 
     carried: int
-    """Messages that wait on at the end of the log."""
+    """Messages that now wait at the end of the log."""
     lost: int
-    """Messages that do not: they name no place that they could go to, or it was deleted."""
+    """Messages that were dropped: they have no destination topic, or it was deleted."""
 
 
 class DelayedMessages:
-    """All messages that wait."""
+    """All delayed messages of a store."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class DelayedMessages:
         has_index: bool,
         index_is_whole: Callable[[], bool],
     ) -> None:
-        """has_index: whether the store keeps one. index_is_whole: False while some of it is made
-        again. The rest is what ``Delivery`` is given as well.
+        """has_index: whether the store has an index. index_is_whole: False while a part of it is
+        being rebuilt. The rest is also passed to ``Delivery``.
         """
         self.delivery = delivery
         self._waiting = waiting
@@ -69,26 +69,26 @@ class DelayedMessages:
         self._index_is_whole = index_is_whole
 
     def begin(self) -> None:
-        """Delivery may begin: sends are open, and the state is known."""
+        """Allow delivery to begin: sends are open, and the state is known."""
         self.delivery.begin()
 
     async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
-        """Deliver until stop is set; not before ``begin``. closed: as of ``Delivery.run``."""
+        """Deliver until stop is set; not before ``begin``. closed: see ``Delivery.run``."""
         await self.delivery.run(stop, closed)
 
     async def finish(self) -> None:
-        """Tell the log how far delivery is: appending ends after this. Raises as appends do."""
+        """Write a last checkpoint, before appending ends. Raises what an append raises."""
         await self.delivery.finish()
 
     def names_gone(self) -> None:
-        """Files of queues or of the index were removed."""
+        """Note that files of queues or of the index were removed."""
         self.delivery.names_gone()
 
     # -- numbers ---------------------------------------------------------------------------------
 
     @property
     def pending(self) -> int | None:
-        """Messages that wait, whatever their topic; None while that is not known."""
+        """Number of waiting messages of all topics; None while it is unknown."""
         look = self.delivery.last_look
         if look is None or look.timer_count is None:
             return None
@@ -103,18 +103,18 @@ class DelayedMessages:
 
     @property
     def overdue_s(self) -> float | None:
-        """Age of the delay of the most overdue message; 0 if none is, None if it is not known."""
+        """Delay of the most overdue message; 0 if none is overdue, None if it is unknown."""
         look = self.delivery.last_look
         if look is None:
             return None
         late_ms = 0 if look.next_due_ms is None else self._clock.wall_ms() - look.next_due_ms
         if late_ms <= 0:
-            # Nothing of what is known is late. While the timer's queue is not, something may be.
+            # No known message is late. While the timer's queue is not read, one of it may be.
             return 0.0 if look.timer_is_known else None
         return late_ms / 1000
 
     def pending_below(self, physical_offset: int) -> bool:
-        """Whether a message that waits may have its record below physical_offset."""
+        """Return whether a waiting message may have its record below physical_offset."""
         look = self.delivery.last_look
         if look is None or look.timer_count is None:
             return any(self._next_of(delay.place_of(level)) > 0 for level in self._levels())
@@ -123,7 +123,8 @@ class DelayedMessages:
     # -- calls -----------------------------------------------------------------------------------
 
     async def page(self, after: ListTime | None, topic: str | None, count_max: int) -> Page:
-        """Some of what waits, next due first. Raises NotServing, CorruptRecord, DamagedFile."""
+        """Return waiting messages, next due first. Raises NotServing, CorruptRecord,
+        DamagedFile."""
         async with self.delivery.lock:
             self.delivery.known()
             return await self.delivery.in_thread(
@@ -138,11 +139,11 @@ class DelayedMessages:
     async def cancel(
         self, unique_id: str, topic: str | None, *, is_retry: bool = False
     ) -> Sequence[int]:
-        """Cancel every message of that id that waits; durable on return. The times of these.
+        """Cancel every waiting message of that id; return their due times; durable on return.
 
-        topic: of these only those for it. is_retry: the call was made before, and its outcome is
-        not known: if none waits, those that were cancelled count. Raises UnknownDelayed if none
-        waits, IndexDisabled, DispatchBehind, Overloaded, NotServing, and what an append raises.
+        topic: restricts them to this topic. is_retry: an earlier call had an unknown outcome: if no
+        message waits, those cancelled before count. Raises UnknownDelayed if no message waits,
+        IndexDisabled, DispatchBehind, Overloaded, NotServing, and what an append raises.
         """
         self._check_can_find()
         await self._dispatched_to(self._ends().flushed)
@@ -182,11 +183,12 @@ class DelayedMessages:
             return [entry.due_ms for entry in waiting]
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
-        """Let what waits below physical_offset wait on at the end of the log; durable on return.
+        """Copy waiting messages below physical_offset to the end of the log; durable on return.
 
-        Its files may go then. Goes on while sends are refused for lack of space. Raises NotServing,
-        CorruptRecord, DamagedFile and what an append raises: what is left waits where it was. Also
-        DiskFull and FileNotReady while the timer's queue cannot be read, or takes long.
+        Then the log files below it may be deleted. It works while sends are refused for lack of
+        space. Raises NotServing, CorruptRecord, DamagedFile and what an append raises: messages not
+        yet copied stay where they are. Also DiskFull and FileNotReady while the timer's queue
+        cannot be read, or takes long.
         """
         carried = lost = asked = 0
         while asked < ASKED_MAX:
@@ -201,18 +203,18 @@ class DelayedMessages:
                     carried += sum(each.message_count for each in slices)
                     lost += sum(each.lost_count for each in slices)
                 elif slices is not None:
-                    self.delivery.look_again()  # what the last one called the oldest is gone
+                    self.delivery.look_again()  # the oldest message has moved
                     return CarryResult(carried, lost)
             asked += slices is None
             await asyncio.sleep(AGAIN_S if slices is None else 0)
-        # Retention has more to do than to wait here: it asks again.
+        # Retention does not wait longer: it has other work, and tries again.
         raise FileNotReady(
             "the queue of messages that wait for any time is still being read. They wait on.",
             "Wait: it goes on by itself.",
         )
 
     def _check_can_find(self) -> None:
-        """Raise why messages cannot be found by their unique ids: none would seem to wait."""
+        """Raise an error if the index is unusable: no message would seem to wait."""
         if not self._has_index:
             raise IndexDisabled(
                 "the store keeps no index (store.index_enabled is false), and without it no "
@@ -227,7 +229,7 @@ class DelayedMessages:
             )
 
     async def _dispatched_to(self, end: PhysicalOffset) -> None:
-        """Wait, for a moment, until what is stored below end can be looked up."""
+        """Wait for a moment until what is stored below end is in the index."""
         for _ in range(DISPATCH_POLLS):
             if self._ends().dispatched >= end:
                 return

@@ -1,13 +1,14 @@
-"""Delivers what is due: the turns around ``waiting``, and the record of how far they are.
+"""Delivers due messages in turns of ``waiting``, and records the progress.
 
-One turn: the thread says what is due; each slice is appended, and in the same step of the loop the
-progress moves, so that no record of it and no cancellation can come in between; one fdatasync is
-for many turns, and after it the thread keeps what follows. Progress is told by a ``delay`` record
-once a second while it moves. A kill anywhere costs nothing: what was appended names its origin.
+In one turn the thread returns what is due; each slice is appended, and the progress moves in the
+same step of the loop, so that neither a checkpoint nor a cancellation can come in between. One
+fdatasync covers many turns; after it the thread commits their effects to the sorted file. While the
+progress moves, a ``delay`` record stores it once a second: the checkpoint. A kill at any point
+costs nothing, because each appended copy names its origin.
 
-Turns, and what ``delayed`` does, exclude each other by one lock. Where the log cannot be
-read, or takes no messages, delivery waits and tries again; it never skips. Before: ``sender`` or a
-send-back put the message where it waits. After: dispatch, like any other message.
+Turns and the operations of ``delayed`` exclude each other by one lock. If the log cannot be read,
+or accepts no messages, delivery waits and tries again; it never skips. Before: ``sender`` or a nack
+stored the waiting message. After: dispatch, like any other message.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.04
-"""How late a message may be noticed that was not known when it was last looked: half of the 100 ms
-that a delivery may be late."""
+"""Poll interval for messages that became known after the last turn: half of the 100 ms by which a
+delivery may be late."""
 IDLE_POLL_S: Final = 0.08
-"""The same while nothing waits at all."""
+"""The same while no message waits."""
 LET_GO_AFTER_S: Final = 1.0
-"""After the log's start has moved."""
+"""Time between a move of the log's start and the release of the deleted files' mappings."""
 KEEP_INTERVAL_S: Final = 0.5
-"""What was delivered meanwhile, a start after a kill has to learn from the log."""
+"""Maximum time without a commit: after a kill, a start finds later deliveries in the log."""
 RETRY_S: Final = 1.0
-"""Between two tries while the log takes no messages or cannot be read."""
+"""Interval of attempts while the log accepts no messages or cannot be read."""
 HAND_OVER_S: Final = 2.0
-"""How long what was delivered may take to be on disk as delivery ends."""
-TELL_INTERVAL_S: Final = 1.0
-TELL_BYTES: Final = 16 << 20
-"""Of log, after which progress that moves is told."""
-TELL_ANYWAY_BYTES: Final = 64 << 20
-"""Of log, after which progress is told although it stands: what a start reads at most."""
+"""How long delivery waits at its end until delivered copies are on disk."""
+CHECKPOINT_INTERVAL_S: Final = 1.0
+CHECKPOINT_BYTES: Final = 16 << 20
+"""Bytes appended between two progress checkpoints while the progress moves."""
+CHECKPOINT_BYTES_MAX: Final = 64 << 20
+"""Bytes appended between two checkpoints in any case: the most that a start has to read."""
 NOT_KNOWN: Final = (-1, -1)
-"""Stands for what is due first where that is not known: progress cannot be told then."""
+"""First due time while it is unknown: then no checkpoint can be written."""
 
 T = TypeVar("T")
 
 
 class Delivery:
-    """Delivers delayed messages. ``delayed`` is what others see of it."""
+    """Delivers delayed messages; ``delayed`` is its interface for callers."""
 
     def __init__(
         self,
@@ -78,11 +79,11 @@ class Delivery:
         log_end: Callable[[], int],
         on_fault: Callable[[StoreError | None], None],
     ) -> None:
-        """waiting: used in this object's thread alone. state: delay progress as the log tells it.
-        levels: in which messages ever waited, TIMER_LEVEL among them, and all that are configured.
-        next_of: the number that a queue's next message gets. log_start, log_end: of the log as it
-        is, what is appended included. on_fault: called with what stops delivery, and with None when
-        it goes on.
+        """waiting: used in this object's thread alone. state: delay progress of the log's last
+        checkpoint. levels: all in which messages ever waited, TIMER_LEVEL among them, and all that
+        are configured. next_of: next queue offset of a queue. log_start, log_end: of the log,
+        including appended bytes that are not on disk. on_fault: called with the error that stops
+        delivery, and with None when delivery goes on.
         """
         self._waiting = waiting
         self._append = append
@@ -97,13 +98,13 @@ class Delivery:
         self._log_end = log_end
         self._on_fault = on_fault
         self.lock = asyncio.Lock()
-        """Held by whoever lets the thread work, or moves the progress."""
+        """Held by the task that uses the thread or moves the progress."""
         self._begun = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="delay")
         self._stopped = False
         self._progress: Progress | None = None
         self.last_look: Look | None = None
-        """What the last turn found; None: nothing is known now."""
+        """Result of the last turn; None: nothing is known now."""
         self._looked_to = PhysicalOffset(0)
         self._start_seen = log_start()
         self._let_go_at: float | None = None
@@ -111,21 +112,22 @@ class Delivery:
         self._flush: asyncio.Future[bool] | None = None
         self._flush_end = PhysicalOffset(0)
         self._unkept_since: float | None = None
-        self._told_at = 0.0
-        self._told_end = 0
+        self._checkpoint_at = 0.0
+        self._checkpoint_end = 0
         self._fault: StoreError | None = None
 
-    # -- the life --------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Sends are open: the log is dispatched to its recovered end and the state is known."""
+        """Allow delivery: sends are open, the recovered log is dispatched and the state is
+        known."""
         self._begun.set()
 
     async def run(self, stop: asyncio.Event, closed: asyncio.Future[bool]) -> None:
         """Deliver until stop is set; not before ``begin``.
 
-        closed: done once the log takes no more, and True if the process ends. Then RocketMQ's files
-        are written: nothing waits for that but the end of the process.
+        closed: done once the log accepts no more appends; True if the process ends. Then RocketMQ's
+        files are written: only the end of the process waits for that.
         """
         stopped = asyncio.ensure_future(stop.wait())
         begun = asyncio.ensure_future(self._begun.wait())
@@ -142,13 +144,14 @@ class Delivery:
             await asyncio.to_thread(self.abandon)
 
     def abandon(self) -> None:
-        """End where it stands, as a kill does. Blocks while the thread is in the middle of work."""
+        """End at once, as a kill does. Blocks while the thread is working."""
         self._stopped = True
         self._thread.shutdown()
         self._waiting.close()
 
     async def hand_over(self, closed: asyncio.Future[bool]) -> None:
-        """Write what a RocketMQ broker needs to go on with this store, if the process ends.
+        """Write the files that a RocketMQ broker needs to take over this store, if the process
+        ends.
 
         Nothing is written if the delivered copies are not on disk in time: RocketMQ then delivers
         those messages again.
@@ -163,8 +166,8 @@ class Delivery:
         deadline = self._clock.monotonic() + HAND_OVER_S
         durable = asyncio.ensure_future(self._lasting.durable(self._appended, deadline))
         durable.add_done_callback(_seen)
-        # A master that steps down is a slave next, which removes these files: it writes none. Nor
-        # does the thread compete with the loop before another node can be the master.
+        # A master that steps down writes no files: as a slave it would remove them. Nor does the
+        # thread compete with the loop before another node can become the master.
         if not await asyncio.shield(closed):
             return
         async with self.lock:
@@ -180,7 +183,8 @@ class Delivery:
                 )
 
     async def turn(self) -> float:
-        """Deliver what is due; how long to wait until the next turn [s], 0 if there is more."""
+        """Deliver what is due; return the pause until the next turn [s], 0 if there is more to
+        do."""
         try:
             async with self.lock:
                 if self._progress is None:
@@ -189,19 +193,19 @@ class Delivery:
                     await self.in_thread(self._waiting.let_go)
                 await self._keep_what_is_flushed()
                 pause_s = await self._deliver() if self._has_work() else self._pause_s()
-                self._tell()
+                self._checkpoint()
         except NotServing:
             return RETRY_S  # the node stops, or dispatch is behind
         except StoreError as fault:
             self._say_fault(fault)
             return RETRY_S
-        # Levels are delivered without the timer's file: what waits in its queue would stand still,
-        # and nobody would know.
+        # Levels are delivered without the timer's file, but its queue then stalls, which has to be
+        # reported.
         self._say_fault(None if self.last_look is None else self.last_look.stands_still)
         return pause_s
 
     def _say_fault(self, fault: StoreError | None) -> None:
-        """Say what stops delivery, or that nothing does; once for each code."""
+        """Log and report what stops delivery, or that nothing does; once for each code."""
         if (None if self._fault is None else self._fault.code) == (
             None if fault is None else fault.code
         ):
@@ -219,7 +223,7 @@ class Delivery:
 
     async def _recover(self) -> None:
         levels = [level for level in self._levels() if self._next_of(delay.place_of(level)) > 0]
-        progress, self._told_end = await self.in_thread(
+        progress, self._checkpoint_end = await self.in_thread(
             self._waiting.recover, self._state(), levels, self._ends()
         )
         for level in self._levels():
@@ -228,20 +232,20 @@ class Delivery:
         self._progress = progress
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Let the thread work, one thing after another. Raises NotServing once the node stops."""
+        """Run work in the thread, one call at a time. Raises NotServing once the node stops."""
         if self._stopped:
             raise NotServing("the node is stopping. Nothing was changed.", "Try again.")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: work(*arguments))
 
     def names_gone(self) -> None:
-        """Files of queues or of the index were removed: what is mapped of them keeps its blocks."""
+        """Note that files of queues or of the index were removed: a mapping keeps their blocks."""
         self._let_go_at = self._clock.monotonic()
 
     def _may_let_go(self) -> bool:
-        """Whether files were removed that may still be mapped here, where nobody looks for long."""
+        """Return whether removed files may still be mapped by the thread, which is idle."""
         if (start := self._log_start()) != self._start_seen:
-            # It is published before the files go: a little later they are gone.
+            # The log's start is published before the files are removed a little later.
             self._start_seen = start
             self._let_go_at = self._clock.monotonic() + LET_GO_AFTER_S
         if self._let_go_at is None or self._clock.monotonic() < self._let_go_at:
@@ -252,7 +256,7 @@ class Delivery:
     # -- one turn --------------------------------------------------------------------------------
 
     def _has_work(self) -> bool:
-        """Whether a look may find something: cheap, for it is asked all the time."""
+        """Return whether a turn may find something: cheap, because it is called all the time."""
         look = self.last_look
         if look is None or look.more or look.timer_count is None:
             return True
@@ -283,10 +287,10 @@ class Delivery:
         return 0.0 if look.more else self._pause_s()
 
     async def append_all(self, slices: Sequence[Slice], *, own: bool, delivers: bool) -> None:
-        """Append slices and move the progress; to be kept, once that is on disk.
+        """Append slices and move the progress; the caller commits them once they are on disk.
 
-        own: as for ``Append.append``. delivers: False if the messages wait on elsewhere. Raises
-        what ``Append.append`` raises: the slices from there on wait on.
+        own: see ``Append.append``. delivers: False if the messages only move and wait on. Raises
+        what ``Append.append`` raises: the remaining slices are put back.
         """
         progress = self.known()
         count = 0
@@ -296,21 +300,21 @@ class Delivery:
                     self._appended = (await self._append.append(each.runs, own=own)).end
                     if not delivers:
                         progress.carried_to = self._appended
-                # Still the same step of the loop as the append: a record of the progress comes
-                # before both or after both.
+                # Still the same step of the loop as the append: a checkpoint comes before both or
+                # after both.
                 for level, queue_offset in each.levels.items():
                     progress.passed_level(level, queue_offset)
                 if delivers:
                     for row in each.rows:
                         progress.passed_timer(row.due_ms, row.queue_offset)
                 count += 1
-                await asyncio.sleep(0)  # senders get their turn
+                await asyncio.sleep(0)  # senders run in between
         except Exception:
             await self._wait_on(slices[count:], delivers=delivers)
             raise
 
     async def _wait_on(self, slices: Sequence[Slice], *, delivers: bool) -> None:
-        """Slices could not be appended: their messages wait on, and are late if they were due."""
+        """Put back slices that could not be appended; messages that were due count as late."""
         await self.in_thread(self._waiting.put_back, slices)
         look = self.last_look
         if look is not None:
@@ -318,10 +322,10 @@ class Delivery:
             self.last_look = look._replace(more=True, next_due_ms=next_due_ms, first=NOT_KNOWN)
 
     async def _keep_what_is_flushed(self) -> None:
-        """Let the thread keep what was delivered, without a delivery's having to wait for the disk.
+        """Commit deliveries that are on disk, normally without making a delivery wait for the disk.
 
-        Somebody waits for the flush all the time, so it begins at once and consumers see the
-        copies; only where the disk has been behind for long do deliveries wait for it.
+        A flush is always requested, so it begins at once and consumers see the copies. Deliveries
+        wait for it only if the disk has been behind for long.
         """
         if self._unkept_since is None:
             return
@@ -340,60 +344,61 @@ class Delivery:
             self._flush.add_done_callback(_seen)
 
     async def keep(self) -> None:
-        """Let the thread keep what it did, once all that it follows from is on disk."""
+        """Commit the thread's changes, once the log up to the last append is on disk."""
         await self._lasting.durable(self._appended)
         await self.in_thread(self._waiting.commit)
         self._unkept_since = None
 
     async def append_record(self, record: DelayRecord) -> None:
-        """Append a record of cancellations in one step with their taking effect; then on disk."""
+        """Append a record of cancellations and apply it in one step; then wait for the disk."""
         self._appended = await self._state_log.append_soon(records.encode(record))
         self.known().cancel(record.cancelled)
         await self._lasting.durable(self._appended)
 
     def look_again(self) -> None:
-        """Look at everything in the next turn."""
+        """Make the next turn read everything."""
         if self.last_look is not None:
             self.last_look = self.last_look._replace(more=True)
 
     def wait_no_more(self, count: int) -> None:
-        """So many fewer wait in the timer's queue than the last look says."""
+        """Lower the number of messages that wait in the timer's queue by count."""
         look = self.last_look
         if look is not None and look.timer_count is not None:
             self.last_look = look._replace(timer_count=look.timer_count - count)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Tell what has moved since it was told last, if it can be told: the node stops."""
+        """Write a last checkpoint because the node stops, if there is progress that it can hold."""
         async with self.lock:
             if self._progress is not None and self._progress.has_moved:
-                self._tell(at_once=True)
+                self._checkpoint(at_once=True)
 
-    def _tell(self, *, at_once: bool = False) -> None:
-        """Append a record of the progress if it is time and it can be told."""
+    def _checkpoint(self, *, at_once: bool = False) -> None:
+        """Append a checkpoint if one is due and the progress can be expressed."""
         progress, look = self.known(), self.last_look
-        grown = self._log_end() - self._told_end
+        grown = self._log_end() - self._checkpoint_end
         now = self._clock.monotonic()
         if progress.has_moved:
-            waited = now - self._told_at >= TELL_INTERVAL_S
-            is_time = at_once or waited or grown >= TELL_BYTES
+            waited = now - self._checkpoint_at >= CHECKPOINT_INTERVAL_S
+            is_time = at_once or waited or grown >= CHECKPOINT_BYTES
         else:
-            is_time = grown >= TELL_ANYWAY_BYTES
+            is_time = grown >= CHECKPOINT_BYTES_MAX
         if not is_time or look is None or not any(look.seen.values()):
-            return  # what nobody has used needs no record
-        told = progress.record(self._ends().flushed, look.first, look.read_to)
-        if told is None:
+            return  # without delayed messages no record is needed
+        record = progress.record(self._ends().flushed, look.first, look.read_to)
+        if record is None:
             return
         try:
-            self._told_end = self._state_log.append_state_now(records.encode(told))
+            self._checkpoint_end = self._state_log.append_state_now(records.encode(record))
         except FileNotReady:
             return  # the next turn finds the file
-        self._told_at = now
-        progress.told(told)
+        self._checkpoint_at = now
+        progress.recorded(record)
 
     def known(self) -> Progress:
-        """The progress. Raises NotServing before it is known what has been delivered."""
+        """The progress. Raises NotServing while it is unknown which messages have been
+        delivered."""
         if self._progress is None:
             raise NotServing(
                 "it is not known yet which delayed messages have been delivered.", "Try again."
@@ -402,6 +407,6 @@ class Delivery:
 
 
 def _seen(flush: asyncio.Future[bool]) -> None:
-    """Its error is looked at in the next turn, if there is one."""
+    """Retrieve the error, which the next turn raises again, if there is one."""
     if not flush.cancelled():
         flush.exception()

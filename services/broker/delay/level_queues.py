@@ -1,8 +1,8 @@
-"""The queues of the delay levels: what is due at their heads, and what waits in them.
+"""The queues of the delay levels: due messages at their heads, and all waiting ones.
 
-A level's queue is in the order of its times, because its delay is constant; where the clock has
-stepped back, its messages go in the order of the queue all the same. A unit's tags code is the due
-time (store layout 12.3). Nothing is kept here: how far a level is delivered is the caller's.
+A level has a constant delay, so its queue is in the order of its due times; after a step back of
+the clock its messages are still delivered in the order of the queue. The tags code of a unit is the
+due time (store layout 12.3). Nothing is kept here: the caller knows how far a level is delivered.
 
 Blocks: for the delay's thread. Before: dispatch wrote the units. After: ``slices``.
 """
@@ -24,20 +24,20 @@ UNITS_AT_ONCE: Final = 512
 
 
 class Head(NamedTuple):
-    """What a level's queue begins with now."""
+    """The state of a level's queue from its next message on."""
 
     due: Sequence[Entry]
-    """In order; at most as many as asked for."""
+    """Due messages in order; at most as many as asked for."""
     end: int
     """Queue offset up to which there are units."""
     next_due_ms: int | None
-    """When the first one behind ``due`` is due; None: there is none."""
+    """Due time of the first message behind ``due``; None: there is none."""
     oldest: PhysicalOffset | None
-    """Where the first record that waits begins; None: none waits."""
+    """Physical offset of the first waiting record; None: none waits."""
 
 
 class LevelQueues:
-    """All levels' queues. For one thread."""
+    """The queues of all levels. One thread uses it."""
 
     def __init__(
         self, log_reader: CommitLogReader, queues: ConsumeQueues, delay_levels_ms: Sequence[int]
@@ -48,7 +48,7 @@ class LevelQueues:
         self._delays_ms = list(delay_levels_ms) or [0]
 
     def clamped(self, level: int, queue_offset: int, dispatched: PhysicalOffset) -> int:
-        """The queue offset within what the level's queue holds (store layout 12.5)."""
+        """Clamp a queue offset to the range of the level's queue (store layout 12.5)."""
         queue = self._queue(level)
         first = int(queue.min_offset(self._log.min_offset))
         return min(max(queue_offset, first), int(queue.max_offset(dispatched)))
@@ -63,7 +63,7 @@ class LevelQueues:
         is_cancelled: Callable[[int, int], bool],
         count_max: int,
     ) -> Head:
-        """What is due of a level from queue_offset on."""
+        """Return what is due in a level from queue_offset on."""
         due: list[Entry] = []
         oldest: PhysicalOffset | None = None
         reached_ms = 0
@@ -73,7 +73,7 @@ class LevelQueues:
             due_ms = delay.level_due_ms(unit.tags_code, now_ms, self._delay_ms(level))
             if due_ms > now_ms or len(due) == count_max:
                 return Head(due, self._end(level, dispatched), due_ms, oldest)
-            # Behind one that is due later than itself it goes when that goes: the queue's order.
+            # A message behind one that is due later is delivered after it: in the queue's order.
             reached_ms = max(reached_ms, due_ms)
             due.append(_entry(level, number, unit, reached_ms, is_cancelled(level, number)))
         return Head(due, self._end(level, dispatched), None, oldest)
@@ -81,7 +81,7 @@ class LevelQueues:
     def waiting(
         self, level: int, queue_offset: int, dispatched: PhysicalOffset, now_ms: int
     ) -> Iterator[Entry]:
-        """All that wait in a level from queue_offset on, in the queue's order."""
+        """Return all waiting messages of a level from queue_offset on, in the queue's order."""
         for number, unit in self._units(level, queue_offset, dispatched):
             if not is_filler(unit.physical_offset, unit.size):
                 due_ms = delay.level_due_ms(unit.tags_code, now_ms, self._delay_ms(level))
@@ -90,7 +90,8 @@ class LevelQueues:
     def first_due_from(
         self, level: int, queue_offset: int, due_ms: int, dispatched: PhysicalOffset
     ) -> int:
-        """The first queue offset from queue_offset on that is due at due_ms or later."""
+        """Return the first queue offset from queue_offset on whose message is due at due_ms or
+        later."""
         queue = self._queue(level)
         low, high = queue_offset, int(queue.max_offset(dispatched))
         while low < high:
@@ -109,7 +110,7 @@ class LevelQueues:
         at = max(start, int(queue.min_offset(self._log.min_offset)))
         end = int(queue.max_offset(dispatched))
         while at < end:
-            # Asked for anew each time: a reader is valid until the next one is made.
+            # Opened again each time: a reader is valid until the next one is made.
             queue = self._queue(level)
             units = queue.units(at, min(UNITS_AT_ONCE, end - at), dispatched)
             yield from enumerate(units, at)
@@ -122,7 +123,8 @@ class LevelQueues:
         return self._queues.get(*delay.place_of(level))
 
     def _delay_ms(self, level: int) -> int:
-        """A level above the highest counts as the highest: the table was longer once."""
+        """Return a level's delay; above the highest level that of the highest: the table has
+        shrunk."""
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
 
 

@@ -1,11 +1,11 @@
-"""Some of what waits, next due first: the pages of ``GET /v1/delayed``.
+"""Pages of waiting messages, next due first, for ``GET /v1/delayed``.
 
-Every source is in the order of its times, and they are merged, so a page costs what it shows. A
-topic is known from the record alone: a page that looks for one ends after a bounded number of
-records, and the next begins there. Where the clock has stepped back, a level's messages are shown
-in the order of their queue.
+Every source is in the order of its due times, and the sources are merged, so a page costs only what
+it shows. Only the record contains the topic: a page restricted to a topic ends after a bounded
+number of records, and the next page begins there. After a step back of the clock, a level's
+messages are shown in the order of their queue.
 
-Blocks: for the delay's thread. Before: ``calls`` asks. After: its answer.
+Blocks: for the delay's thread. Before: ``delay_calls`` asks. After: its answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
 LOOKED_AT_MAX: Final = 8192
-"""Records looked at for one page."""
+"""Records read for one page."""
 ROWS_AT_ONCE: Final = 256
 _I64_MAX: Final = (1 << 63) - 1
 
 
 class ListTime(NamedTuple):
-    """Where a list goes on: behind this one."""
+    """Position in the list; the next page begins behind it."""
 
     due_ms: int
     level: int
@@ -41,12 +41,12 @@ BEGIN: Final = ListTime(-1, -1, -1)
 
 
 class Page(NamedTuple):
-    """Some of what waits."""
+    """One page of waiting messages."""
 
     messages: Sequence[dict[str, Any]]
-    """As ``GET /v1/delayed`` shows them."""
+    """Messages as ``GET /v1/delayed`` shows them."""
     after: ListTime | None
-    """Where the next page begins; None: this was the last."""
+    """Position of the next page; None: this was the last."""
 
 
 def of_levels(
@@ -56,7 +56,7 @@ def of_levels(
     dispatched: PhysicalOffset,
     now_ms: int,
 ) -> list[Iterator[Entry]]:
-    """What waits in each level behind a time."""
+    """Return the waiting messages of each level behind a position."""
 
     def one(level: int) -> Iterator[Entry]:
         begin = progress.levels[level]
@@ -69,8 +69,8 @@ def of_levels(
 
 
 def of_timer(timer: TimerQueue, after: ListTime) -> Iterator[Entry]:
-    """What waits for any time behind a time."""
-    # At equal times the timer's come before those of levels.
+    """Return the waiting messages of the timer's queue behind a position."""
+    # At equal times messages of the timer come before those of levels.
     at = (after.due_ms, after.queue_offset if after.level <= TIMER_LEVEL else _I64_MAX)
     while rows := timer.behind(at, ROWS_AT_ONCE):
         yield from rows
@@ -85,7 +85,7 @@ def page(
     topic: str | None,
     count_max: int,
 ) -> Page:
-    """The next count_max of all sources. topic: of these only those for it.
+    """Return the next count_max messages of all sources. topic: restricts them to this topic.
 
     Raises CorruptRecord, DamagedFile.
     """
@@ -100,7 +100,7 @@ def page(
 
 
 def time_of(entry: Entry) -> ListTime:
-    """Where an entry stands in the order."""
+    """Return the position of an entry."""
     return ListTime(entry.due_ms, entry.level, entry.queue_offset)
 
 

@@ -1,9 +1,9 @@
-"""What the log itself says is delivered: the origins behind the last ``delay`` record.
+"""Finds delivered messages in the log: the origins in copies behind the last ``delay`` record.
 
-A delivered copy names the place at which its message has waited. Progress is told once a second at
-most, so a start reads the log from the last record that told it: that is what makes a delivery
-happen once however often the node is killed. A snapshot does not count as such a record: it repeats
-the last one, and stands behind copies that that one does not know of.
+A delivered copy names its origin, the place at which its message has waited. The progress is
+recorded once a second at most, so a start reads the log from the last such checkpoint on: that
+makes each delivery happen once, however often the node is killed. A snapshot is no checkpoint: it
+repeats the last one, but stands behind copies that the last one does not cover.
 
 A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
 ``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.
@@ -38,27 +38,28 @@ _NEEDLES: Final = (
     delay.TIMER_DEQUEUE_MS.encode() + b"\x01",
 )
 COPIES_MAX: Final = 1_000_000
-"""Different copies of RocketMQ that are kept in memory: some hundred MB. The messages of further
-copies are delivered again."""
+"""Bound of RocketMQ's copies kept in memory: some hundred MB. The messages of further copies are
+delivered again."""
 CHECK_IS_LATE_MS: Final = 60_000
-"""Longest time for which RocketMQ delivers without writing ``timercheck``, with a wide margin: it
-writes it every second."""
+"""Upper bound, with a wide margin, of the time for which RocketMQ delivers without writing
+``timercheck``: it writes it every second."""
 _KIND: Final = records.KIND_DELAY.encode()
 
 
 class Copy(NamedTuple):
-    """Identifies the message of a copy that RocketMQ delivered."""
+    """Identity of the message of a copy that RocketMQ delivered."""
 
     due_ms: int
     identity: Identity
 
 
-def last_told(
+def last_checkpoint(
     queues: ConsumeQueues, log: CommitLogReader, dispatched: PhysicalOffset
 ) -> PhysicalOffset:
-    """Physical offset of the last record that told delay progress; the log's start if none did.
+    """Return the physical offset of the last record with delay progress; without one, the log's
+    start.
 
-    Reads the state queue backwards: there is such a record in every 64 MiB of log. Raises
+    It reads the state queue backwards: there is such a record in every 64 MiB of log. Raises
     CorruptRecord.
     """
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
@@ -68,7 +69,7 @@ def last_told(
         start = max(first, end - UNITS_AT_ONCE)
         for unit in reversed(_units(queues, start, end, dispatched)):
             stored = log.record(PhysicalOffset(unit), dispatched)
-            if stored is not None and _tells(stored):
+            if stored is not None and _has_progress(stored):
                 return stored.physical_offset
         end = start
     return log.min_offset
@@ -77,7 +78,7 @@ def last_told(
 def _units(
     queues: ConsumeQueues, start: int, end: int, dispatched: PhysicalOffset
 ) -> list[PhysicalOffset]:
-    """Where the state records with queue offsets [start, end) are."""
+    """Return the places of the state records with queue offsets [start, end)."""
     queue = queues.get(STATE_TOPIC, STATE_QUEUE)
     found: list[PhysicalOffset] = []
     while start < end:
@@ -87,16 +88,18 @@ def _units(
     return found
 
 
-def _tells(stored: record.Record) -> bool:
+def _has_progress(stored: record.Record) -> bool:
     body = bytes(stored.body)
     if _KIND not in body:
         return False
     try:
-        told = records.decode(body)
+        state_record = records.decode(body)
     except StateRecordUnreadable:
-        return False  # the replay of the state has named it
-    # A cancellation alone tells nothing of what has been delivered.
-    return isinstance(told, DelayRecord) and (bool(told.levels) or told.timer is not None)
+        return False  # the replay of the state reports the damage
+    # A record with cancellations alone holds no progress.
+    return isinstance(state_record, DelayRecord) and (
+        bool(state_record.levels) or state_record.timer is not None
+    )
 
 
 def find_origins(
@@ -107,10 +110,10 @@ def find_origins(
     rocketmq_from_ms: int = 0,
     copies: Counter[Copy] | None = None,
 ) -> Found:
-    """Everything that was delivered or carried by records that begin in [start, end).
+    """Return what was delivered or carried by records that begin in [start, end).
 
-    start: where a record begins. end: a published one. copies: counts those that RocketMQ appended
-    and stored at rocketmq_from_ms or later. Raises CorruptRecord.
+    start: where a record begins. end: a published offset. copies: counts copies that RocketMQ
+    appended and stored at rocketmq_from_ms or later. Raises CorruptRecord.
     """
     levels: dict[int, int] = {}
     timer: dict[int, int | None] = {}
@@ -118,7 +121,7 @@ def find_origins(
     while at < end:
         window = log.window(at, end)
         if not window:
-            at = max(log.min_offset, log.next_file(at))  # it expired meanwhile, and its copies
+            at = max(log.min_offset, log.next_file(at))  # the file expired meanwhile
             continue
         for stored in _with_origin(window, at):
             if copies is not None and stored.store_timestamp_ms >= rocketmq_from_ms:
@@ -141,7 +144,7 @@ def find_origins(
 
 
 def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
-    """The copy that RocketMQ delivered; None for any other record."""
+    """Return the copy if RocketMQ delivered the record; None for any other record."""
     if stored.topic == delay.TIMER_TOPIC:
         return None
     # Every copy of ours has an origin. One of RocketMQ's has one too if its message was carried.
@@ -155,14 +158,14 @@ def _rocketmqs(log: CommitLogReader, stored: record.Record) -> Copy | None:
 
 
 class _Hits:
-    """The places in some bytes with an origin, or with the time at which a timer delivered."""
+    """Places in some bytes that contain an origin, or the time at which a timer delivered."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._next = [data.find(needle) for needle in _NEEDLES]
 
     def behind(self, start: int) -> int:
-        """The first one at start or behind; the end of the data if there is none."""
+        """Return the first place at start or behind; the end of the data if there is none."""
         # Each needle is searched once between two of its hits: a rare or absent one is not
         # searched again at every hit of the other.
         for number, needle in enumerate(_NEEDLES):
@@ -172,7 +175,7 @@ class _Hits:
 
 
 def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Record]:
-    """The records of one file, from its record at window[0] on, that may be copies."""
+    """Return the records of one file, from its record at window[0] on, that may be copies."""
     base, chunk_size = 0, CHUNK_SIZE
     while base < len(window):
         data = bytes(window[base : base + chunk_size])
@@ -192,7 +195,7 @@ def _with_origin(window: memoryview, at: PhysicalOffset) -> Iterator[record.Reco
                 hit = hits.behind(start + size)
             start += size
         if base + len(data) == len(window):
-            return  # what is left is too short for a record, or for a filler
-        # A record that is larger than a chunk: take all of it at once.
+            return  # the rest is too short for a record or a filler
+        # A record that is larger than a chunk: read all of it at once.
         chunk_size = CHUNK_SIZE if start else 2 * chunk_size
         base += start

@@ -1,12 +1,12 @@
-"""What waits under the timer topic, by its time: (due, queue offset, physical offset, size).
+"""Messages of the timer topic by due time: (due, queue offset, physical offset, size).
 
-A SQLite file below ``timer/``. It sorts and it decides nothing: it is derived from the timer
-topic's queue and may be deleted at any time (docs/decisions/0013-pending-times-in-sqlite.md). One
-transaction is open all the time; ``commit`` ends it once everything that it holds is on disk in the
-log, so the file never knows of a delivery that the log may forget. Nothing is synced: the page
-cache survives a SIGKILL, and after another boot the file is made anew.
+This is a SQLite file below ``timer/``. It only sorts: it is derived from the timer topic's queue
+and may be deleted at any time (docs/decisions/0013-pending-times-in-sqlite.md). A transaction is
+always open; ``commit`` ends it once the log records that its changes depend on are on disk, so the
+file never contains a delivery that the log may lose. The file is never synced: the page cache
+survives a SIGKILL, and after a reboot the file is made anew.
 
-Not for two threads at once. Every method may raise sqlite3.Error: then ``discard`` it.
+Not thread-safe. Every method may raise sqlite3.Error: then ``discard`` it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shared.runtime.clock import BootId
 
 VERSION: Final = 2
 CACHE_KIB: Final = 8192
-"""Of SQLite's own cache of pages; what is behind it is the page cache's business."""
+"""Size of SQLite's own cache; behind it is the page cache."""
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 _SCHEMA: Final = """
 CREATE TABLE pending (
@@ -42,20 +42,20 @@ CREATE TABLE known (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 
 class Pending(NamedTuple):
-    """One message that waits under the timer topic."""
+    """One message that waits in the timer topic."""
 
     due_ms: int
     queue_offset: int
     physical_offset: int
     size: int
-    """Bytes of its record."""
+    """Size of its record in bytes."""
 
 
 class PendingTimes:
-    """The file, open."""
+    """The open file."""
 
     def __init__(self, path: Path, boot_id: BootId) -> None:
-        """Open it, or make it anew if it is not one of this boot. Raises sqlite3.Error, OSError."""
+        """Open it, or make it anew if it is not of this boot. Raises sqlite3.Error, OSError."""
         self._path = path
         self._boot_id = f"{boot_id.high:016x}{boot_id.low:016x}"
         path.parent.mkdir(exist_ok=True)
@@ -63,17 +63,17 @@ class PendingTimes:
         if not self._is_ours():
             self._make_anew()
         self.count: int = self._one("SELECT COUNT(*) FROM pending")
-        """How many wait."""
+        """Number of waiting messages."""
         self.cancelled_count: int = self._one("SELECT COUNT(*) FROM cancelled")
-        """How many cancellations are kept, for messages that are read later."""
+        """Number of cancellations, which apply to messages that are read later."""
         self.read_to = int(self._known("read_to") or 0)
-        """Queue offset behind the last message of the timer's queue that was taken in."""
+        """Queue offset behind the last message of the timer's queue that was read."""
         self.log_end = int(self._known("log_end") or 0)
-        """Physical offset behind the last record that was taken in."""
+        """Physical offset behind the last record that was read."""
         self._file.execute("BEGIN")
 
     def _connect(self) -> sqlite3.Connection:
-        # isolation_level None: transactions begin and end where this module says.
+        # isolation_level None: this module begins and ends the transactions.
         return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
 
     def _set_up(self) -> None:
@@ -87,7 +87,7 @@ class PendingTimes:
             if self._one("PRAGMA user_version") != VERSION:
                 return False
             if not all((self._known(name) or "").isdecimal() for name in ("read_to", "log_end")):
-                return False  # a file that was cut lacks rows
+                return False  # a truncated file lacks rows
             return self._known("boot_id") == self._boot_id
         except sqlite3.DatabaseError:
             return False  # no database at all, or a damaged one
@@ -112,12 +112,12 @@ class PendingTimes:
     # -- asking ----------------------------------------------------------------------------------
 
     def due(self, now_ms: int, count_max: int) -> list[Pending]:
-        """The first count_max that are due, in the order of (due, queue offset)."""
+        """Return the first count_max due messages, in the order of (due, queue offset)."""
         query = "SELECT * FROM pending WHERE due_ms <= ? ORDER BY due_ms, queue_offset LIMIT ?"
         return [Pending._make(row) for row in self._file.execute(query, (now_ms, count_max))]
 
     def behind(self, due_ms: int, queue_offset: int, count_max: int) -> list[Pending]:
-        """The first count_max behind (due_ms, queue_offset), in that order."""
+        """Return the first count_max behind (due_ms, queue_offset), in that order."""
         query = (
             "SELECT * FROM pending WHERE (due_ms, queue_offset) > (?, ?) "
             "ORDER BY due_ms, queue_offset LIMIT ?"
@@ -126,30 +126,31 @@ class PendingTimes:
         return [Pending._make(row) for row in rows]
 
     def first(self) -> Pending | None:
-        """The next one that is due; None if nothing waits."""
+        """Return the message that is due next; None if none waits."""
         found = self.behind(-1, -1, 1)
         return found[0] if found else None
 
     def below(self, physical_offset: int, count_max: int) -> list[Pending]:
-        """The oldest count_max whose records begin below physical_offset, in the queue's order."""
+        """Return the oldest count_max whose records begin below physical_offset, in the queue's
+        order."""
         # The queue's order is the log's: the search ends at the first one behind.
         query = "SELECT * FROM pending ORDER BY queue_offset LIMIT ?"
         rows = [Pending._make(row) for row in self._file.execute(query, (count_max,))]
         return [row for row in rows if row.physical_offset < physical_offset]
 
     def lowest_queue_offset(self) -> int | None:
-        """The lowest queue offset of what waits; None if nothing does."""
+        """Return the lowest queue offset of a waiting message; None if none waits."""
         query = "SELECT MIN(queue_offset) FROM pending"
         lowest: int | None = self._file.execute(query).fetchone()[0]
         return lowest
 
     def is_cancelled(self, out_ms: int, keys: Collection[bytes]) -> bool:
-        """Whether a cancellation with one of the keys was read."""
+        """Return whether there is a cancellation with one of the keys."""
         query = "SELECT 1 FROM cancelled WHERE out_ms = ? AND key = ?"
         return any(self._file.execute(query, (out_ms, key)).fetchone() for key in keys)
 
     def find(self, queue_offset: int) -> Pending | None:
-        """The one with that queue offset; None if it does not wait, or not any more."""
+        """Return the waiting message with that queue offset; None if it does not wait any more."""
         query = "SELECT * FROM pending WHERE queue_offset = ?"
         row = self._file.execute(query, (queue_offset,)).fetchone()
         return None if row is None else Pending._make(row)
@@ -174,24 +175,24 @@ class PendingTimes:
         self.cancelled_count -= self._file.execute(query, (out_ms,)).rowcount
 
     def remove(self, rows: Iterable[Pending]) -> None:
-        """Remove some that wait."""
+        """Remove messages."""
         keys = [row[:2] for row in rows]
         query = "DELETE FROM pending WHERE due_ms = ? AND queue_offset = ?"
         self.count -= self._file.executemany(query, keys).rowcount
 
     def put_back(self, rows: Iterable[Pending]) -> None:
-        """Add again what was removed and could not be delivered."""
+        """Add removed messages again that could not be delivered."""
         values = list(rows)
         self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", values)
         self.count += len(values)
 
     def remove_through(self, due_ms: int, queue_offset: int, read_to: int) -> None:
-        """Remove what a mark says is delivered (``shared.state.values.TimerMark``)."""
+        """Remove what a mark covers as delivered (``shared.state.values.TimerMark``)."""
         query = "DELETE FROM pending WHERE (due_ms, queue_offset) <= (?, ?) AND queue_offset < ?"
         self.count -= self._file.execute(query, (due_ms, queue_offset, read_to)).rowcount
 
     def commit(self) -> None:
-        """Keep all changes so far over a SIGKILL. All that they follow from is flushed."""
+        """Make all changes so far survive a SIGKILL; what they depend on is flushed."""
         update = "UPDATE known SET value = ? WHERE name = ?"
         known = [(str(self.read_to), "read_to"), (str(self.log_end), "log_end")]
         self._file.executemany(update, known)
@@ -199,7 +200,7 @@ class PendingTimes:
         self._file.execute("BEGIN")
 
     def close(self) -> None:
-        """Give the file back; what was not committed is forgotten."""
+        """Close the file; uncommitted changes are lost."""
         with contextlib.suppress(sqlite3.Error):
             self._file.rollback()
         with contextlib.suppress(sqlite3.Error):
@@ -212,6 +213,6 @@ class PendingTimes:
 
 
 def remove(path: Path) -> None:
-    """Remove the file and what SQLite keeps beside it. Raises OSError."""
+    """Remove the file and its companions of SQLite. Raises OSError."""
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,14 +1,13 @@
-"""How far delayed messages are delivered: kept in memory, told by ``delay`` records. Pure.
+"""Progress of the delivery of delayed messages: kept in memory, stored in ``delay`` records. Pure.
 
-Levels are delivered in the order of their queues: one queue offset says it all. The timer's
-messages leave in another order than they came in, so their mark is a pair (due time, queue offset),
-and it can be told only while everything delivered lies at or below it and everything that waits
-above. A message that was due before it was read, or a clock that stepped back, breaks that for a
-while. No record is written then, and a start looks for origins from the last record on
-(``origins``): the longer the while, the longer that takes, and nothing else comes of it.
+A level is delivered in the order of its queue, so one queue offset is its progress. Messages of the
+timer are delivered in another order than they were stored, so their progress is a mark, a pair (due
+time, queue offset). The mark can be recorded only while everything delivered lies at or below it
+and everything that waits above. A message that was due before it was read, or a clock that stepped
+back, breaks that for a while. Then no record is written, and a start has to search a longer part of
+the log for origins (``origins``); that is the only consequence.
 
-Before: ``origins`` at a start, ``delivery`` while it goes on. After: ``state_log`` appends the
-record.
+Before: ``origins`` at a start, then ``delivery``. After: ``state_log`` appends the record.
 """
 
 from __future__ import annotations
@@ -25,41 +24,41 @@ Time = tuple[int, int]
 
 
 class Found(NamedTuple):
-    """What the log says behind the last ``delay`` record."""
+    """What the log contains behind the last ``delay`` record."""
 
     levels: Mapping[int, int]
-    """Level -> queue offset behind the last one that was delivered or carried."""
+    """Level → queue offset behind the last message that was delivered or carried."""
     timer: Mapping[int, int | None]
-    """Queue offset of what was delivered or carried from the timer's queue -> when it was due;
-    None: it was carried, or does not say."""
+    """Queue offset of a delivered or carried message of the timer's queue → its due time; None:
+    it was carried, or its copy has no due time."""
 
 
 NOTHING_FOUND = Found({}, {})
 
 
 class Progress:
-    """What is delivered. One writer; whoever reads does so while nobody writes."""
+    """The progress. One writer; it may be read while no write is under way."""
 
     def __init__(self, state: DelayState, found: Found = NOTHING_FOUND) -> None:
-        """state: as the last records told it. found: what was delivered since."""
+        """state: of the last records. found: what was delivered since."""
         self.levels = dict(state.levels)
-        """Level -> queue offset of the next message to deliver."""
+        """Level → queue offset of the next message to deliver."""
         for level, queue_offset in found.levels.items():
             self.passed_level(level, queue_offset)
         self.timer = state.timer
-        """The mark as it was told last."""
+        """The mark of the last record."""
         self.cancelled: dict[Delayed, int] = dict(state.cancelled)
         self.carried_to = 0
-        """Physical offset behind the last copy that waits on in place of another message."""
+        """Physical offset behind the last carried copy."""
         self._done = set(found.timer)
         dues = [(due_ms, at) for at, due_ms in found.timer.items() if due_ms is not None]
         self._delivered: Time = max([state.timer[:2], *dues])
-        self._told_levels = _reached(state.levels)
+        self._recorded_levels = _reached(state.levels)
 
     # -- asking ----------------------------------------------------------------------------------
 
     def is_done(self, due_ms: int, queue_offset: int) -> bool:
-        """Whether a message of the timer's queue is not to be delivered any more."""
+        """Return whether a message of the timer's queue must not be delivered any more."""
         return (
             queue_offset in self._done
             or self.timer.passed(due_ms, queue_offset)
@@ -67,46 +66,46 @@ class Progress:
         )
 
     def is_cancelled(self, level: int, queue_offset: int) -> bool:
-        """Whether somebody has cancelled it."""
+        """Return whether the message was cancelled."""
         return (level, queue_offset) in self.cancelled
 
     @property
     def done(self) -> Iterable[int]:
-        """Queue offsets of the timer's messages done since the mark was told; a copy."""
+        """Queue offsets of the timer's messages done since the last recorded mark; a copy."""
         return tuple(self._done)
 
     @property
     def has_moved(self) -> bool:
-        """Whether a record would tell more than the last one."""
-        return bool(self._done) or _reached(self.levels) != self._told_levels
+        """Whether there is progress since the last record."""
+        return bool(self._done) or _reached(self.levels) != self._recorded_levels
 
     # -- moving ----------------------------------------------------------------------------------
 
     def passed_level(self, level: int, queue_offset: int) -> None:
-        """Everything below queue_offset of that level's queue is done."""
+        """Note that everything below queue_offset of that level's queue is done."""
         self.levels[level] = max(queue_offset, self.levels.get(level, 0))
 
     def passed_timer(self, due_ms: int, queue_offset: int) -> None:
-        """That message of the timer's queue is done because it was due."""
+        """Note that a message of the timer's queue was delivered because it was due."""
         self._done.add(queue_offset)
         self._delivered = max(self._delivered, (due_ms, queue_offset))
 
     def cancel(self, cancelled: Mapping[Delayed, int]) -> None:
-        """Those are not to be delivered; their record is appended."""
+        """Note cancellations whose record is appended."""
         self.cancelled.update(cancelled)
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------------
 
     def record(self, flushed: int, first: Time | None, read_to: int) -> DelayRecord | None:
-        """The record that tells all of this; None while it cannot be told.
+        """Return a record of the progress; None while the mark cannot be recorded.
 
-        first: of what waits in the timer's queue below read_to, what is due first; None: nothing.
+        first: the next due message in the timer's queue below read_to; None: there is none.
         read_to: how far that queue has been read.
         """
         timer: TimerMark | None = None
         if self._done:
             is_border = first is None or first > self._delivered
-            # A mark that does not cover what is done would forget it. Without its sorted file, or
+            # A mark that does not cover what is done would lose it. Without its sorted file, or
             # with one that lost its last changes, the queue is read less far than that.
             is_covered = read_to >= self.timer.read_to and read_to > max(self._done)
             if not is_border or not is_covered:
@@ -114,11 +113,11 @@ class Progress:
             timer = TimerMark(*self._delivered, read_to)
         return DelayRecord(flushed, _reached(self.levels), timer or self.timer)
 
-    def told(self, record: DelayRecord) -> None:
-        """The record is appended."""
+    def recorded(self, record: DelayRecord) -> None:
+        """Note that the record is appended."""
         assert record.timer is not None
         self.timer = record.timer
-        self._told_levels = dict(record.levels)
+        self._recorded_levels = dict(record.levels)
         self._done.clear()
         now = DelayState(self.levels, self.timer)
         for each in [each for each, due in self.cancelled.items() if now.passed(each, due)]:
@@ -126,5 +125,5 @@ class Progress:
 
 
 def _reached(levels: Mapping[int, int]) -> dict[int, int]:
-    """The levels of which something is delivered."""
+    """Return the levels of which something is delivered."""
     return {level: queue_offset for level, queue_offset in levels.items() if queue_offset}

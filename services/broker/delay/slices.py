@@ -1,11 +1,11 @@
-"""What is due, read from the log and made into runs: as many messages as go into one append.
+"""Reads due messages from the log and makes slices of them: the messages of one append.
 
-The delivered record is the waiting one with its own topic and queue again: body, flag, system flag,
-born time, both hosts and the count of its retries as they are (store layout 12.4). Messages of one
-request have all of these in common and become one run; of the messages for one queue the order of
-their times is kept.
+The delivered record is the waiting one with its own topic and queue again; body, flag, system flag,
+born time, both hosts and the retry count are unchanged (store layout 12.4). Messages of one request
+have all of these in common and become one run. Messages for the same queue keep the order of their
+due times.
 
-Blocks: it reads the log, in the delay's thread. Before: ``level_queues`` and ``timer_queue`` say
+Blocks: it reads the log, in the delay's thread. Before: ``level_queues`` and ``timer_queue`` find
 what is due. After: ``delivery`` appends a slice and moves its progress.
 """
 
@@ -35,11 +35,11 @@ SLICE_COUNT_MAX: Final = 512
 """Messages of one append: some milliseconds of the loop."""
 SLICE_BYTES_MAX: Final = 1 << 20
 SLICES_PER_FILE_MIN: Final = 8
-"""A slice is at most that part of a commit log file: a larger one wastes its end."""
+"""Bound of a slice as a part of a commit log file: a larger one wastes the end of the file."""
 
 
 class Entry(NamedTuple):
-    """One message that waits and is to be delivered, or carried; sorts by its time."""
+    """One waiting message that is to be delivered or carried; sorts by its due time."""
 
     due_ms: int
     level: int
@@ -47,9 +47,9 @@ class Entry(NamedTuple):
     physical_offset: int
     size: int
     row: Pending | None
-    """Of the timer's: as the sorted file has it."""
+    """Row of the sorted file, if it is of the timer."""
     passed_over: bool = False
-    """It is cancelled: progress goes past it, and nothing is delivered."""
+    """It is cancelled: the progress passes it without a delivery."""
 
 
 class Lost(StrEnum):
@@ -62,28 +62,28 @@ class Lost(StrEnum):
 
 
 class Slice(NamedTuple):
-    """Some messages in the order of their times: one append, and what it means for progress."""
+    """Messages in the order of their due times: one append, and its effect on the progress."""
 
     runs: Sequence[Run]
-    """Empty if nothing of it is to be delivered."""
+    """Empty if no message of the slice is to be delivered."""
     levels: Mapping[int, int]
-    """Level -> queue offset behind the last one of the slice."""
+    """Level → queue offset behind the last message of the slice."""
     rows: Sequence[Pending]
-    """Of the timer's queue."""
+    """Rows of the timer's queue."""
     message_count: int
     """Messages in the runs."""
     lost_count: int
-    """Messages whose records are gone, or that have no place to go to."""
+    """Messages whose records no longer exist, or that have no destination."""
     due_ms: int
-    """When the first of them is due."""
+    """Due time of the first message."""
 
 
 Change = Callable[[Record, Entry], Delayed | None]
-"""Where a record goes now; None: nowhere."""
+"""Returns the new place of a record; None: it has none."""
 
 
 class Slices:
-    """Makes slices. For one thread."""
+    """Makes slices. One thread uses it."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Slices:
         file_size: int,
         topic_is_gone: Callable[[str, PhysicalOffset], bool],
     ) -> None:
-        """file_size: of a commit log file. topic_is_gone: whether the topic for which a record at
-        that physical offset waits was deleted: what waits for it goes with it, also if there is a
-        new one of its name.
+        """file_size: of a commit log file. topic_is_gone: whether the topic that a record at that
+        physical offset waits for was deleted: its waiting messages are dropped, even if there is a
+        new topic of that name.
         """
         self._log = log_reader
         self._topic_is_gone = topic_is_gone
@@ -104,7 +104,7 @@ class Slices:
     def delivering(
         self, entries: Iterable[Entry], dispatched: PhysicalOffset, now_ms: int
     ) -> list[Slice]:
-        """The copies that deliver the entries. Raises CorruptRecord, DamagedFile."""
+        """Return the copies that deliver the entries. Raises CorruptRecord, DamagedFile."""
 
         def change(stored: Record, entry: Entry) -> Delayed | None:
             return delay.delivered(stored, now_ms)
@@ -112,7 +112,7 @@ class Slices:
         return [self._slice(each, dispatched, change) for each in self._cut(entries)]
 
     def carrying(self, entries: Iterable[Entry], dispatched: PhysicalOffset) -> list[Slice]:
-        """The copies that wait on in place of the entries. Raises CorruptRecord, DamagedFile."""
+        """Return copies that wait in place of the entries. Raises CorruptRecord, DamagedFile."""
 
         def change(stored: Record, entry: Entry) -> Delayed | None:
             return delay.carried(stored, entry.due_ms)
@@ -157,18 +157,20 @@ class Slices:
         return Slice(made.runs(), levels, rows, made.count, len(lost), entries[0].due_ms)
 
     def _why_lost(self, stored: Record, copy: Delayed | None) -> Lost | None:
-        """Why a copy cannot be appended; None if it can."""
+        """Return why a copy cannot be appended; None if it can."""
         if copy is None:
             return Lost.NO_PLACE
-        # Not the copy's, which may wait on. A carried one stands behind the deletion: once its
-        # topic was made again nothing would tell it from a new one's.
+        # Not the topic of the copy, which may be a delay topic. A carried copy stands behind the
+        # deletion: once its topic was created again, it could not be distinguished from a new
+        # message.
         place = delay.real_place(stored.properties)
         if place is not None and self._topic_is_gone(place.topic, stored.physical_offset):
             return Lost.TOPIC_DELETED
         return Lost.TOO_LARGE if self._is_too_large(stored, copy) else None
 
     def _is_too_large(self, stored: Record, copy: Delayed) -> bool:
-        """Whether the copy's record could not be appended: RocketMQ fills some to the last byte."""
+        """Return whether the copy is too large to append: RocketMQ fills some records
+        completely."""
         properties_size = len(copy.properties) + CRC_PROPERTY_SIZE + 1
         grown = properties_size - len(stored.properties) + len(copy.topic.encode())
         return (
@@ -177,7 +179,7 @@ class Slices:
 
 
 def _name(lost: Sequence[tuple[Entry, Lost]]) -> None:
-    """One line for a slice, however many: a deleted topic may have had a million."""
+    """Log the lost messages of a slice in one line: a deleted topic may have had a million."""
     entry = lost[0][0]
     log.warning(
         "delayed messages are not delivered",
@@ -195,7 +197,7 @@ def _name(lost: Sequence[tuple[Entry, Lost]]) -> None:
 def read_entry(
     log_reader: CommitLogReader, entry: Entry, dispatched: PhysicalOffset
 ) -> Record | None:
-    """The entry's record, its body borrowed; None if its file is gone.
+    """Return the entry's record, its body borrowed; None if its file no longer exists.
 
     Raises CorruptRecord; DamagedFile if another message stands there, or the unit is not that of
     the record.
@@ -230,7 +232,7 @@ def read_entry(
 
 
 class _Runs:
-    """Messages gathered by queue; neighbours with everything in common share a run."""
+    """Collects messages by queue; neighbours with equal attributes share a run."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -256,7 +258,7 @@ class _Runs:
         self.count += 1
 
     def runs(self) -> list[Run]:
-        """All of them; those of one queue adjacent."""
+        """Return all runs; those of one queue are adjacent."""
         return [
             head._replace(entries=batch.encode(messages), message_count=len(messages))
             for runs in self._queues.values()

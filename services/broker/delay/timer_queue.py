@@ -1,13 +1,13 @@
-"""The timer topic's queue: read once, sorted by ``pending_times``, delivered by time.
+"""The timer topic's queue: read once, sorted by ``pending_times``, delivered by due time.
 
-Messages for any time come in the order in which they were sent. What is read of the queue goes
-into the sorted file, without what is already delivered; what is due comes out of it. A carried copy
-names the message in whose place it waits: that one goes out of the file as its copy goes in.
+Messages with any due time are stored in the order of their sends. What is read of the queue goes
+into the sorted file, except for delivered messages; due messages are taken from the file. A carried
+copy names the message that it replaces, which leaves the file as its copy enters it.
 
-Losing the file costs a reading of the queue, and nothing is delivered from it meanwhile: a message
-could be met whose carried copy has not been. A file that opens is not in use yet: on a disk that is
-nearly full there is room for what opening writes and none for the messages. Blocks: for the delay's
-thread. Before: dispatch wrote the units. After: ``slices``.
+If the file is lost, the queue is read again, and nothing is delivered meanwhile: a message might be
+found before its carried copy. A file that opens may still be useless: on a nearly full disk there
+can be space to open it and none for the messages. Blocks: for the delay's thread. Before: dispatch
+wrote the units. After: ``slices``.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ TAKE_IN_MAX: Final = 16_384
 UNITS_AT_ONCE: Final = 1024
 REOPEN_AFTER_S: Final = 1.0
 STANDS_STILL_AFTER_S: Final = 5.0
-"""Without the file for so long, and with a try in vain that is not older: then it is a fault."""
+"""The fault is reported when the file was missing for so long and a recent attempt failed."""
 CANCELLED_KEPT_MS: Final = 24 * 3600 * 1000
-"""A cancellation is kept so long behind its slot, for a clock that steps back."""
+"""How long a cancellation is kept behind its slot, for a clock that steps back."""
 _I64_MAX: Final = (1 << 63) - 1
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
-"""What SQLite says of a full disk; the second of the file that it shares memory by, whatever kept
-that from growing (os_unix.c, unixShmMap)."""
+"""SQLite's codes of a full disk; the second is that of its shared-memory file, for any reason that
+it cannot grow (os_unix.c, unixShmMap)."""
 
 
 class _Read:
@@ -65,21 +65,21 @@ class _Read:
 
     def __init__(self) -> None:
         self.rows: list[Pending] = []
-        """Messages that wait."""
+        """Waiting messages."""
         self.identities: list[tuple[int, int, Identity]] = []
-        """Due time, queue offset and identity of these, if earlier cancellations are kept."""
+        """Their due time, queue offset and identity, if earlier cancellations are kept."""
         self.replaced: list[int] = []
         """Queue offsets of messages that carried copies replace."""
         self.rolled: dict[int, dict[Identity, list[int]]] = {}
-        """Due time -> identity -> queue offsets of messages that RocketMQ put back."""
+        """Due time → identity → queue offsets of messages that RocketMQ put back."""
         self.cancelled: dict[int, set[bytes]] = {}
-        """``TIMER_OUT_MS`` -> keys of cancellations."""
+        """``TIMER_OUT_MS`` → keys of cancellations."""
         self.undated: list[int] = []
         """Queue offsets of messages without a due time."""
 
 
 class TimerQueue:
-    """The queue and its sorted file. For one thread."""
+    """The queue and its sorted file. One thread uses it."""
 
     def __init__(
         self,
@@ -100,22 +100,22 @@ class TimerQueue:
         self._whole_from = 0
         self._cannot: StoreError | None = None
         self._loss: StoreError | None = None
-        """What was refused last since the file was lost; None: it is whole."""
+        """Last error since the file was lost; None: the file is in use."""
         self._lost_at = 0.0
 
     # -- the file --------------------------------------------------------------------------------
 
     def open(self, progress: Progress, readable: PhysicalOffset) -> None:
-        """Open the file and make it say what the progress says; not if nobody ever named a time.
+        """Open the file and apply the progress to it; not if there never was a timed message.
 
-        readable: end of what may be read, and is on disk. Does nothing for a while after the file
-        was lost, and before copies that were carried can be read.
+        readable: end of the part of the log that may be read and is on disk. Does nothing for a
+        while after the file was lost, and before carried copies can be read.
         """
         queue = self._queue()
         end = int(queue.max_offset(readable))
         if not end or self._clock.monotonic() < self._reopen_at:
             return
-        # Otherwise: 1. some are carried; 2. the file is lost as it is to keep that; 3. the queue is
+        # Otherwise: 1. messages are carried; 2. the file is lost in the commit; 3. the queue is
         # read anew before reput has dispatched their copies, and they are carried once more.
         if readable < progress.carried_to:
             return
@@ -125,9 +125,9 @@ class TimerQueue:
                 times.discard()
                 times = PendingTimes(self._path, self._boot_id)
             self._times = times
-            # Not only of a file made anew: 1. messages are carried; 2. the disk is full when the
-            # file is to keep that, and progress is told; 3. a kill: it holds them, and their
-            # copies, which would go as well, lie behind more than is read at once.
+            # Not only for a new file: 1. messages are carried; 2. the disk is full at the commit of
+            # the file, and the progress is recorded; 3. a kill: the file has the messages, whose
+            # copies lie behind more than is read at once, so they could be delivered twice.
             self._whole_from = end
             times.remove_through(*progress.timer)
             cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)
@@ -137,24 +137,24 @@ class TimerQueue:
 
     @property
     def cannot(self) -> StoreError | None:
-        """Why the file, which was lost, could not be opened or filled when that was last tried."""
+        """Return why the lost file could not be opened or filled at the last attempt."""
         return self._cannot
 
     @property
     def stands_still(self) -> StoreError | None:
-        """Why nothing of the queue is delivered, where that lasts; None: it is, or soon will be."""
+        """Return why the queue is not delivered, if that lasts; None: it is, or soon will be."""
         now = self._clock.monotonic()
         lasts = now - self._lost_at >= STANDS_STILL_AFTER_S
-        # Nobody is to blame any more while a long queue is read anew.
+        # While a long queue is read anew there is no fault any more.
         is_refused = now - self._reopen_at < STANDS_STILL_AFTER_S
         return self._loss if lasts and is_refused else None
 
     @contextmanager
     def _loses(self, *, filling: bool = False) -> Iterator[None]:
-        """What SQLite or the disk refuses costs the file, for a while, and nothing else.
+        """Close the file for a while if SQLite or the disk fails, and raise nothing.
 
-        What was committed is still right: it knows of nothing that the log does not. A damaged
-        file goes. filling: it is being opened, or read into.
+        What was committed stays valid, because the log has all of it. A damaged file is removed.
+        filling: the file is being opened, or read into.
         """
         try:
             yield
@@ -178,30 +178,30 @@ class TimerQueue:
             self._reopen_at = self._clock.monotonic() + REOPEN_AFTER_S
             self._loss = _refusal(error, self._path)
             if filling:
-                # Not opening alone. Otherwise: 1. the disk is nearly full, and the file opens;
-                # 2. there is no room for what is read into it; 3. whoever was to make room by
-                # deleting a log file waits for ever. A file that fills, and is lost only as it is
-                # to keep what was done, does its work once more every second.
+                # Not by opening alone. Otherwise: 1. the disk is nearly full, and the file opens;
+                # 2. there is no space for what is read into it; 3. retention, which would make
+                # space by deleting a log file, waits for ever. A file that can be filled, and fails
+                # only at its commits, makes progress once every second.
                 self._cannot = self._loss
 
     def _is_read_into(self) -> None:
-        """Nothing was refused as the queue was read."""
+        """Note that the queue was read without an error."""
         self._cannot = None
         if self._loss is not None and self.is_whole:
             self._loss = None
             log.info("the file of pending times is used again", extra={"event": "timer-file-back"})
 
-    # -- in --------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def first_is_foreign(self, readable: PhysicalOffset) -> bool:
-        """Whether RocketMQ wrote the oldest message of the queue."""
+        """Return whether RocketMQ wrote the oldest message of the queue."""
         queue = self._queue()
         first = queue.min_offset(self._log.min_offset)
         unit = queue.unit(first) if first < queue.max_offset(readable) else None
         return unit is not None and not self._log.checks_at(unit.physical_offset).record_crc
 
     def end(self, readable: PhysicalOffset) -> int:
-        """Queue offset up to which the queue can be read."""
+        """Return the queue offset up to which the queue can be read."""
         return int(self._queue().max_offset(readable))
 
     @property
@@ -210,7 +210,7 @@ class TimerQueue:
         return 0 if self._times is None else self._times.read_to
 
     def take_in(self, progress: Progress, readable: PhysicalOffset) -> bool:
-        """Read what has come; whether there is more. Raises CorruptRecord, DamagedFile."""
+        """Read new messages; return whether there are more. Raises CorruptRecord, DamagedFile."""
         if self._times is None:
             self.open(progress, readable)
         times = self._times
@@ -245,7 +245,7 @@ class TimerQueue:
                 try:
                     self._apply_rocketmqs(times, found, readable)
                 except StoreError:
-                    # Nothing of this reading was committed: it is done once more, as a whole.
+                    # Nothing of this step was committed: it is repeated as a whole.
                     times.close()
                     self._times = None
                     raise
@@ -327,8 +327,8 @@ class TimerQueue:
         readable: PhysicalOffset,
         matches: Callable[[Identity], bool],
     ) -> dict[Identity, list[Pending]]:
-        """Messages that wait, are due in [first_ms, last_ms] and match, by identity; those of one
-        identity in the queue's order."""
+        """Return waiting messages that match and are due in [first_ms, last_ms], by identity; those
+        of one identity in the queue's order."""
         found: dict[Identity, list[Pending]] = {}
         after: Time = (first_ms, -1)
         while rows := times.behind(*after, UNITS_AT_ONCE):
@@ -349,9 +349,9 @@ class TimerQueue:
     def of_copies(
         self, copies: Mapping[Copy, int], mark: TimerMark, readable: PhysicalOffset
     ) -> dict[int, int | None]:
-        """Queue offset -> due time of the messages of which RocketMQ has appended those copies.
+        """Return queue offset → due time of the messages whose copies RocketMQ has appended.
 
-        copies: how many there are of each. mark: messages up to it are known to be delivered. Of
+        copies: number of copies per identity. mark: messages up to it are known to be delivered. Of
         several messages with one identity, as many count as there are copies.
         """
         found: dict[Copy, list[int]] = {}
@@ -373,7 +373,7 @@ class TimerQueue:
                     continue
                 same = found.setdefault(copy, [])
                 if same and delay.is_out_of_wheel(stored.properties):
-                    del same[0]  # RocketMQ put this one into the queue in place of that one
+                    del same[0]  # RocketMQ has replaced that message by this one
                 if not mark.passed(due_ms, number):
                     same.append(number)
             at = at + len(units) if units else min(end, int(queue.roll_next(at)))
@@ -384,14 +384,14 @@ class TimerQueue:
         }
 
     def last(self, readable: PhysicalOffset) -> Waiting | None:
-        """The last message that was read of the queue; None if its record is gone."""
+        """Return the last message that was read of the queue; None if its record is gone."""
         unit = self._queue().unit(QueueOffset(self.read_to - 1)) if self.read_to else None
         if unit is None or is_filler(unit.physical_offset, unit.size) or unit.end > readable:
             return None
         return Waiting(0, unit.physical_offset, unit.size)
 
     def lowest(self) -> int | None:
-        """Queue offset below which nothing waits; None while that is not known."""
+        """Return the queue offset below which nothing waits; None while it is unknown."""
         if self._times is None or not self.is_whole:
             return None
         with self._loses():
@@ -400,21 +400,21 @@ class TimerQueue:
         return None
 
     def all(self) -> Iterator[Pending]:
-        """Everything that waits, by its times. Raises sqlite3.Error."""
+        """Return all waiting messages by due time. Raises sqlite3.Error."""
         after: Time = (-1, -1)
         while self._times is not None and (rows := self._times.behind(*after, UNITS_AT_ONCE)):
             yield from rows
             after = rows[-1][:2]
 
-    # -- out -------------------------------------------------------------------------------------
+    # -- delivering ------------------------------------------------------------------------------
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing that is in the file can have been carried without its knowing."""
+        """Whether the file reflects every carried message."""
         return self._times is not None and self._times.read_to >= self._whole_from
 
     def due(self, now_ms: int, count_max: int) -> list[Entry]:
-        """The first count_max that are due, by their times."""
+        """Return the first count_max due messages, by due time."""
         if self._times is None or not self.is_whole:
             return []
         with self._loses():
@@ -422,7 +422,7 @@ class TimerQueue:
         return []
 
     def behind(self, time: Time, count_max: int) -> list[Entry]:
-        """The first count_max that wait behind a time, by their times."""
+        """Return the first count_max messages that wait behind a time, by due time."""
         if self._times is None:
             return []
         with self._loses():
@@ -430,12 +430,12 @@ class TimerQueue:
         return []
 
     def first(self) -> Time | None:
-        """The time of the next one; None if none waits, or there is no file."""
+        """Return the time of the next message; None if none waits, or there is no file."""
         found = self.behind((-1, -1), 1)
         return (found[0].due_ms, found[0].queue_offset) if found else None
 
     def below(self, physical_offset: int, count_max: int) -> list[Entry]:
-        """The oldest count_max that lie below physical_offset."""
+        """Return the oldest count_max messages that lie below physical_offset."""
         if self._times is None:
             return []
         with self._loses():
@@ -443,11 +443,11 @@ class TimerQueue:
         return []
 
     def oldest(self, readable: PhysicalOffset) -> PhysicalOffset | None:
-        """No record that waits lies below; None: none waits, or there is no file.
+        """Return a lower bound of the waiting records; None: none waits, or there is no file.
 
-        What has not been read counts as waiting. Otherwise: 1. another boot, the queue is read
-        anew, and begins with what is delivered; 2. nothing that waits has been met, and retention
-        lets the oldest log file go; 3. with it goes what waits behind.
+        Unread messages count as waiting. Otherwise: 1. after a reboot the queue is read anew, and
+        begins with delivered messages; 2. no waiting message has been read yet, and retention
+        deletes the oldest log file; 3. the waiting messages in it are lost.
         """
         found = self.below(_I64_MAX, 1)
         if found:
@@ -456,11 +456,11 @@ class TimerQueue:
         end = int(queue.max_offset(readable))
         at = max(self.read_to, int(queue.min_offset(self._log.min_offset)))
         unit = queue.unit(QueueOffset(at)) if self._times is not None and at < end else None
-        # A filler lies at 0: then anything may wait below, and carrying reads on.
+        # A filler has offset 0: then anything may wait below, and carrying reads on.
         return None if unit is None else PhysicalOffset(unit.physical_offset)
 
     def find(self, queue_offset: int) -> Entry | None:
-        """The message with that queue offset, if it waits."""
+        """Return the message with that queue offset, if it waits."""
         if self._times is None:
             return None
         with self._loses():
@@ -470,29 +470,29 @@ class TimerQueue:
 
     @property
     def count(self) -> int | None:
-        """How many wait; None without a file."""
+        """Return the number of waiting messages; None without a file."""
         return None if self._times is None else self._times.count
 
     def remove(self, rows: Sequence[Pending]) -> None:
-        """Those wait no more."""
+        """Remove messages that wait no longer."""
         if self._times is not None and rows:
             with self._loses():
                 self._times.remove(rows)
 
     def put_back(self, rows: Sequence[Pending]) -> None:
-        """Those wait on."""
+        """Add messages again that wait on."""
         if self._times is not None and rows:
             with self._loses():
                 self._times.put_back(rows)
 
     def commit(self) -> None:
-        """Keep what was done. All that it follows from is flushed."""
+        """Commit the changes; everything that they depend on is flushed."""
         if self._times is not None:
             with self._loses():
                 self._times.commit()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._times is not None:
             self._times.close()
             self._times = None
@@ -504,7 +504,7 @@ class TimerQueue:
 def _is_of_this_log(
     times: PendingTimes, queue: ConsumeQueueReader, readable: PhysicalOffset
 ) -> bool:
-    """Whether the last message that was read is still where it was."""
+    """Return whether the last message that was read is still where it was."""
     if times.read_to == 0:
         return True
     if times.log_end > readable or times.read_to > queue.max_offset(readable):
@@ -514,7 +514,7 @@ def _is_of_this_log(
 
 
 def _refusal(error: sqlite3.Error | OSError, path: Path) -> StoreError:
-    """What SQLite or the disk said, as those who wait for the file are told."""
+    """Return the error of SQLite or the disk as callers get it."""
     if isinstance(error, OSError):
         is_full = error.errno == errno.ENOSPC
     else:

@@ -1,9 +1,9 @@
-"""Everything that waits, and what of it is due: the side of the disk, in the delay's one thread.
+"""All waiting messages, and those that are due: the disk I/O, in the delay's one thread.
 
-Puts the levels' queues and the timer's together. Whatever is found due comes back as slices, each
-of them one append. Nothing here is decided for good: ``delivery`` appends a slice and moves the
-``Progress``, or puts the slice back; it changes the progress only while nothing runs here. Every
-method blocks, and raises CorruptRecord or DamagedFile where the log or a queue cannot be trusted.
+This class combines the levels' queues and the timer's. Due messages are returned as slices, each of
+which is one append. Nothing is final here: ``delivery`` appends a slice and moves the ``Progress``,
+or puts the slice back; it changes the progress only while the thread is idle. Every method blocks,
+and raises CorruptRecord or DamagedFile where the log or a queue cannot be trusted.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tidemark.offsets import PhysicalOffset
 log = logging.getLogger(__name__)
 
 BATCH_COUNT_MAX: Final = 4096
-"""Messages delivered between two looks at what is due."""
+"""Messages delivered between two reads of what is due."""
 BATCH_BYTES_MAX: Final = 8 << 20
 SAME_ID_MAX: Final = 64
-"""Messages of one unique id that are looked at: a sender that retries makes a few."""
+"""Messages of one unique id that are read: a sender that retries makes a few."""
 WHEEL_COUNT_MAX: Final = 1_000_000
-"""Messages that wait and are written for RocketMQ as delivery ends: some seconds, 52 MB."""
+"""Bound of the messages written for RocketMQ at the end of delivery: some seconds, 52 MB."""
 READ_AT_STOP_MAX: Final = 32
-"""Times that the timer's queue is read on at a stop: half a million messages, some seconds."""
+"""Steps for which the timer's queue is read at a stop: half a million messages, some seconds."""
 OVERDUE_MAX_MS: Final = 6 * 24 * 3600 * 1000
-"""RocketMQ reads slots of the last seven days. It delivers what is older from the queue instead."""
+"""RocketMQ reads slots of the last seven days. It delivers older ones from the queue instead."""
 CARRY_COUNT_MAX: Final = 1024
 """Messages carried between two deliveries."""
 
@@ -56,41 +56,41 @@ class Ends(NamedTuple):
     dispatched: PhysicalOffset
     """End of what has units."""
     flushed: PhysicalOffset
-    """End of what is on disk: the sorted file must not know of more."""
+    """End of what is on disk: the sorted file must not contain more."""
 
     @property
     def kept(self) -> PhysicalOffset:
-        """End of what has units and no crash can take back."""
+        """Return the end of what has units and survives a crash."""
         return min(self.dispatched, self.flushed)
 
 
 class Look(NamedTuple):
-    """What a look at everything found."""
+    """The result of reading all queues."""
 
     slices: Sequence[Slice]
-    """What is due, in the order of its times: to be appended, or put back."""
+    """Due messages in the order of their due times: to be appended, or put back."""
     more: bool
-    """There may be more that is due or to be read: look again at once."""
+    """There may be more that is due or unread: read again at once."""
     next_due_ms: int | None
-    """When the next message is due that is in no slice; None: none waits."""
+    """Due time of the next message that is in no slice; None: none waits."""
     seen: Mapping[int, int]
-    """Level -> queue offset up to which its queue was there to be looked at, the timer's too."""
+    """Level → end of its queue at this reading; the timer's too."""
     oldest: PhysicalOffset | None
-    """No record that waits, or is in a slice, lies below; None: none waits."""
+    """Lower bound of the records that wait or are in a slice; None: none waits."""
     timer_count: int | None
-    """How many wait in the timer's queue, without the slices; None: not known now."""
+    """Messages that wait in the timer's queue, without the slices; None: unknown now."""
     first: Time | None
-    """Of these the one that is due first."""
+    """The one of these that is due first."""
     read_to: int
     """Queue offset up to which the timer's queue has been read."""
     timer_is_known: bool
-    """Whether that is far enough to say what of it is due."""
+    """Whether the timer's queue is read far enough to know what is due."""
     stands_still: StoreError | None
-    """Why nothing of the timer's queue is delivered, where that lasts."""
+    """Why the timer's queue is not delivered, if that lasts."""
 
 
 class Waiting:
-    """The queues of the delay topics. For one thread."""
+    """The queues of the delay topics. One thread uses it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Waiting:
         index: IndexReader,
         wheel: WheelFiles,
     ) -> None:
-        """log_reader, queues: those of this thread, which the others use too."""
+        """log_reader, queues: those of this thread, which the other arguments use too."""
         self._log = log_reader
         self._queues = queues
         self._levels = level_queues
@@ -115,15 +115,15 @@ class Waiting:
     def recover(
         self, state: DelayState, levels: Sequence[int], ends: Ends
     ) -> tuple[Progress, PhysicalOffset]:
-        """Find out what is delivered; the progress, to be moved by the caller from now on, and
-        the end of what it was told in.
+        """Find out what is delivered.
 
-        state: as the records of the log tell it. levels: all in which messages ever waited,
-        TIMER_LEVEL among them; of none nothing is read.
+        Returns the progress, which the caller moves from now on, and the end of the record of the
+        last checkpoint. state: of the log's records. levels: all in which messages ever waited,
+        TIMER_LEVEL among them; if empty, nothing is read.
         """
         found, start = NOTHING_FOUND, ends.dispatched
         if levels:
-            start = origins.last_told(self._queues, self._log, ends.dispatched)
+            start = origins.last_checkpoint(self._queues, self._log, ends.dispatched)
             copies: Counter[origins.Copy] = Counter()
             found = origins.find_origins(
                 self._log,
@@ -165,18 +165,18 @@ class Waiting:
         return progress, start
 
     def write_wheel(self, ends: Ends, now_ms: int) -> None:
-        """Let a RocketMQ broker that opens the store go on with what waits for any time.
+        """Write the timing wheel from which a RocketMQ broker can go on with timed messages.
 
         Everything delivered so far is on disk, and nothing is delivered any more. Without the
-        sorted file, or with more that waits than WHEEL_COUNT_MAX, nothing is written.
+        sorted file, or with more than WHEEL_COUNT_MAX messages, nothing is written.
         """
         progress = self._progress
-        # A stop must not wait for a queue of any length.
+        # The time for reading is bounded: a stop must not wait for a queue of any length.
         for _ in range(READ_AT_STOP_MAX):
             if not self._timer.take_in(progress, ends.kept):
                 break
-        # What was read is kept: otherwise the next start reads it again, and may be stopped before
-        # its end each time. Everything that it follows from is on disk.
+        # Commit what was read: otherwise the next start reads it again, and may be stopped before
+        # its end each time. Everything that it depends on is on disk.
         self._timer.commit()
         count = self._timer.count
         if not self._timer.read_to or count is None:
@@ -187,7 +187,7 @@ class Waiting:
         last = self._timer.last(ends.kept) if count else None
         if count and last is None:
             _warn_of_wheel("are not written: the last message of the queue is not known", None)
-            return  # RocketMQ goes on behind the last unit's message: it has to be the queue's last
+            return  # RocketMQ goes on behind the message of the last unit, so it must be the last
         if count > WHEEL_COUNT_MAX:
             _warn_of_wheel(f"are not written for more than {WHEEL_COUNT_MAX} messages", None)
             return
@@ -197,8 +197,8 @@ class Waiting:
             if not progress.is_done(row.due_ms, row.queue_offset)
         )
         # An overdue message gets the slot of its own time, and RocketMQ begins there. Otherwise:
-        # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and by
-        # its timercheck everything earlier is delivered; 3. we do not deliver the message either.
+        # 1. it gets the present slot; 2. RocketMQ is killed before it delivers that slot, and its
+        # timercheck covers everything earlier; 3. we do not deliver the message either.
         first = self._timer.first()
         now_ms -= now_ms % delay.PRECISION_MS
         start_ms = now_ms if first is None else min(now_ms, delay.slot_ms(first[0]))
@@ -218,7 +218,7 @@ class Waiting:
         )
 
     def look(self, ends: Ends, now_ms: int) -> Look:
-        """Read what has come, and make slices of what is due; they wait no more."""
+        """Read new messages, and make slices of due ones, which no longer count as waiting."""
         progress = self._progress
         more = self._timer.take_in(progress, ends.kept)
         # Before the first delivery only: afterwards copies may not be on disk yet, and ``commit``
@@ -247,7 +247,7 @@ class Waiting:
         if (timer_oldest := self._timer.oldest(ends.kept)) is not None:
             oldest.append(timer_oldest)
         for entry in self._timer.due(now_ms, BATCH_COUNT_MAX):
-            # Of a cancellation that was cut short, the file may not know.
+            # The file may lack a cancellation that was cut short.
             done = progress.is_done(entry.due_ms, entry.queue_offset)
             found.append(entry._replace(passed_over=done))
         chosen = _first(sorted(found, key=_time))
@@ -274,11 +274,12 @@ class Waiting:
     def to_carry(
         self, physical_offset: PhysicalOffset, ends: Ends, now_ms: int
     ) -> list[Slice] | None:
-        """Slices that carry some of what lies below physical_offset; [] if nothing does.
+        """Return slices that carry some of the messages below physical_offset; [] if there are
+        none.
 
         None: the timer's queue has not been read to its end yet: ask again. Raises DiskFull, or
-        FileNotReady, if its sorted file cannot be opened, or filled: whoever makes room on a full
-        disk must not wait for a file that waits for room.
+        FileNotReady, if its sorted file cannot be opened, or filled: retention must not wait for a
+        file that itself waits for free space.
         """
         progress = self._progress
         if self._timer.take_in(progress, ends.kept) or not self._timer_is_known(ends):
@@ -293,7 +294,7 @@ class Waiting:
                 cancelled = progress.is_cancelled(level, entry.queue_offset)
                 found.append(entry._replace(passed_over=cancelled))
         found += self._timer.below(physical_offset, CARRY_COUNT_MAX)
-        if not self._timer_is_known(ends):  # lost as it was asked: nothing found is not nothing
+        if not self._timer_is_known(ends):  # lost during the call: an empty result proves nothing
             self._check_can_use_timer()
             return None
         slices = self._slices.carrying(found, ends.dispatched)
@@ -309,14 +310,14 @@ class Waiting:
         return self._timer.is_whole or not self._timer.end(ends.kept)
 
     def put_back(self, slices: Sequence[Slice]) -> None:
-        """Those were not appended: they wait on."""
+        """Let slices wait on that were not appended."""
         for each in slices:
             self._timer.put_back(each.rows)
 
     def find(self, unique_id: str, topic: str | None, ends: Ends, now_ms: int) -> list[Entry]:
-        """The messages of that id that wait and are not cancelled.
+        """Return the waiting messages of that id that are not cancelled.
 
-        topic: only those for it; None: for any but the retry topics, whose messages nobody sent.
+        topic: restricts them to this topic; None: any but the retry topics, which no sender uses.
         """
         self._timer.take_in(self._progress, ends.kept)
         entries = (
@@ -325,7 +326,7 @@ class Waiting:
         return [entry for entry in entries if entry is not None]
 
     def find_cancelled(self, unique_id: str, topic: str | None, ends: Ends) -> list[int]:
-        """Due times of the messages of that id that are cancelled; known until these are over."""
+        """Return due times of cancelled messages of that id; they are known until they are over."""
         cancelled = self._progress.cancelled
         places = (
             (delay.level_of(stored), stored.queue_offset)
@@ -334,7 +335,7 @@ class Waiting:
         return [cancelled[place] for place in places if place in cancelled]
 
     def _sent_as(self, unique_id: str, topic: str | None, ends: Ends) -> Iterator[Record]:
-        """The records of that id that wait, or waited; topic: as of ``find``."""
+        """Return the records of that id that wait, or waited; topic: see ``find``."""
         for name in (SCHEDULE_TOPIC, TIMER_TOPIC):
             for stored in self._index.records(
                 name,
@@ -348,7 +349,7 @@ class Waiting:
                     yield stored
 
     def _waits(self, stored: Record, ends: Ends, now_ms: int) -> Entry | None:
-        """The record as something that waits; None if it does not, or not any more."""
+        """Return the entry of a record; None if it does not wait, or not any more."""
         level, queue_offset = delay.level_of(stored), stored.queue_offset
         if self._progress.is_cancelled(level, queue_offset):
             return None
@@ -362,7 +363,7 @@ class Waiting:
     def page(
         self, after: ListTime, topic: str | None, count_max: int, ends: Ends, now_ms: int
     ) -> Page:
-        """Some of what waits behind a time, by their times."""
+        """Return a page of messages that wait behind a time, by due time."""
         self._timer.take_in(self._progress, ends.kept)
         levels = listing.of_levels(self._levels, self._progress, after, ends.dispatched, now_ms)
         return listing.page(
@@ -374,11 +375,11 @@ class Waiting:
         )
 
     def cancelled(self, entries: Sequence[Entry]) -> None:
-        """Those are not to be delivered."""
+        """Remove cancelled messages."""
         self._timer.remove([entry.row for entry in entries if entry.row is not None])
 
     def commit(self) -> None:
-        """Everything appended so far is on disk: keep what follows from it."""
+        """Commit what follows from the log, which is on disk up to the last append."""
         self._timer.commit()
         self._note()
 
@@ -388,13 +389,13 @@ class Waiting:
             self._wheel.note(lowest)
 
     def let_go(self) -> None:
-        """Look at all files anew, and keep none mapped that is gone."""
+        """Open all files anew, and keep no mapping of a deleted one."""
         self._index.close()
         self._queues.forget()
         self._log.refresh()
 
     def close(self) -> None:
-        """Give files and mappings back."""
+        """Close files and mappings."""
         self._timer.close()
         self._index.close()
         self._queues.forget()
@@ -419,7 +420,7 @@ def _is_meant(waits_for: str, topic: str | None) -> bool:
 
 
 def _first(entries: Sequence[Entry]) -> list[Entry]:
-    """As many as are delivered at a time."""
+    """Return as many entries as are delivered at a time."""
     chosen: list[Entry] = []
     size = 0
     for entry in entries[:BATCH_COUNT_MAX]:

@@ -525,7 +525,7 @@ async def test_a_flipped_bit_in_a_unit_delays_its_message_and_loses_none(
     assert sorted(store.delivered()) == [b"a", b"b"]
 
 
-async def test_progress_is_told_in_the_log_and_a_start_goes_on_from_there(
+async def test_progress_is_recorded_in_the_log_and_a_start_goes_on_from_there(
     store: DelayedStore,
 ) -> None:
     for number in range(5):

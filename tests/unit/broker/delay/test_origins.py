@@ -124,10 +124,10 @@ def test_bytes_that_are_no_record_are_named(store: DelayedStore) -> None:
     assert caught.value.at == at
 
 
-def test_the_search_begins_at_the_last_record_that_told_progress(store: DelayedStore) -> None:
+def test_the_search_begins_at_the_last_checkpoint(store: DelayedStore) -> None:
     def last() -> int:
         store.dispatch()
-        return origins.last_told(store.queues, store.reader, store.dispatched())
+        return origins.last_checkpoint(store.queues, store.reader, store.dispatched())
 
     store.send("orders")
     assert last() == 0, "nobody has told any"

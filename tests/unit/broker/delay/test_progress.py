@@ -1,4 +1,4 @@
-"""How far delayed messages are delivered: what may be told, and what a start makes of it."""
+"""How far delayed messages are delivered: what may be recorded, and what a start makes of it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def test_what_the_log_says_behind_the_record_is_done() -> None:
     assert not progress.is_done(50, 10), "it had not been read when the mark was made"
 
 
-def test_nothing_is_told_while_something_earlier_waits() -> None:
+def test_no_record_is_made_while_an_earlier_message_waits() -> None:
     progress = Progress(DelayState())
     progress.passed_timer(100, 1)
     assert progress.record(0, first=(90, 2), read_to=3) is None
     assert progress.record(0, first=(100, 0), read_to=3) is None
-    told = progress.record(0, first=(100, 2), read_to=3)
-    assert told is not None
-    assert told.timer == TimerMark(100, 1, 3)
+    record = progress.record(0, first=(100, 2), read_to=3)
+    assert record is not None
+    assert record.timer == TimerMark(100, 1, 3)
 
 
-def test_levels_are_told_as_long_as_the_mark_stands_as_it_was_told() -> None:
+def test_levels_are_recorded_with_the_old_mark_while_the_mark_stands() -> None:
     progress = Progress(DelayState({}, TimerMark(100, 5, 10)))
     progress.passed_level(2, 4)
     # Something that is due before the mark has come in since: nothing was delivered behind it.
-    told = progress.record(7, first=(50, 11), read_to=12)
-    assert told == DelayRecord(7, {2: 4}, TimerMark(100, 5, 10))
+    record = progress.record(7, first=(50, 11), read_to=12)
+    assert record == DelayRecord(7, {2: 4}, TimerMark(100, 5, 10))
 
 
-def test_a_queue_that_is_read_anew_is_not_told_before_it_is_read_as_far_as_before() -> None:
+def test_a_queue_that_is_read_anew_is_not_recorded_before_it_is_read_as_far_as_before() -> None:
     progress = Progress(DelayState({}, TimerMark(100, 5, 10)))
     progress.passed_timer(110, 7)
     assert progress.record(0, first=None, read_to=9) is None
@@ -71,23 +71,23 @@ def test_a_cancelled_message_is_done_until_progress_has_passed_it() -> None:
     assert progress.is_done(200, 3)
     progress.passed_level(2, 6)
     progress.passed_timer(200, 3)
-    told = progress.record(0, None, 4)
-    assert told is not None
-    progress.told(told)
+    record = progress.record(0, None, 4)
+    assert record is not None
+    progress.recorded(record)
     assert progress.cancelled == {}
     assert not progress.has_moved
 
 
-def test_levels_of_which_nothing_is_delivered_are_not_told() -> None:
+def test_levels_without_deliveries_are_not_recorded() -> None:
     progress = Progress(DelayState({2: 4}))
     progress.levels.update({1: 0, 3: 0})
     assert not progress.has_moved
     progress.passed_level(3, 1)
     assert progress.has_moved
-    told = progress.record(0, None, 0)
-    assert told is not None
-    assert told.levels == {2: 4, 3: 1}
-    progress.told(told)
+    record = progress.record(0, None, 0)
+    assert record is not None
+    assert record.levels == {2: 4, 3: 1}
+    progress.recorded(record)
     assert not progress.has_moved
 
 
@@ -96,9 +96,7 @@ TIMES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 
 @settings(max_examples=300, deadline=None)
 @given(TIMES, st.data())
-def test_whenever_a_record_is_told_it_says_exactly_what_is_delivered(
-    dues: list[int], data: st.DataObject
-) -> None:
+def test_each_record_holds_exactly_what_is_delivered(dues: list[int], data: st.DataObject) -> None:
     """A timer that reads as it likes and whose clock goes as it likes, against the record."""
     progress = Progress(DelayState())
     read_to, waiting, delivered = 0, set[tuple[int, int]](), set[int]()
@@ -115,10 +113,10 @@ def test_whenever_a_record_is_told_it_says_exactly_what_is_delivered(
             waiting.discard((due, at))
             delivered.add(at)
             since.add(at)
-        told = progress.record(0, min(waiting, default=None), read_to)
-        if told is not None and data.draw(st.booleans()):
-            progress.told(told)
-            state, since = after(told), set()
+        record = progress.record(0, min(waiting, default=None), read_to)
+        if record is not None and data.draw(st.booleans()):
+            progress.recorded(record)
+            state, since = after(record), set()
         # A kill here: what the record and the log behind it say is what was delivered.
         again = Progress(state, Found({}, {at: dues[at] for at in since}))
         for at, due in enumerate(dues):
