@@ -9,8 +9,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 import analytics
 import drills
 import services
@@ -18,6 +16,7 @@ import shared
 import tidemark
 from drills.families import all_drills
 from services.ha.core import own
+from tests.support.for_each import for_each
 from tidemark.errors import OS_ERROR, TidemarkError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,14 +84,14 @@ def test_every_error_has_a_title_and_a_fitting_status() -> None:
         assert 400 <= error.status < 600, error
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES)
 def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES)
 def test_every_source_path_that_a_page_names_exists(page: Path) -> None:
     for path in re.findall(
         r"`((?:tidemark|shared|services|tests)/[\w/.-]+\.py)`", page.read_text()
@@ -100,7 +99,7 @@ def test_every_source_path_that_a_page_names_exists(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES)
 def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"`make (?:-B )?([a-z0-9-]+)", page.read_text()):

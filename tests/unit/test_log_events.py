@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import pytest
-
 from services.ha.core import own
+from tests.support.for_each import for_each
 from tests.support.log_events import MORE, ROOT, Said, said
 
 SECTIONS: Final = {
@@ -65,7 +64,7 @@ def test_every_event_is_described_once_and_every_described_one_is_written() -> N
     assert PAGE.keys() - CODE.keys() == set(), "in docs/logs.md, and not written"
 
 
-@pytest.mark.parametrize("key", sorted(CODE), ids="-".join)
+@for_each("key", sorted(CODE))
 def test_an_event_has_the_level_and_the_facts_that_the_page_says(key: tuple[str, str]) -> None:
     lines, row = CODE[key], PAGE[key]
     levels = {line.level for line in lines} - {"any"}

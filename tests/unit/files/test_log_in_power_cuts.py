@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from shared.files.commit_log import CommitLogAppender, CommitLogReader
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreConfig, StoreDir
+from tests.support.for_each import for_each
 from tests.support.runs import runs_of
 from tests.support.sim_disk import LOSE_ALL, SimCrash, SimDisk
 from tidemark.errors import FileNotReady
@@ -66,8 +65,8 @@ def run(
     return durable
 
 
-@pytest.mark.parametrize("pool_size", [0, 4096, 1 << 16], ids=["no pool", "small", "large"])
-@pytest.mark.parametrize("seed", range(100))
+@for_each("pool_size", [0, 4096, 1 << 16])
+@for_each("seed", range(100))
 def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int, pool_size: int) -> None:
     warm_up = seed % 4 == 0
     whole = SimDisk(seed)

@@ -10,6 +10,7 @@ import pytest
 from shared.files import log_walk
 from shared.files.log_walk import Break, LogFiles, WalkResult
 from shared.files.os_disk import OsDisk
+from tests.support.for_each import for_each
 from tidemark.formats import hosts, properties, record
 from tidemark.formats.filenames import offset_name
 from tidemark.formats.record import Message
@@ -89,7 +90,7 @@ def walked(directory: Path, start: int, chance: random.Random, borders: list[int
         files.close()
 
 
-@pytest.mark.parametrize("seed", range(150))
+@for_each("seed", range(150))
 def test_one_pass_finds_what_a_look_at_every_record_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

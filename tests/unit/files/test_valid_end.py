@@ -19,6 +19,7 @@ from shared.files.valid_end import (
     start_of_walk,
     verdict,
 )
+from tests.support.for_each import for_each
 
 BELOW, AT, ABOVE = 90, 100, 110
 FILES = (0, 1000, 2000, 3000)
@@ -121,9 +122,9 @@ def no_record(start: int) -> FirstRecord | None:
     raise AssertionError("our own log needs no look at its files")
 
 
-@pytest.mark.parametrize("log_min", [0, 1000])
-@pytest.mark.parametrize("durable", [None, 0, 999, 1000, 2500, 2501])
-@pytest.mark.parametrize("flushed", [0, 999, 2500])
+@for_each("log_min", [0, 1000])
+@for_each("durable", [None, 0, 999, 1000, 2500, 2501])
+@for_each("flushed", [0, 999, 2500])
 def test_our_log_is_walked_from_what_dispatch_made_durable_but_never_above_what_is_on_disk(
     log_min: int, durable: int | None, flushed: int
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tidemark.formats import filenames
 
 OFFSETS = st.integers(0, filenames.OFFSET_MAX)
@@ -34,7 +35,7 @@ def test_no_name_for_an_offset_outside_the_range(offset: int) -> None:
         filenames.offset_name(offset)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "",

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.for_each import for_each
 from tidemark.formats import hashing
 
 LEVELS_MS = [1000, 5000, 10_000]
@@ -40,8 +41,8 @@ def test_the_hash_is_over_utf16_units_lone_surrogates_included(text: str) -> Non
     assert hashing.string_hash(text) == plain_hash(text)
 
 
-@pytest.mark.parametrize("letter", ["z", "é", "😀"])
-@pytest.mark.parametrize("length", [255, 256, 257, 511, 512, 513, 1024, 5000])
+@for_each("letter", ["z", "é", "😀"])
+@for_each("length", [255, 256, 257, 511, 512, 513, 1024, 5000])
 def test_long_strings_hash_like_short_ones(length: int, letter: str) -> None:
     assert hashing.string_hash(letter * length) == plain_hash(letter * length)
 
@@ -85,7 +86,7 @@ def test_a_scheduled_record_is_due_after_its_levels_delay() -> None:
     assert hashing.delivery_time_code("3", 1795166908153, LEVELS_MS) == 1795166918153
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("delay", "due"),
     [
         ("1", 1001),

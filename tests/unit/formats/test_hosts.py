@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.for_each import for_each
 from tidemark.formats import hosts
 from tidemark.formats.hosts import Host
 
@@ -37,7 +38,7 @@ def test_the_long_form_of_an_ipv6_address_parses_to_the_same_host() -> None:
     assert hosts.parse("[2001:db8:0:0:0:0:0:1]:80") == hosts.parse("[2001:db8::1]:80")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tidemark.formats import delay, nack, properties, record
 from tidemark.formats.hosts import Host
 from tidemark.formats.nack import RedriveOrigin, Verdict
@@ -42,7 +43,7 @@ def stored(
 
 
 # The table of store.md 13.2: RECONSUMETIMES before, and the level that it waits at.
-@pytest.mark.parametrize("times", range(20))
+@for_each("times", range(20))
 def test_each_retry_waits_one_level_longer_and_the_seventeenth_time_is_the_end(times: int) -> None:
     verdict = nack.judge(times, 0, retry_max=16, level_count=LEVELS)
     if times < 16:
@@ -51,7 +52,7 @@ def test_each_retry_waits_one_level_longer_and_the_seventeenth_time_is_the_end(t
         assert verdict == Verdict(dead=True, delay_level=0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("times", "asked", "retry_max", "levels"),
     list(
         itertools.product(

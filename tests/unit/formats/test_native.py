@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tests.support.fuzz_cases import FUZZERS
 from tests.support.twin_pairs import branches, function_pairs
 from tests.support.twins import twin_modules_of
@@ -52,7 +53,7 @@ def test_every_module_is_a_source_with_a_stub_and_is_listed() -> None:
 
 
 @built
-@pytest.mark.parametrize("name", sorted(branches()[0]))
+@for_each("name", sorted(branches()[0]))
 def test_a_twin_has_its_originals_name_and_parameters(name: str) -> None:
     original, compiled = PAIRS[name]
     assert original.__name__ == compiled.__name__ == name

@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
+from tests.support.for_each import for_each
 from tests.support.plain_requests import RULES, V4, V6, assert_same, careful, maker, packed, read
 from tests.support.twins import twin_modules_of
 from tidemark.formats import batch, produce_wire, properties
@@ -90,7 +91,7 @@ def test_a_message_that_has_no_room_for_an_id_fits_if_none_is_wanted(twin: Modul
         assert_same(plain, careful(body))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         packed({"sharding_key": "a"}),
@@ -135,7 +136,7 @@ def test_what_is_not_common_is_left_to_the_careful_way(twin: ModuleType, body: b
     assert read(twin, body) is None
 
 
-@pytest.mark.parametrize("name", [*sorted(properties.REFUSED), "TIMER_", "__", "INNER_x"])
+@for_each("name", [*sorted(properties.REFUSED), "TIMER_", "__", "INNER_x"])
 def test_a_name_that_senders_may_not_set_is_left_to_the_careful_way(
     twin: ModuleType, name: str
 ) -> None:
@@ -144,7 +145,7 @@ def test_a_name_that_senders_may_not_set_is_left_to_the_careful_way(
     assert read(twin, packed({"properties": {"x" + name: "x"}})) is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "fits"),
     [
         ({"body": b"x" * 300}, True),
@@ -180,7 +181,7 @@ def test_without_a_record_crc_there_are_20_bytes_more_of_properties(twin: Module
     assert_same(plain, careful(body, rules=with_room))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         *(b"\x80", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf"),
@@ -190,7 +191,7 @@ def test_without_a_record_crc_there_are_20_bytes_more_of_properties(twin: Module
         *(b"\xf4\x8f\xbf\xbf", b"\xef\xbf\xbf", b"\xed\x9f\xbf"),
     ],
 )
-@pytest.mark.parametrize("before", [b"", b"abcdefg"])
+@for_each("before", [b"", b"abcdefg"])
 def test_text_is_utf8_as_python_has_it(twin: ModuleType, raw: bytes, before: bytes) -> None:
     text = before + raw
     try:

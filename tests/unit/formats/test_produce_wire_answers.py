@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.for_each import for_each
 from tests.support.twins import outcome, twin_modules_of
 from tidemark.formats import batch, hosts, ids, produce_wire, properties
 from tidemark.formats.batch import BadBatch, WireMessage
@@ -116,7 +117,7 @@ def test_an_answer_may_have_any_number_of_results(twin: ModuleType, count: int) 
 ONE = batch.encode([WireMessage(b"x", b"UNIQ_KEY\x01u\x02")])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("entries", "sizes", "changed", "error"),
     [
         (ONE, b"", {}, ValueError),

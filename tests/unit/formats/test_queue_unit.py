@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tests.support.twins import twin_modules_of
 from tidemark.formats import queue_unit
 from tidemark.formats.queue_unit import PRE_BLANK, Unit
@@ -80,7 +81,7 @@ def row_of(*units: tuple[int, int]) -> bytes:
 
 
 @pytest.mark.parametrize("twin", twin_modules_of("units", queue_unit))
-@pytest.mark.parametrize(
+@for_each(
     ("view", "end", "end_max", "expected"),
     [
         (b"", 5, END_MAX, (0, 5)),

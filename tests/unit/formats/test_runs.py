@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.for_each import for_each
 from tests.support.runs import runs_of
 from tests.support.twins import outcome, twin_modules_of
 from tidemark.formats import batch, hosts, properties, record, runs
@@ -105,9 +106,9 @@ def test_runs_are_their_messages_records_one_behind_the_other(
     assert twin.runs_size(made, record_crc=record_crc) == len(whole)
 
 
-@pytest.mark.parametrize("topic", ["t", "t" * 127, "t" * 128, "t" * 255, "größe", "\ud800x"])
-@pytest.mark.parametrize("born", ["1.2.3.4:5", "[2001:db8::1]:65535"])
-@pytest.mark.parametrize("store", ["1.2.3.4:5", "[::1]:0"])
+@for_each("topic", ["t", "t" * 127, "t" * 128, "t" * 255, "größe", "\ud800x"])
+@for_each("born", ["1.2.3.4:5", "[2001:db8::1]:65535"])
+@for_each("store", ["1.2.3.4:5", "[::1]:0"])
 def test_every_shape_of_a_record_is_made(
     twin: ModuleType, topic: str, born: str, store: str
 ) -> None:
@@ -205,8 +206,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("record_crc", [False, True])
-@pytest.mark.parametrize(("changed", "error"), WRONG)
+@for_each("record_crc", [False, True])
+@for_each(("changed", "error"), WRONG)
 def test_a_run_that_no_records_can_hold_is_refused_and_nothing_written(
     twin: ModuleType, changed: dict[str, object], error: type[Exception] | None, record_crc: bool
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import strategies
+from tests.support.for_each import for_each
 from tests.support.twins import twins_of
 from tidemark.formats import hashing, hosts, properties, record, scan
 from tidemark.formats.record import Checks, Kind, Message
@@ -148,7 +149,7 @@ def test_without_properties_there_is_no_id_no_key_and_tags_code_zero() -> None:
     assert (found.unique_id, found.keys, found.tags_code) == (None, "", 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "tags_code"),
     [
         (b"TAGS\x01TagA", 2598919),
@@ -164,7 +165,7 @@ def test_without_properties_there_is_no_id_no_key_and_tags_code_zero() -> None:
         (b"TAGS\x01\xff\x02", 0xFFFD),
     ],
 )
-@pytest.mark.parametrize("record_crc", [False, True])
+@for_each("record_crc", [False, True])
 def test_the_tags_code_is_the_hash_of_the_last_tags(
     raw: bytes, tags_code: int, record_crc: bool
 ) -> None:
@@ -172,8 +173,8 @@ def test_the_tags_code_is_the_hash_of_the_last_tags(
     assert found.tags_code == tags_code
 
 
-@pytest.mark.parametrize("name", ["UNIQ_KEY", "KEYS"])
-@pytest.mark.parametrize(
+@for_each("name", ["UNIQ_KEY", "KEYS"])
+@for_each(
     ("raw", "value"),
     [
         ("{0}\x01v", "v"),
@@ -338,7 +339,7 @@ def crafted(magic: int, *, body: int, topic: int, raw: int, stored: tuple[int, i
     return b"".join([*parts, stored_raw.to_bytes(2, "big"), b"p" * raw])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "valid"),
     [
         (crafted(record.MAGIC_V1, body=0, topic=127, raw=0, stored=(0, 127, 0)), True),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tests.support.twins import twins_of
 from tidemark.formats import properties, record
 from tidemark.formats import select as pure
@@ -117,7 +118,7 @@ def test_no_units_are_nothing_and_the_rest_of_a_unit_is_not_looked_at(select: Se
 
 
 @each_twin
-@pytest.mark.parametrize(
+@for_each(
     ("limits", "taken"),
     [
         (Limits(2, 1 << 30, 99, 1 << 30), 2),
@@ -159,7 +160,7 @@ def test_a_record_outside_of_the_window_halts_before_it(select: Select) -> None:
 
 
 @each_twin
-@pytest.mark.parametrize(
+@for_each(
     "unit",
     [
         Unit(AT, 0, 0),
@@ -175,7 +176,7 @@ def test_a_record_outside_of_the_window_halts_before_it(select: Select) -> None:
         Unit(0, 0, 0),
     ],
 )
-@pytest.mark.parametrize("window_at", [AT, 0, (1 << 63) - 1, -(1 << 63), -5])
+@for_each("window_at", [AT, 0, (1 << 63) - 1, -(1 << 63), -5])
 def test_a_hostile_unit_reads_nothing(select: Select, unit: Unit, window_at: int) -> None:
     log = of(1)
     found = log.select(select, units=UNIT.pack(*unit), window_at=window_at, skip_until=-(1 << 63))
@@ -235,7 +236,7 @@ def test_the_due_time_in_place_of_a_tags_code_is_compared_by_its_low_half(select
 
 
 @each_twin
-@pytest.mark.parametrize(
+@for_each(
     ("stored", "tag", "fits"),
     [
         ("ü", "ü", True),

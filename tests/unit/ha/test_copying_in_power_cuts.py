@@ -5,11 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-import pytest
-
 from services.ha.shell.replica_files import Promise
 from services.ha.wire.whole_records import Part, WholeRecords
 from shared.files.copied_log_writer import CopiedLogWriter
+from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, OTHER_BOOT, MasterLog, log_of, open_replica
 from tests.support.sim_disk import LOSE_ALL, SimCrash, SimDisk
 from tests.support.small_store import BOOT
@@ -68,7 +67,7 @@ def copy(disk: SimDisk, random: Random) -> Acked:
     return acked
 
 
-@pytest.mark.parametrize("seed", range(150))
+@for_each("seed", range(150))
 def test_what_was_acked_is_there_again_and_the_log_goes_on(seed: int) -> None:
     whole = SimDisk(seed)
     copy(whole, Random(seed))

@@ -20,6 +20,7 @@ from shared.files.index import IndexReader
 from shared.files.positions import Positions
 from shared.files.recovery import recover
 from shared.files.store_dir import StoreDir
+from tests.support.for_each import for_each
 from tests.support.sim_disk import SimCrash, SimDisk
 from tests.support.small_store import BOOT, CONFIG, SmallStore
 from tidemark.formats.checkpoint import Slot
@@ -249,8 +250,8 @@ def crashes() -> list[int]:
     return list(range(1, disk.operations - before))
 
 
-@pytest.mark.parametrize("power", ["stays", "goes"])
-@pytest.mark.parametrize("after", crashes())
+@for_each("power", ["stays", "goes"])
+@for_each("after", crashes())
 def test_killed_at_any_operation_nothing_is_made_again(after: int, power: str) -> None:
     disk = SimDisk(5)
     filled = Filled(disk)
@@ -381,7 +382,7 @@ class Node:
         log.close()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_over_many_starts_nothing_that_the_log_has_is_missed(seed: int) -> None:
     node = Node(seed)
     for _ in range(8):

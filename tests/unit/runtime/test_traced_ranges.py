@@ -16,6 +16,7 @@ from shared.runtime.traced_ranges import (
     decode,
     encode,
 )
+from tests.support.for_each import for_each
 from tests.support.fuzz_cases import damaged
 
 ORDER = TracedRange("order-4711", 1000, 1200)
@@ -52,7 +53,7 @@ def test_a_note_of_something_else_is_none(note: bytes) -> None:
     assert decode(note) is None
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_damaged_notes_do_no_harm(seed: int) -> None:
     ranges = TracedRanges(Clock())
     for note in damaged(Random(seed), encode(ORDER), 50):

@@ -27,6 +27,7 @@ from shared.state.records import (
     TopicConfig,
     TopicRecord,
 )
+from tests.support.for_each import for_each
 
 I31 = st.integers(0, 2**31 - 1)
 I63 = st.integers(0, 2**63 - 1)
@@ -286,7 +287,7 @@ HEAD: dict[str, Any] = {"v": 1, "flushed": 0}
 PART: dict[str, Any] = {"v": 1, "kind": "snapshot", "flushed": 0, "id": 0, "part": 0, "parts": 1}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "reason"),
     [
         (b"", "not msgpack"),

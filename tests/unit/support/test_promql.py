@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.for_each import for_each
 from tests.support.promql import Nonsense, Series, metrics, numbers, yields
 
 LAG = "tidemark_group_lag_seconds"
@@ -11,7 +12,7 @@ IN = "tidemark_broker_messages_in_total"
 PUT = "tidemark_broker_put_duration_seconds"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expr", "unit", "labels"),
     [
         (f"max by (group) ({LAG})", "s", {"group"}),
@@ -42,7 +43,7 @@ def test_unit_and_labels_of_a_result(expr: str, unit: str, labels: set[str]) -> 
     assert (found.unit, set(found.labels)) == (unit, labels)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expr", "why"),
     [
         ("tidemark_nothing", "is no metric"),

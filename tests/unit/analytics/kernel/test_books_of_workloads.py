@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from analytics.kernel.balance import books
 from analytics.kernel.rollup import MINUTE, merge, rollup
 from tests.analytics.truth.judged import judge
+from tests.support.for_each import for_each
 from tests.truth import cases
 from tests.truth.steps import SECOND, moment
 
 
-@pytest.mark.parametrize("case", cases.EVERY)
+@for_each("case", cases.EVERY)
 def test_what_was_produced_is_consumed_skipped_or_unread(case: str) -> None:
     truth = cases.EVERY[case]()
     judged = judge(truth)

@@ -13,6 +13,7 @@ from analytics.kernel.evaluate import evaluate
 from analytics.kernel.rules import Rules
 from analytics.kernel.state import fits
 from analytics.kernel.window import Evaluated, Window
+from tests.support.for_each import for_each
 from tests.truth import cases
 from tests.truth.steps import moment
 from tests.truth.tables import collected
@@ -64,7 +65,7 @@ def in_order(table: pa.Table) -> list[str]:
     return sorted(repr(row) for row in table.to_pylist())
 
 
-@pytest.mark.parametrize("name", sorted(cases.EVERY))
+@for_each("name", sorted(cases.EVERY))
 def test_any_cutting_of_time_gives_the_same_rows(name: str) -> None:
     truth = cases.EVERY[name]()
     rng = np.random.default_rng(1)

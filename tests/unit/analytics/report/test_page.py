@@ -19,6 +19,7 @@ from analytics.report.gather import gather
 from analytics.report.page import page
 from analytics.report.plots import Line, Span, lines, stacked, timeline
 from analytics.report.sentences import headline, reason_words
+from tests.support.for_each import for_each
 from tests.support.lag_world import END, START, MemoryTables, tables
 
 VOID: Final = {"meta", "br", "rect", "line", "path", "link", "img"}
@@ -243,8 +244,8 @@ def test_a_timeline_has_a_description_for_readers_who_cannot_see_it(facts: Facts
     assert 'style="left:50.00%;width:25.00%"' in text
 
 
-@pytest.mark.parametrize("unit", [SECONDS, RATE, COUNT, BYTES])
-@pytest.mark.parametrize("largest", [0.0, 0.003, 0.7, 1.0, 59.0, 61.0, 4000.0, 3e5, 8e9, 2.5e13])
+@for_each("unit", [SECONDS, RATE, COUNT, BYTES])
+@for_each("largest", [0.0, 0.003, 0.7, 1.0, 59.0, 61.0, 4000.0, 3e5, 8e9, 2.5e13])
 def test_an_axis_holds_its_largest_value_and_has_a_few_marks(unit: Unit, largest: float) -> None:
     top = top_of(largest, unit)
     assert top >= largest

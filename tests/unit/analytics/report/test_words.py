@@ -20,9 +20,10 @@ from analytics.report.words import (
     subject_words,
 )
 from analytics.schema import Gap, Stage
+from tests.support.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "text"),
     [
         (None, "not known"),

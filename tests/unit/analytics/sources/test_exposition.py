@@ -14,6 +14,7 @@ from analytics.sources.exposition import KNOWN_MAX, Parsed, Parser
 from analytics.sources.labelled import Series, batches, series
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.text import label_text
+from tests.support.for_each import for_each
 
 TARGET: Final = {
     "instance": "127.0.0.1:8081", "cluster": "c", "broker": "g0", "replica": "n0",
@@ -35,7 +36,7 @@ def read(text: str) -> list[tuple[str, str | None, str | None, int | None, str, 
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "found"),
     [
         ("up 1", ("up", None, None, None, "", 1.0)),
@@ -54,7 +55,7 @@ def read(text: str) -> list[tuple[str, str | None, str | None, int | None, str, 
         ("m -Inf", ("m", None, None, None, "", -math.inf)),
         ('m{le="1"} 3 # {trace_id="x"} 0.5 1.0', ("m", None, None, None, 'le="1"', 3.0)),
     ],
-)  # fmt: skip
+)
 def test_a_line_is_read(line: str, found: object) -> None:
     assert read(line + "\n") == [found]
     # Once more, by the text of the series that is known by now.
@@ -82,13 +83,27 @@ def test_the_service_is_told_by_the_job_if_by_nothing_else() -> None:
     assert series({"job": "tidemark-ha", "service": "x"}).service == "x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
-        "m", "m ", "m one", "m 1_000", "m ٣", "{} 1", "1m 1", 'm{a="b} 1', "m{a=b} 1", 'm{a="b"',
-        'm{a="b"}1 2 3', "m 1 x", "m 1 1-2", "m1", '{"m"} 1', "m 0x10",
+        "m",
+        "m ",
+        "m one",
+        "m 1_000",
+        "m ٣",
+        "{} 1",
+        "1m 1",
+        'm{a="b} 1',
+        "m{a=b} 1",
+        'm{a="b"',
+        'm{a="b"}1 2 3',
+        "m 1 x",
+        "m 1 1-2",
+        "m1",
+        '{"m"} 1',
+        "m 0x10",
     ],
-)  # fmt: skip
+)
 def test_a_line_that_cannot_be_read_is_counted_and_shown(line: str) -> None:
     found = parse(f"a 1\n{line}\nb 2\n")
     assert (found.unreadable, found.shown) == (1, [line])

@@ -10,6 +10,7 @@ import pytest
 
 from analytics.schema import GAPS, SAMPLES, Gap
 from analytics.sources.gaps import DETAIL_MAX, Missing, batch, split
+from tests.support.for_each import for_each
 
 US = 1_000_000
 
@@ -29,8 +30,8 @@ def table(*rows: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=SAMPLES)
 
 
-@pytest.mark.parametrize("reason", Gap)
-@pytest.mark.parametrize("lost", [None, 0, 12])
+@for_each("reason", Gap)
+@for_each("lost", [None, 0, 12])
 def test_a_gap_comes_out_as_it_went_in(reason: Gap, lost: int | None) -> None:
     detail = 'he said "no",\nand \\ left; from="7"'
     missing = Missing('{job="a",x=~"b|c"}', 5 * US + 1, 9 * US, reason, detail, lost)

@@ -15,6 +15,7 @@ from services.broker.api.messages import Rules, parse_produce
 from services.broker.read.message_map import message_map, tags_code
 from services.broker.send.request import AckLevel, ProduceRequest
 from services.broker.send.wanted_delay import Delay
+from tests.support.for_each import for_each
 from tidemark.errors import (
     BadProperty,
     BadRequest,
@@ -169,7 +170,7 @@ def test_a_request_without_messages_is_refused(value: object) -> None:
     assert isinstance(refused(value), BadRequest)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "value"),
     [
         ("body", "text"),
@@ -264,7 +265,7 @@ def test_a_separator_is_refused_everywhere(separator: str, place: Any) -> None:
     assert error.detail.startswith("messages[0].")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [*sorted(properties.RESERVED), "INNER_MULTI_DISPATCH", "__SHARDINGKEY", "__any", "TIDEMARK_X"],
 )

@@ -18,6 +18,7 @@ from services.broker.delay.delayed import CarryResult
 from services.broker.delay.pending_times import Pending, PendingTimes
 from shared.state.records import TopicConfig, TopicRecord
 from tests.support.delayed_store import DelayedStore, Killed
+from tests.support.for_each import for_each
 from tests.support.small_broker import BORN, FIRST_MS, HOST, LEVELS_MS
 from tidemark.errors import DamagedFile, DiskFull, FileNotReady, NotServing
 from tidemark.formats import delay
@@ -551,7 +552,7 @@ async def test_what_is_idle_is_not_looked_at(store: DelayedStore) -> None:
     assert store.delayed.delivery.last_look is looked, "nothing came that waits"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@for_each("seed", SEEDS)
 async def test_no_kill_delivers_twice_or_never(tmp_path: Path, seed: int) -> None:
     """Sends, steps of the clock, cancellations, carrying and kills in any order, then the end of
     all waiting: every message that was not cancelled is there once, the others never."""

@@ -12,9 +12,8 @@ import random
 from collections.abc import Collection
 from pathlib import Path
 
-import pytest
-
 from services.broker.log.queue_offsets import Queue
+from tests.support.for_each import for_each
 from tests.unit.broker.groups.rig import SESSION_MS, Rig
 from tidemark.errors import NotAssigned, StaleGeneration, UnknownMember
 from tidemark.formats import record
@@ -263,7 +262,7 @@ class History:
             assert self.rig.offsets.get("billing", *queue) == end, "lag returns to 0"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 async def test_no_message_is_left_out_whatever_the_members_do(tmp_path: Path, seed: int) -> None:
     rig = Rig(tmp_path / "store")
     try:

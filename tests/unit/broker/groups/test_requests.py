@@ -16,6 +16,7 @@ from services.broker.groups.requests import (
     parse_join,
     parse_reset,
 )
+from tests.support.for_each import for_each
 from tidemark.errors import BadName, BadRequest
 
 
@@ -79,7 +80,7 @@ def test_a_commit_and_a_reset_are_read() -> None:
 TOPIC = {"topic": "orders"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parse", "body", "field"),
     [
         (parse_join, {}, "subscriptions"),

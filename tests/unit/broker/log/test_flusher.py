@@ -14,6 +14,7 @@ from services.broker.log.flusher import Flusher, Pace, due_in_s
 from services.broker.metrics import BrokerMetrics
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
+from tests.support.for_each import for_each
 from tidemark.errors import FlushFailed, NotServing, WriteFailed
 from tidemark.offsets import PhysicalOffset
 
@@ -350,7 +351,7 @@ async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None
         await flusher.run(asyncio.Event())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 async def test_whatever_happens_all_bytes_are_flushed_and_nobody_waits_for_ever(seed: int) -> None:
     random = Random(seed)
     log = Log()

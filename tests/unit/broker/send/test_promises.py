@@ -9,6 +9,7 @@ import pytest
 from services.broker.log.term import InSync
 from services.broker.send.promises import Promise, Reached, promise, reached
 from services.broker.send.request import AckLevel
+from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 
 SIZES = range(4)
@@ -16,7 +17,7 @@ LEASTS = range(1, 4)
 ASKED = (None, *AckLevel)
 
 
-@pytest.mark.parametrize(("asked", "size", "least"), list(itertools.product(ASKED, SIZES, LEASTS)))
+@for_each(("asked", "size", "least"), list(itertools.product(ASKED, SIZES, LEASTS)))
 def test_what_cannot_be_promised_is_refused_before_anything_is_stored(
     asked: AckLevel | None, size: int, least: int
 ) -> None:
@@ -35,9 +36,8 @@ def test_what_cannot_be_promised_is_refused_before_anything_is_stored(
         assert made.by_the_group == (asked is AckLevel.REPLICATED)
 
 
-@pytest.mark.parametrize(
-    ("asked", "then", "now", "least"),
-    list(itertools.product(ASKED, range(1, 4), SIZES, LEASTS)),
+@for_each(
+    ("asked", "then", "now", "least"), list(itertools.product(ASKED, range(1, 4), SIZES, LEASTS))
 )
 def test_an_answer_claims_no_more_copies_than_there_were_or_are(
     asked: AckLevel | None, then: int, now: int, least: int

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.for_each import for_each
 from tidemark.cli.support import redact
 
 
@@ -23,11 +24,11 @@ def test_facts_of_our_own_stay() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["body", "body_text", "keys", "key", "properties", "tags", "secret", "headers", "unique_id"],
 )
-@pytest.mark.parametrize("value", ["planted", ["planted"], {"x": "planted"}])
+@for_each("value", ["planted", ["planted"], {"x": "planted"}])
 def test_what_may_be_a_messages_is_left_out_wherever_it_stands(name: str, value: object) -> None:
     for facts in ({name: value}, {"inside": {name: value}}, {"list": [{name: value}]}):
         kept = redact.log_line(line(event="odd", message="m", **facts))

@@ -21,6 +21,7 @@ from services.reput.config import ENV_PREFIX as REPUT_PREFIX
 from services.reput.config import ReputConfig
 from shared.runtime.config import load
 from tests.support.dockerfile import DOCKERFILE, ROOT, pairs, stages
+from tests.support.for_each import for_each
 
 HERE: Final = ROOT / "deploy/docker"
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((HERE / "compose.yaml").read_text())
@@ -90,7 +91,7 @@ def test_the_command_line_asks_the_addresses_that_clients_are_told() -> None:
     assert SERVICES["cli"]["network_mode"] == "host"
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@for_each("name", SERVICES)
 def test_every_container_is_confined(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
@@ -114,7 +115,7 @@ def test_the_three_of_a_node_share_its_volume_and_its_sockets_and_nodes_share_ne
         assert str(path).startswith("/var/lib/tidemark-group/")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@for_each("name", SERVICES)
 def test_every_volume_is_declared_and_every_mounted_file_exists(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source = volume.partition(":")[0]

@@ -19,6 +19,7 @@ from deploy.prometheus.areas import ALERTS, RECORDS
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 from tests.support.dashboards import RECORDED, Target, legend_labels, targets
+from tests.support.for_each import for_each
 from tests.support.promql import FOREIGN, metrics, numbers
 
 FITTING: Final[Mapping[str, Sequence[str]]] = {
@@ -44,7 +45,7 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
 }
 """Families that no board and no rule uses, and why."""
 TARGETS: Final = targets()
-each_target = pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
+each_target = for_each("target", TARGETS)
 
 
 def fitting(unit: str) -> Sequence[str]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from deploy.prometheus.areas import ALERTS, RECORDS
 from deploy.prometheus.model import Alert, Record
 from deploy.prometheus.promql import faster, milliseconds, run_faster, tokens, used
+from tests.support.for_each import for_each
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_what_is_no_query_is_refused(expr: str) -> None:
         used(expr)
 
 
-@pytest.mark.parametrize("rule", [*ALERTS, *RECORDS], ids=lambda rule: rule.name)
+@for_each("rule", [*ALERTS, *RECORDS])
 def test_the_words_of_a_rule_are_the_rule(rule: Alert | Record) -> None:
     assert "".join(token.text for token in tokens(rule.expr)) == rule.expr
     assert used(rule.expr).metrics

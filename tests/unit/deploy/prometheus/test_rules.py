@@ -20,6 +20,7 @@ from deploy.prometheus.promql import milliseconds, used
 from deploy.prometheus.rendering import rule_file
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
+from tests.support.for_each import for_each
 from tests.support.prometheus import check
 
 RULES: list[Alert | Record] = [*ALERTS, *RECORDS]
@@ -125,7 +126,7 @@ def test_pods_are_asked_as_machines_are() -> None:
         assert {each["targetLabel"] for each in endpoint["relabelings"]} == {*TARGET_LABELS, "job"}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@for_each("rule", RULES)
 def test_a_rule_speaks_of_what_there_is(rule: Alert | Record) -> None:
     assert list(unknown_names(rule.expr)) == []
 
@@ -135,7 +136,7 @@ def test_a_name_that_there_is_not_would_be_found(wrong: str) -> None:
     assert list(unknown_names(wrong))
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@for_each("alert", ALERTS)
 def test_an_alert_says_what_it_can_say(alert: Alert) -> None:
     for text in (alert.summary, alert.description):
         for label in re.findall(r"\$labels\.(\w+)", text):

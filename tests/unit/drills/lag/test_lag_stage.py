@@ -24,6 +24,7 @@ from drills.lag import pipeline, plan, showing
 from drills.lag.judging import judge, newest, others
 from drills.lag.plan import PLANTED, Planted, Times
 from drills.lag.processes import StageFailed, Target
+from tests.support.for_each import for_each
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -64,8 +65,8 @@ def test_what_was_planted_is_found_by_its_last_tick(tmp_path: Path) -> None:
     assert [each.wrong for each in judge(PLANTED, found)] == [[]] * len(PLANTED)
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=[each.group for each in PLANTED])
-@pytest.mark.parametrize(
+@for_each("planted", PLANTED)
+@for_each(
     ("column", "value"),
     [("status", Status.LAGGING), ("blamed", "append"), ("stuck", 5), ("hidden_lag", None)],
 )

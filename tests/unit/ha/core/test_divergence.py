@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from services.ha.core.divergence import CRC_WINDOW, Common, Extent, common_point, crc_size, entry_of
 from services.ha.wire.payloads import ResyncReason
+from tests.support.for_each import for_each
 from tests.support.ha_links import entry
 
 A, B, C, D = entry(1, 0), entry(2, 100), entry(3, 200), entry(4, 300)
@@ -14,7 +13,7 @@ def extent(*table: object, end: int, first_offset: int = 0) -> Extent:
     return Extent(entries, first_offset, end)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("master", "slave", "expected"),
     [
         # Behind in the same epoch; ahead in it: the nearer end.

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from services.ha.core.failover import State, Trigger, copies, has_term, next_state
+from tests.support.for_each import for_each
 
 ABBREVIATIONS = {
     "rec": State.RECOVERING,
@@ -64,7 +65,7 @@ def test_the_table_names_every_pair() -> None:
     assert set(PAIRS) == set(itertools.product(State, Trigger))
 
 
-@pytest.mark.parametrize(("state", "trigger"), PAIRS)
+@for_each(("state", "trigger"), PAIRS)
 def test_every_pair_moves_stays_or_raises_as_the_table_says(state: State, trigger: Trigger) -> None:
     expected = PAIRS[state, trigger]
     if expected is None:

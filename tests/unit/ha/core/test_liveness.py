@@ -11,6 +11,7 @@ from services.ha.core.liveness import FORGIVEN_PER_MS, Liveness, Stalls
 from services.ha.core.operator import SWITCH_MS_MAX
 from services.ha.lease.value import Member
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
+from tests.support.for_each import for_each
 from tests.unit.ha.group import Group, grown, lease_of, order
 from tidemark.formats.checkpoint import Slot
 
@@ -327,9 +328,9 @@ def test_a_stall_that_is_shorter_than_a_lease_changes_no_epoch(
     assert lease_of(group).epoch == 1
 
 
-@pytest.mark.parametrize("services", [("broker",), ("reput",), ("ha",), SERVICES])
-@pytest.mark.parametrize("stall_ms", [1500, 2600, 2900, 4000])
-@pytest.mark.parametrize("between_ms", [300, 1000])
+@for_each("services", [("broker",), ("reput",), ("ha",), SERVICES])
+@for_each("stall_ms", [1500, 2600, 2900, 4000])
+@for_each("between_ms", [300, 1000])
 def test_stalls_that_come_again_and_again_cost_one_hand_over(
     services: tuple[str, ...], stall_ms: int, between_ms: int
 ) -> None:

@@ -12,6 +12,7 @@ from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.lease.session import ATTEMPTS_KEPT, HURRIED_MAX, Answer, LeaseSession, Settled
 from services.ha.lease.value import Holder, Lease, Stored
 from shared.cluster.time_rules import LOCAL
+from tests.support.for_each import for_each
 from tidemark.offsets import Epoch
 
 A = Holder("a", "a" * 32, "000000000000000a")
@@ -390,7 +391,7 @@ class _Sent(NamedTuple):
     subject: LeaseSession
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed: int) -> None:
     """Every write may be lost, applied late, or applied without an answer; conflicts may be
     invented. Whoever is told `applied` for an epoch is the only one for it, what is told of the

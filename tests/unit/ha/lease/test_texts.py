@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from services.ha.lease.texts import UnreadableLease, holder_of, holder_text, lease_of, texts_of
 from services.ha.lease.value import Holder, Lease, Member
+from tests.support.for_each import for_each
 from tidemark.offsets import Epoch
 
 HELD = Lease(
@@ -60,7 +61,7 @@ def test_the_texts_are_those_that_people_read() -> None:
     assert holder_text(HELD.holder) == f"a/{'1f' * 16}/0123456789abcdef"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text"),
     [
         ("epoch", ""),

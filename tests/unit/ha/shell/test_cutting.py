@@ -11,6 +11,7 @@ from services.ha.shell import cutting, hooks
 from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.opening import HeldStore
 from services.ha.shell.replica_files import CutIntent, Promise
+from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, log_of, open_replica
 from tests.support.sim_disk import PAGE, SimCrash, SimDisk
 from tidemark.errors import HaltedReplica
@@ -179,7 +180,7 @@ def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bo
     check_cut(after)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each("seed", range(200))
 def test_a_crash_at_any_operation_is_finished_by_the_next_start(seed: int) -> None:
     random = Random(seed)
     whole = SimDisk(seed)

@@ -10,6 +10,7 @@ from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.slave_protocol import NO_COMMON_BYTES
 from services.ha.core.truncation import CutPlan, Halt, InOrder, LogsDiffer, ResyncPlan
 from services.ha.wire.payloads import ResyncReason
+from tests.support.for_each import for_each
 from tests.support.ha_links import Log, Pair, rejoin
 
 
@@ -22,7 +23,7 @@ def common_bytes(one: Log, other: Log) -> int:
     return low
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_after_any_history_a_slave_becomes_equal_and_loses_nothing_that_is_common(
     seed: int,
 ) -> None:
@@ -51,7 +52,7 @@ def test_after_any_history_a_slave_becomes_equal_and_loses_nothing_that_is_commo
             assert slave.table == known
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each("seed", range(100))
 def test_a_link_that_breaks_anywhere_leaves_a_beginning_of_the_masters_log(seed: int) -> None:
     rng = Random(seed)
     master, slave = Log(), Log()
@@ -184,7 +185,7 @@ def test_an_entry_without_bytes_is_cut_although_no_byte_is() -> None:
     assert slave.table == master.table
 
 
-@pytest.mark.parametrize("confirmed", range(0, 21))
+@for_each("confirmed", range(0, 21))
 def test_no_point_below_the_confirm_checkpoint_is_cut(confirmed: int) -> None:
     rng = Random(1)
     master, slave = Log(), Log()

@@ -15,6 +15,7 @@ from services.ha.shell.replica_files import (
     ReplicaFiles,
     ResyncIntent,
 )
+from tests.support.for_each import for_each
 from tests.support.replica_store import store_of
 from tests.support.sim_disk import SimCrash, SimDisk
 from tidemark.errors import DamagedFile
@@ -83,7 +84,7 @@ def test_everything_is_durable_on_return(files: ReplicaFiles) -> None:
     assert after.table() == TABLE
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_a_power_cut_leaves_the_old_or_the_new(seed: int) -> None:
     def run(disk: SimDisk) -> int:
         promised = 0

@@ -13,6 +13,7 @@ from services.ha.shell.lock_bytes import Stopping
 from services.ha.shell.opening import HeldStore
 from services.ha.shell.replica_files import Promise
 from shared.files.store_dir import Role
+from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, open_replica
 from tests.support.sim_disk import SimCrash, SimDisk
 from tests.unit.ha.shell.test_cutting import BEFORE, must_not
@@ -141,8 +142,8 @@ def test_what_others_have_mapped_stays_readable() -> None:
     assert bytes(region.view[:100]) == LOG.data[:100]
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("power", [False, True])
+@for_each("step", STEPS)
+@for_each("power", [False, True])
 def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bool) -> None:
     disk = SimDisk(5)
     held = full(disk)
@@ -172,7 +173,7 @@ def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bo
     check_empty(after, old)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@for_each("seed", range(150))
 def test_a_crash_at_any_operation_is_finished_by_the_next_start(seed: int) -> None:
     random = Random(seed)
     whole = SimDisk(seed)

@@ -23,6 +23,7 @@ from services.ha.wire.frames import (
     encode_tail,
 )
 from tests.support import ha_fuzz
+from tests.support.for_each import for_each
 
 FRAMES = st.builds(
     Frame,
@@ -163,7 +164,7 @@ def test_bytes_streamed_from_where_they_are_make_the_same_frame(frame: Frame, da
     assert head + data + encode_tail(crc, memoryview(data)) == encode(whole)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_hostile_streams_end_in_a_refusal_or_in_waiting_and_never_elsewhere(seed: int) -> None:
     rng = Random(seed)
     streams = ha_fuzz.streams(rng)

@@ -10,6 +10,7 @@ from services.ha.wire.frames import Decoder, Frame, FrameType, encode
 from services.ha.wire.handshake import Accepting, Connecting, Identity, Peer, Reason, Refused
 from services.ha.wire.versions import SPOKEN, Versions
 from tests.support import ha_fuzz
+from tests.support.for_each import for_each
 from tests.support.fuzz_cases import damaged
 
 SECRET = b"sixteen bytes or more"
@@ -164,8 +165,8 @@ def test_a_long_detail_still_fits_a_refusal() -> None:
 RANGES = [Versions(low, high) for low in range(1, 5) for high in range(low, 5)]
 
 
-@pytest.mark.parametrize("theirs", RANGES, ids=str)
-@pytest.mark.parametrize("own", RANGES, ids=str)
+@for_each("theirs", RANGES)
+@for_each("own", RANGES)
 def test_two_nodes_speak_the_highest_version_that_both_know_or_both_say_that_there_is_none(
     own: Versions, theirs: Versions
 ) -> None:
@@ -283,7 +284,7 @@ def test_a_connection_closed_before_welcome_says_wrong_secret_only_after_the_ans
     assert connects.ended().reason is Reason.WRONG_SECRET
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_no_damaged_or_hostile_answer_is_welcomed(seed: int) -> None:
     rng = Random(seed)
     genuine = bytes(sent(connecting().take(accepting().begin())).payload)
@@ -295,7 +296,7 @@ def test_no_damaged_or_hostile_answer_is_welcomed(seed: int) -> None:
         accepting().take(Decoder().feed(ha_fuzz.replayed(rng))[0])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_peer_with_the_secret_and_damaged_facts_is_refused_and_nothing_worse(seed: int) -> None:
     # A node of another release, say: its proof is right and its facts are not ours.
     rng = Random(seed)
@@ -314,7 +315,7 @@ def test_a_peer_with_the_secret_and_damaged_facts_is_refused_and_nothing_worse(s
         assert reason is not Reason.WRONG_SECRET
 
 
-@pytest.mark.parametrize("seed", range(50))
+@for_each("seed", range(50))
 def test_no_damaged_welcome_is_believed(seed: int) -> None:
     listens = accepting()
     welcome = sent(listens.take(sent(connecting().take(listens.begin()))))

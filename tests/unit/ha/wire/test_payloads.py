@@ -12,6 +12,7 @@ from services.ha.wire.payload_fields import Reader
 from services.ha.wire.payloads import Append, Fenced, Hello, HelloOk, Payload, Status, StatusOk
 from services.ha.wire.versions import SPOKEN, WITH_CLOCKS
 from tests.support import ha_fuzz
+from tests.support.for_each import for_each
 from tests.support.fuzz_cases import damaged
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -38,8 +39,8 @@ def as_known(said: Payload, version: int) -> Payload:
     return said
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("seed", range(200))
+@for_each("version", VERSIONS)
+@for_each("seed", range(200))
 def test_what_a_frame_says_comes_back_as_far_as_the_version_knows_it(
     seed: int, version: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_hello_has_the_bytes_that_the_documentation_says() -> None:
     assert payloads.frame(4, HELLO) == Frame(FrameType.HELLO, 4, expected)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_damaged_payloads_are_refused_or_say_something_else_and_nothing_worse(seed: int) -> None:
     rng = Random(seed)
     frame = ha_fuzz.frame(rng)
@@ -91,7 +92,7 @@ def test_damaged_payloads_are_refused_or_say_something_else_and_nothing_worse(se
             payloads.parse(frame._replace(payload=inside))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_payload_that_is_cut_is_refused(seed: int) -> None:
     frame = ha_fuzz.frame(Random(seed))
     for cut in range(len(frame.payload)):
@@ -99,7 +100,7 @@ def test_a_payload_that_is_cut_is_refused(seed: int) -> None:
             payloads.parse(frame._replace(payload=frame.payload[:cut]))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each("seed", range(40))
 def test_a_payload_with_bytes_behind_it_is_refused(seed: int) -> None:
     frame = ha_fuzz.frame(Random(seed))
     with pytest.raises(BadFrame):
@@ -112,7 +113,7 @@ def test_the_handshakes_frames_mean_nothing_behind_it(kind: FrameType) -> None:
         payloads.parse(Frame(kind, 1, b""))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "said",
     [
         HELLO._replace(end=700),  # durable behind it

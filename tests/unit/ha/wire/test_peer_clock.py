@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from services.ha.wire.peer_clock import DRIFT_MS, ROUNDING_MS, SAMPLES_MAX, PeerClock, Skew
+from tests.support.for_each import for_each
 
 OWN_AHEAD_MS = 1_700_000_000_000
 """Own wall clock minus own boot clock."""
@@ -48,7 +49,7 @@ def test_the_quickest_exchange_counts() -> None:
     assert known(clock) == Skew(700, 3 + ROUNDING_MS)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@for_each("seed", range(100))
 def test_it_is_never_more_wrong_than_it_says(seed: int) -> None:
     random, clock = Random(seed), PeerClock()
     ahead_ms, now_ms = random.randint(-100_000, 100_000), 1000

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.ha.wire.whole_records import BadBytes, Part, WholeRecords
+from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, MASTER, MasterLog
 from tests.support.sim_disk import SimDisk
 from tests.support.small_store import SmallStore
@@ -79,7 +80,7 @@ def test_byte_by_byte_nothing_is_handed_out_before_its_last_byte() -> None:
     assert ends == sorted(end for end in ends_of_records if end <= 3 * FILE)
 
 
-@pytest.mark.parametrize("bit", range(0, 8 * 60, 7))
+@for_each("bit", range(0, 8 * 60, 7))
 def test_a_flipped_bit_is_named_and_nothing_from_its_record_on_comes_out(bit: int) -> None:
     third = LOG.borders[5]
     damaged = bytearray(LOG.data[: 2 * FILE])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.metrics.accept import choose
 from shared.metrics.text import Format
+from tests.support.for_each import for_each
 
 OPENMETRICS, TEXT = Format.OPENMETRICS, Format.TEXT
 PROMETHEUS_2 = (
@@ -26,7 +26,7 @@ WITH_PROTOBUF = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("accept", "form"),
     [
         (None, TEXT),
