@@ -1,4 +1,4 @@
-"""``GET /v1/cluster``: what clients and people ask any node to find the master."""
+"""``GET /v1/cluster``: any node answers it; clients and people use it to find the master."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ READ_MAX: Final = 100
 
 
 class View(Protocol):
-    """Who knows what the group looks like (``cluster_view``)."""
+    """The state of the group (``cluster_view``)."""
 
     async def now(self) -> Mapping[str, Any]:
-        """The answer."""
+        """Return the body of the response."""
         ...
 
 
 class Known:
-    """The same answer whenever somebody asks."""
+    """A view with a constant answer."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         self._answer = answer
 
     async def now(self) -> Mapping[str, Any]:
-        """The answer."""
+        """Return the body of the response."""
         return self._answer
 
 
 def starting(config: ClusterConfig) -> Known:
-    """What a node of a group says before it has opened its store."""
+    """Return the view of a node that has not opened its store yet."""
     own = config.own
     return Known(
         {
@@ -64,7 +64,7 @@ def starting(config: ClusterConfig) -> Known:
 
 
 class ClusterCalls:
-    """The calls about the group. Needs no open gate: they tell why it is shut."""
+    """The calls of the group. They need no open gate, because they show why it is shut."""
 
     def __init__(self, view: Callable[[], View], parts: Callable[[], Parts | None]) -> None:
         """parts: of the open store; None while it is not open."""
@@ -73,7 +73,7 @@ class ClusterCalls:
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         return (Route("GET", "/v1/cluster", "cluster", self._cluster),)
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
@@ -84,10 +84,10 @@ class ClusterCalls:
         return answer(request, view)
 
     def _history(self, view: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The epochs with who began each and when, as the first record of the epoch says.
+        """Return the epochs with node and time of their beginning, from the first record of each.
 
-        Both are None where that record has expired, is not dispatched yet, or cannot be read. Only
-        the newest epochs are read; ha keeps the older ones for as long as the log has them.
+        Both are None if that record has expired, is not dispatched yet, or cannot be read. Only the
+        newest epochs are read; ha keeps the older ones for as long as the log has them.
         """
         addresses = {_authority(each["api"]): each["node"] for each in view["nodes"]}
         rows = [{**row, "node": None, "at_ms": None} for row in view["history"]]

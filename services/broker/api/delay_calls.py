@@ -1,4 +1,4 @@
-"""The calls about delayed messages: what waits, and that it shall not come.
+"""The calls of delayed messages: list and cancel.
 
 Before: ``http_api`` has the route. After: ``delayed``.
 """
@@ -19,14 +19,14 @@ from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
 
 class DelayCalls:
-    """``/v1/delayed``."""
+    """The HTTP calls below ``/v1/delayed``."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         return (
             Route("GET", "/v1/delayed", "delayed", self._list),
             Route("DELETE", "/v1/delayed/{unique_id}", "delayed-cancel", self._cancel),
@@ -73,12 +73,12 @@ class DelayCalls:
 
 
 def after_text(after: ListTime) -> str:
-    """Where a list goes on, as ``next`` gives it."""
+    """Return the position of the next page as the text of ``next``."""
     return "-".join(map(str, after))
 
 
 def parse_after(text: str) -> ListTime:
-    """What ``next`` of the page before was. Raises BadRequest."""
+    """Parse ``next`` of the page before. Raises BadRequest."""
     parts = text.split("-")
     if len(parts) != len(ListTime._fields):
         raise BadRequest(

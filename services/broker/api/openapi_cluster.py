@@ -1,4 +1,4 @@
-"""What the OpenAPI document says about the group. Pure; ``openapi`` merges it."""
+"""OpenAPI schemas of the group of nodes. Pure; ``openapi`` merges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says about delayed messages. Pure; ``openapi`` merges it."""
+"""OpenAPI schemas of delayed messages. Pure; ``openapi`` merges them."""
 
 from __future__ import annotations
 

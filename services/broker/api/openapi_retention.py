@@ -1,4 +1,4 @@
-"""What the OpenAPI document says about retention. Pure; ``openapi`` merges it."""
+"""OpenAPI schemas of retention. Pure; ``openapi`` merges them."""
 
 from __future__ import annotations
 

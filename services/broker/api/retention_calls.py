@@ -1,4 +1,4 @@
-"""The call that shows retention: ``GET /v1/retention``. No rule of its own.
+"""The call that shows retention: ``GET /v1/retention``. It holds no rules.
 
 Before: ``http_api`` routes. After: ``keeper`` answers.
 """
@@ -14,14 +14,14 @@ from services.broker.api.http_requests import parameters
 
 
 class RetentionCalls:
-    """The calls that look at retention."""
+    """The calls that show retention."""
 
     def __init__(self, tools: CallTools) -> None:
         self._tools = tools
 
     @property
     def routes(self) -> Sequence[Route]:
-        """All of them."""
+        """Return all routes."""
         return [Route("GET", "/v1/retention", "retention", self._get)]
 
     async def _get(self, request: web.Request) -> web.StreamResponse:

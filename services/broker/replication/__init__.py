@@ -1,1 +1,1 @@
-"""The broker of a node of a group: slave until ha grants it an epoch, then master for that."""
+"""The broker of a node of a group: a slave until ha grants it an epoch, then the master for it."""

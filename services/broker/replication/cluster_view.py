@@ -1,8 +1,8 @@
-"""What the group looks like, as this node's ha says: for ``GET /v1/cluster``, and who is master.
+"""The state of the group as this node's ha knows it: for ``GET /v1/cluster`` and for redirects.
 
-Asked over ``ha-control.sock`` in the node's run directory; an answer counts for a tenth of a
-second, and callers who come meanwhile share it. If ha does not answer, what the page says of this
-node is all that is known, and the answer says so. Before: ha. After: ``cluster_calls`` and
+It is requested over ``ha-control.sock`` in the node's run directory. A response is valid for a
+tenth of a second, and callers share it meanwhile. If ha does not respond, only what the page says
+of this node is known, and the answer says so. Before: ha. After: ``cluster_calls`` and
 ``role_policy``.
 """
 
@@ -30,12 +30,12 @@ SOCKET_NAME: Final = "ha-control"
 FRESH_S: Final = 0.1
 TIMEOUT_S: Final = 0.5
 WATCH_S: Final = 0.2
-"""A slave looks so often who the master is, so that it can send callers there."""
+"""Interval at which a slave asks for the master, so that it can redirect callers."""
 ANSWER_SIZE_MAX: Final = 4 << 20
 
 
 class ClusterView:
-    """The group as ha sees it. Belongs to one loop."""
+    """The group as ha sees it. One loop uses it."""
 
     def __init__(self, config: ClusterConfig, run_dir: Path, slots: Slots, clock: Clock) -> None:
         self._config = config
@@ -56,7 +56,7 @@ class ClusterView:
 
     @property
     def master_from(self) -> int | None:
-        """Where the master's log begins, as of the last look; None: not known."""
+        """Start of the master's log as last known; None: unknown."""
         known = {} if self._known is None else self._known
         for node in known.get("nodes", ()):
             if node.get("node") == known.get("master"):
@@ -65,7 +65,8 @@ class ClusterView:
         return None
 
     async def now(self) -> Mapping[str, Any]:
-        """The group, at most a tenth of a second old; what is not known is None, with a reason."""
+        """Return the group's state, at most a tenth of a second old; unknown values are None with a
+        reason."""
         if self._known is None or self._clock.monotonic() - self._known_at > FRESH_S:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._ask())
@@ -73,10 +74,10 @@ class ClusterView:
         return self._known
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep ``master`` known until stop."""
+        """Keep ``master`` up to date until stop."""
         try:
             while not stop.is_set():
-                if self._slots.get(Slot.ROLE) != NodeRole.MASTER:  # it sends nobody elsewhere
+                if self._slots.get(Slot.ROLE) != NodeRole.MASTER:  # a master redirects no caller
                     await self.now()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(WATCH_S):

@@ -1,9 +1,9 @@
-"""The state of a node of a group, kept up with what becomes confirmed while it is a slave.
+"""The state of a slave, kept up with confirmed records.
 
-Applies state records as reput dispatches them, so that a promotion has only the log's last stretch
-left to read: what the master before appended and nobody has confirmed yet is in the log, in no
-queue, and counts from the own epoch record on. Before: reput dispatched. After: ``node`` serves
-with it, as a slave and then as the master.
+It applies state records as reput dispatches them, so that a promotion only has to read the end of
+the log: records of the last master that are not confirmed are in the log but in no queue, and count
+from this node's own epoch record on. Before: reput dispatched. After: ``node`` serves with the
+state, as a slave and then as the master.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidemark.formats.scan import Stop
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 APPLIED_AT_ONCE: Final = 256
-"""State records taken in between two looks at anything else."""
+"""State records applied between two checks of other work."""
 BEHIND_MAX: Final = 2048
-"""Further behind, the newest snapshot is the shorter way."""
+"""Lag beyond which it is faster to load the newest snapshot."""
 WALKED_AT_ONCE: Final = 16_384
 
 
@@ -33,34 +33,34 @@ class FollowedState:
     """The state up to what is confirmed and dispatched. One thread at a time uses it."""
 
     def __init__(self, store: OpenStore) -> None:
-        # Of its own: those that serve belong to the loop.
+        # Separate readers: those that serve belong to the loop.
         self._readers = Readers.of(store)
         self._store = store.directory
         self._slots = store.positions
         self._reput: tuple[int, int] | None = None
         self.state = BrokerState()
-        """As of the last ``follow``; changed in place while it goes on from record to record."""
+        """As of the last ``follow``; a running ``follow`` changes it in place, record by record."""
         self.changed: set[type[StateRecord]] = set()
         """Kinds of the records that the last ``follow`` applied."""
         self._epoch = 0
         self._next: int | None = None
         """Queue offset of the first state record not applied; None: none was read yet."""
         self._hidden: tuple[int, int] | None = None
-        """A unit that exists and cannot be seen, and how far dispatch must come for that to be
+        """A unit that exists but cannot be read, and the dispatched offset at which that means
         damage."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of the newest record applied, as far as is known: that of the log at the last
-        recovery, or of an epoch record since."""
+        """Epoch of the newest applied record, as far as known: of the log at the last recovery, or
+        of a later epoch record."""
         return max(self._epoch, self._slots.get(Slot.LOG_EPOCH))
 
     def is_far_behind(self, dispatched: PhysicalOffset) -> bool:
-        """Whether ``replay`` is the shorter way: it takes a while, and makes a new ``state``."""
+        """Return whether ``replay`` is faster: it takes a while, and makes a new ``state``."""
         return self._next is None or self._end(dispatched) - self._next > BEHIND_MAX
 
     def replay(self, dispatched: PhysicalOffset) -> None:
-        """Read the state from its newest whole snapshot. Blocks; any thread.
+        """Load the state from its newest whole snapshot. Blocks; any thread.
 
         Raises CorruptRecord, DamagedFile.
         """
@@ -71,7 +71,7 @@ class FollowedState:
         self._next = end
 
     def follow(self, dispatched: PhysicalOffset) -> int:
-        """Apply some of the records that were dispatched since; how many.
+        """Apply some of the records that were dispatched since; return how many.
 
         Raises CorruptRecord, DamagedFile.
         """
@@ -93,10 +93,10 @@ class FollowedState:
         return len(found)
 
     def _reappears(self, number: int, dispatched: PhysicalOffset) -> bool:
-        """Whether the unit at which the queue ended was damaged and is whole again.
+        """Return whether the unit at which the queue ended was damaged and is whole again.
 
         Reput stores a unit before it publishes that it has dispatched the record. Raises
-        DamagedFile if the record is dispatched, and the unit cannot be seen.
+        DamagedFile if the record is dispatched, and the unit cannot be read.
         """
         queues = self._readers.queues
         if not self._has_unit(number):
@@ -105,7 +105,7 @@ class FollowedState:
             self._hidden = number, self._slots.get(Slot.WRITTEN)
         if dispatched < self._hidden[1]:
             return False
-        queues.forget()  # it remembers where the queue ended
+        queues.forget()  # it caches where the queue ended
         if self._end(dispatched) > number:
             return True
         raise state_replay.hidden_from(number)
@@ -115,7 +115,7 @@ class FollowedState:
         return unit is not None and any(unit)
 
     def queue_ends(self, dispatched: PhysicalOffset) -> dict[Queue, QueueOffset]:
-        """The next queue offset of every queue of the store, as its units tell. Blocks."""
+        """Return the next queue offset of every queue of the store, from its units. Blocks."""
         queues = self._readers.queues
         return {
             (topic, queue): queues.get(topic, queue).max_offset(dispatched)
@@ -125,12 +125,13 @@ class FollowedState:
     def to_end(
         self, dispatched: PhysicalOffset, end: PhysicalOffset, next_offset: int
     ) -> BrokerState:
-        """A state of its own, up to the log's end, where no queue leads yet. Blocks; any thread.
+        """Return a separate state up to the log's end, which no queue covers yet. Blocks; any
+        thread.
 
         next_offset: the state queue's next offset at that end. Needs the append lock. Raises
         CorruptRecord, DamagedFile.
         """
-        self._readers.queues.forget()  # the end of a queue that was damaged may be another now
+        self._readers.queues.forget()  # a queue that was damaged may have another end now
         if self.is_far_behind(dispatched):
             self.replay(dispatched)
         while self.follow(dispatched):
@@ -143,7 +144,7 @@ class FollowedState:
             walked = native.walk(
                 view,
                 at=at,
-                checks=Checks(body_crc=False, record_crc=False),  # recovery has judged them
+                checks=Checks(body_crc=False, record_crc=False),  # recovery has checked them
                 records_max=WALKED_AT_ONCE,
                 delay_levels_ms=(),
             )
@@ -156,7 +157,7 @@ class FollowedState:
             at = PhysicalOffset(at + walked.end)
             if walked.stop is Stop.BLANK or (at < end and not walked.entries):
                 if walked.stop is not Stop.BLANK:
-                    log.record(at, end)  # raises what is wrong, unless the file's end is too near
+                    log.record(at, end)  # raises the error, unless the file's end is too near
                 at = log.next_file(at)
         assert self._next is not None, "replay or follow has set it"
         if self._next < behind_queue and self._has_unit(self._next):
@@ -164,7 +165,7 @@ class FollowedState:
         return state
 
     def _follow_reput(self) -> None:
-        """Queue files may have been made anew by another start of reput, log files by ha."""
+        """Reopen files: a restarted reput may have rebuilt queue files, and ha log files."""
         reput = self._slots.resumed_dispatch()
         if reput is not None and self._reput != reput:
             self._reput = reput

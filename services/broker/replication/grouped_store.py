@@ -1,9 +1,9 @@
 """The store of a node of a group, as its broker holds it.
 
-Byte 1 (broker) of ``lock`` from the first moment to the last; byte 0 (append) only for the epochs
-that ha grants, each with a recovery of its own: meanwhile ha appended. ha makes the store, says
-what of it is confirmed, and empties it when it has to be copied anew: then this process ends, and
-its next start waits for its byte. Before: configuration. After: ``node``.
+The broker holds byte 1 of ``lock`` all the time. It holds byte 0 (append) only for the epochs that
+ha grants, and recovers the log for each, because ha appended meanwhile. ha creates the store,
+publishes what is confirmed, and empties the store if it has to be copied anew: then this process
+ends, and its next start waits for its byte. Before: configuration. After: ``node``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GroupedStore(OpenStore):
     ) -> None:
         super().__init__(directory, positions, [lock], clock)
         self.nonce = secrets.randbits(63) | 1
-        """Of this start; ha grants epochs to it, and to no other."""
+        """Nonce of this start; ha grants epochs to it, and to no other."""
         self.boot: tuple[int, int] = boot_id()
         self._append_lock: RecordLock | None = None
         self._dispatch_is_known = False
@@ -53,7 +53,7 @@ class GroupedStore(OpenStore):
     async def wait_open(
         cls, config: BrokerConfig, disk: Disk, clock: Clock, health: Health, stop: asyncio.Event
     ) -> GroupedStore | None:
-        """Open once ha has made the store and nobody else has it; None if stopped before.
+        """Open the store once ha has created it and the lock is free; None if stopped before.
 
         Raises StoreSizesDiffer, StoreFormatUnknown, DiskFull, ReadOnlyDisk …
         """
@@ -66,7 +66,7 @@ class GroupedStore(OpenStore):
                     return store
                 detail = f"there is no store in {config.store_dir} yet: does ha run?"
             except StoreLocked as error:
-                # Of a broker that is about to be gone; or ha's, while it empties the store.
+                # Held by a broker that is about to end, or by ha while it empties the store.
                 detail = error.detail
             health.add_reason("waiting-for-store", detail)
             with contextlib.suppress(TimeoutError):
@@ -84,7 +84,7 @@ class GroupedStore(OpenStore):
                 log.warning(
                     "kept untouched and not served", extra={"event": "unsupported", "what": what}
                 )
-            # No private page stands in here: ha and reput would not see it.
+            # No private page is used here: ha and reput would not see it.
             positions = Positions.open(disk, directory.checkpoint_path)
         except BaseException:
             lock.release()
@@ -94,9 +94,9 @@ class GroupedStore(OpenStore):
         return store
 
     def _introduce(self) -> None:
-        """Say that a broker is here. The nonce last: ha may grant it an epoch from then on.
+        """Publish that a broker is here. The nonce is last: ha may grant an epoch from then on.
 
-        EPOCH_RECORD_END keeps what an earlier start said: it counts behind SERVING_EPOCH alone,
+        EPOCH_RECORD_END keeps its value of an earlier start: it is valid only behind SERVING_EPOCH,
         and is cleared before that is published.
         """
         publish = self.positions.publish
@@ -108,33 +108,33 @@ class GroupedStore(OpenStore):
         publish(Slot.BROKER_HEARTBEAT_MS, self._clock.boot_ms())
         publish(Slot.BROKER_NONCE, self.nonce)
 
-    # -- what ha says ---------------------------------------------------------------------------
+    # -- what ha publishes ------------------------------------------------------------------------
 
     @property
     def ha_has_spoken(self) -> bool:
-        """Whether what ha published is of this boot; before, it is void."""
+        """Return whether ha has published anything in this boot; older values are void."""
         get = self.positions.get
         return (get(Slot.HA_BOOT_ID_HIGH), get(Slot.HA_BOOT_ID_LOW)) == self.boot
 
     @property
     def follows(self) -> bool:
-        """Whether this node is a slave whose log may be read up to what is confirmed."""
+        """Return whether this node is a slave whose log may be read up to what is confirmed."""
         return self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.FOLLOWER
 
     @property
     def is_halted(self) -> bool:
-        """Whether this node needs an operator."""
+        """Return whether this node needs an operator."""
         return self.ha_has_spoken and self.positions.get(Slot.ROLE) == NodeRole.HALTED
 
     def granted(self, served: int) -> int | None:
-        """The epoch above ``served`` that this start may serve now; None: there is none."""
+        """Return the epoch above ``served`` that this start may serve now; None: there is none."""
         return granted(self.positions, nonce=self.nonce, boot=self.boot, served=served)
 
     def check_not_emptied(self) -> None:
-        """Raise RestartNeeded if ha is about to empty the store, or was when the power went."""
-        # Whatever boot said so. Else 1. the power goes while a store is emptied; 2. the next start
-        # of ha goes on with that, and waits for this process's byte before it says anything else;
-        # 3. this process waits for ha to speak, for ever.
+        """Raise RestartNeeded if ha is about to empty the store, or was when the power failed."""
+        # In any boot. Otherwise: 1. the power fails while a store is emptied; 2. the next start of
+        # ha goes on with that, and waits for this process's byte before it publishes anything;
+        # 3. this process waits for ha to publish, for ever.
         if self.positions.get(Slot.ROLE) == NodeRole.RESYNC:
             raise RestartNeeded(
                 f"the store {self.directory.root} is emptied and copied anew from the master.",
@@ -144,10 +144,10 @@ class GroupedStore(OpenStore):
 
     @property
     def dispatched(self) -> PhysicalOffset:
-        """End of what queues and index cover and may be seen.
+        """End of what queues and index cover and is visible.
 
-        Reput goes on with every new generation, for what it has dispatched is confirmed and never
-        cut; until it has taken up one of this boot, what the page says of it is of another.
+        Reput goes on with every new generation, because what it has dispatched is confirmed and
+        never cut. Until a reput of this boot has begun, the page's value is of another boot.
         """
         if not self.dispatch_is_known:
             return PhysicalOffset(0)
@@ -156,7 +156,7 @@ class GroupedStore(OpenStore):
 
     @property
     def dispatch_is_known(self) -> bool:
-        """Whether reput has said in this boot what queues and index cover."""
+        """Return whether reput has published in this boot what queues and index cover."""
         get = self.positions.get
         if not self._dispatch_is_known and self.ha_has_spoken:
             self._dispatch_is_known = get(Slot.REPUT_GENERATION) == get(Slot.GENERATION)
@@ -165,7 +165,7 @@ class GroupedStore(OpenStore):
     # -- appending ------------------------------------------------------------------------------
 
     def take_append_lock(self) -> bool:
-        """Take byte 0 if it is free; whether this process holds it now."""
+        """Take byte 0 if it is free; return whether this process holds it now."""
         try:
             self._append_lock = self.directory.lock(Role.APPEND)
         except StoreLocked:
@@ -185,7 +185,7 @@ class GroupedStore(OpenStore):
         return self._recovered
 
     def give_append_lock_back(self) -> None:
-        """Everything of this term is in its file: ha may have the log."""
+        """Release byte 0; everything of this term is in its file, and ha may write the log."""
         self.positions.publish(Slot.SERVING_EPOCH, 0)
         if self._append_lock is not None:
             self._append_lock.release()
@@ -193,20 +193,21 @@ class GroupedStore(OpenStore):
 
     @property
     def last_store_timestamp_ms(self) -> int:
-        """Of the newest record that the last recovery looked at; 0 on a node that was no master."""
+        """Store time of the newest record that the last recovery read; 0 if this node was no
+        master."""
         return 0 if self._recovered is None else self._recovered.last_store_timestamp_ms
 
     # -- end ------------------------------------------------------------------------------------
 
     def stopped_clean(self) -> None:
-        """This process has nothing left to do; whoever stops last says so."""
+        """Mark a clean stop of this process; the last process to stop marks the store."""
         self._leave()
         self.positions.claim(Slot.BROKER_PID, 0)
         self._release()
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=(Slot.HA_PID,))
 
     def close(self) -> None:
-        """Give the locks back and unmap."""
+        """Release the locks and unmap."""
         self._leave()
         super().close()
 

@@ -1,8 +1,8 @@
-"""Before the broker of a master ends in order: another node takes over first, if one can.
+"""Hands the master role over before the broker of a master ends, if another node can take it.
 
-1. The broker says in the page that it is stopping. 2. ha switches to a slave of the in-sync set:
-sends are held, the grant ends. 3. The broker ends. Without it the group would have no master until
-the lease has run out. Step before: SIGTERM. Step after: ``master`` lets the append lock go.
+1. The broker publishes in the page that it is stopping. 2. ha switches to a slave of the in-sync
+set: sends are held, the grant ends. 3. The broker ends. Otherwise the group would have no master
+until the lease has expired. Step before: SIGTERM. Step after: ``master`` releases the append lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def leave(
 ) -> None:
     """Wait for stop; have ha switch to another node, for at most WAIT_S; then set may_end.
 
-    Cancelled when the term ends before.
+    It is cancelled when the term ends before.
     """
     await stop.wait()
     silent_ms = clock.boot_ms() - positions.get(Slot.HA_HEARTBEAT_MS)

@@ -1,12 +1,12 @@
-"""One epoch of this node as the master, from ha's grant to the append lock's way back.
+"""One epoch of this node as the master, from ha's grant to the release of the append lock.
 
-1. The append lock is taken, and the grant looked at again: ha may have ended it meanwhile. 2. The
-log is recovered, the state read to its end. 3. SERVING_EPOCH says whose records follow; the record
-that opens the epoch is appended, EPOCH_RECORD_END says where it ends. 4. When ha says that the
-group has confirmed it, and reput has dispatched it, sends and reads open. 5. When the grant ends,
-nothing more is appended or answered, whoever waits is told so, the flush in flight ends, and only
-then does the lock go back: ha cuts and copies from there. A kill between any two leaves what ha
-finds out by the lock byte and the nonce.
+1. The append lock is taken, and the grant checked again: ha may have ended it meanwhile. 2. The log
+is recovered, the state read to its end. 3. SERVING_EPOCH is published: later records are of this
+epoch; the record that opens the epoch is appended, and EPOCH_RECORD_END is its end. 4. When ha
+reports that the group has confirmed it, and reput has dispatched it, sends and reads open. 5. When
+the grant ends, nothing more is appended or answered, waiting callers get an error, the running
+flush ends, and only then is the lock released: ha cuts and copies from there. After a kill between
+any two steps, ha finds out the state by the lock byte and the nonce.
 
 Before: ``slave`` saw the grant. After: ``slave`` again.
 """
@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 LOCK_POLL_S: Final = 0.002
 BUSY_POLL_S: Final = 0.001
 IDLE_POLL_S: Final = 0.05
-"""The end of a grant is looked for so often when a doorbell was lost."""
+"""Poll interval for the end of a grant, in case a doorbell was lost."""
 DRAIN_S: Final = 1.0
-"""Senders in hand are waited for so long when the node stops."""
+"""Maximum wait for running sends when the node stops."""
 Part = Callable[[], Coroutine[None, None, None]]
 
 
@@ -73,7 +73,7 @@ class Master:
         *,
         afterwards: SlaveStanding,
     ) -> None:
-        """afterwards: what the gate says when the term is over."""
+        """afterwards: state of the gate when the term is over."""
         self._term = term
         self._make_ground = make_ground
         self._store = store
@@ -95,13 +95,13 @@ class Master:
     async def run(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         """Serve until the grant ends or stop is set; the append lock is free again on return.
 
-        leaving: set before stop, if the process is to end; the grant may end in between. Raises
-        what ends a part: a failed flush, for one.
+        leaving: set before stop, if the process is to end; the grant may end in between. Raises the
+        error that ends a part, for example a failed flush.
         """
         stopper = asyncio.create_task(self._end_on(stop))
         self._gate.standing = RisingStanding()
         self._health.state = "promoting"
-        # Before SERVING_EPOCH: ha takes what it reads behind that for this epoch's.
+        # Before SERVING_EPOCH: ha counts what it reads behind that as of this epoch.
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
             if await self._take_append_lock():
@@ -112,10 +112,10 @@ class Master:
             self._store.give_append_lock_back()
             self._doorbell.ring("ha")
 
-    # -- the way up -----------------------------------------------------------------------------
+    # -- start ----------------------------------------------------------------------------------
 
     async def _take_append_lock(self) -> bool:
-        """Whether the lock is held and the grant still stands."""
+        """Take the append lock; return whether it is held and the grant still stands."""
         while self._goes_on:
             if await asyncio.to_thread(self._store.take_append_lock):
                 return self._term.stands
@@ -135,7 +135,7 @@ class Master:
         try:
             await self._serve(ground, built, stop, leaving)
         finally:
-            # After a failure only: else it is closed, which is in order, by then.
+            # After a failure only: otherwise it is closed in order by then.
             await asyncio.to_thread(ground.abandon)
 
     async def _rise(self) -> tuple[Ground, Built]:
@@ -178,7 +178,7 @@ class Master:
         return self._term.stands and not self._over.is_set()
 
     async def _wait_for_another(self, error: StoreError, trouble: Trouble) -> None:
-        """Say that another node would serve better, and wait until ha has seen to that."""
+        """Report that another node would serve better, and wait until ha has switched to it."""
         log.error(
             "this node cannot be the master",
             extra={"event": "cannot-lead", "code": error.code, "detail": error.detail},
@@ -203,7 +203,7 @@ class Master:
         self._api.parts = built.parts
         self._watch.queues = ground.queues
         self._gate.unit_checks = ground.unit_checks
-        # Whoever reads this epoch there reads that no record of it is appended yet.
+        # From here ha reads this epoch in the page, and that no record of it is appended yet.
         self._positions.publish(Slot.EPOCH_RECORD_END, 0)
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
         self._doorbell.ring("ha")
@@ -246,14 +246,14 @@ class Master:
                 await self._answer_who_waits(ground)
                 await built.config_files.write_all()
         finally:
-            opened.set()  # parts that never began have nothing to do but to see the end
+            opened.set()  # parts that never began then only see the end
             self._shut()
             self._let_go(ground, built)
             self._flush_stop.set()
             for ended in self._appending_ended.values():
                 await ended.wait()
             await asyncio.to_thread(ground.appender.close, clean=not ground.flusher.failed)
-            # Not when all parts have ended: those that only read may take their time.
+            # Not when all parts have ended: those that only read may take longer.
             self._store.give_append_lock_back()
             self._doorbell.ring("ha")
 
@@ -267,12 +267,12 @@ class Master:
             await self._doorbell.wait(BUSY_POLL_S)
 
     async def _is_recorded(self, built: Built) -> bool:
-        """Append the records that open the epoch; False if the term ends before."""
+        """Append the records that open the epoch; return False if the term ends before."""
         while self._goes_on:
             try:
                 return await built.opening.run(self._over)
             except SwitchingOver:
-                await self._tick()  # left over from a switch before: ha takes it back
+                await self._tick()  # held by an earlier switch, which ha will end
             except NotServing:
                 if self._goes_on:
                     raise
@@ -285,7 +285,8 @@ class Master:
                 await self._over.wait()
 
     async def _is_confirmed(self) -> bool:
-        """Wait until ha says so and the queues cover it; False if the term ends before."""
+        """Wait until the epoch is confirmed and the queues cover it; False if the term ends
+        before."""
         ended = asyncio.create_task(self._over.wait())
         confirmed = asyncio.create_task(self._confirmed.wait())
         try:
@@ -304,19 +305,20 @@ class Master:
         log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
 
     def _shut(self) -> None:
-        """Nobody is told any more that this node is the master."""
+        """Stop presenting this node as the master."""
         self._gate.shut()
         self._gate.standing = self._afterwards
 
     def _let_go(self, ground: Ground, built: Built) -> None:
-        """Whoever waits is told: senders that the outcome is unknown, pullers to ask again."""
+        """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
+        pull again."""
         built.append.close()
         if ground.confirmer is not None:
             ground.confirmer.close()
         built.parts.puller.held.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
-        """The parts that must have ended before the log is another's."""
+        """Return the parts that must end before another process may write the log."""
 
         def noted(name: str, part: Part) -> Part:
             ended = self._appending_ended[name] = asyncio.Event()
@@ -332,7 +334,7 @@ class Master:
         return {name: noted(name, part) for name, part in parts.items()}
 
     async def _pulse(self, ground: Ground, built: Built, leaving: asyncio.Event) -> None:
-        """Look, with every doorbell and often while somebody waits, at what the others say."""
+        """Check what the others publish, with every doorbell, and often while a caller waits."""
         confirmer, puller = ground.confirmer, built.parts.puller
         assert confirmer is not None, "a term has one"
         while not self._over.is_set():
@@ -345,7 +347,7 @@ class Master:
                 )
                 self._over.set()
                 return
-            self._tell_trouble(ground)
+            self._publish_trouble(ground)
             senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
             opening = not self._confirmed.is_set()
             if opening and self._epoch_record_is_seen(ground):
@@ -353,8 +355,8 @@ class Master:
             busy = senders_wait or pullers_wait or opening
             await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
 
-    def _tell_trouble(self, ground: Ground) -> None:
-        """Say, when it changes, whether a node with room on its disk would serve better."""
+    def _publish_trouble(self, ground: Ground) -> None:
+        """Report, when it changes, whether a node with more free disk space would serve better."""
         files = ground.files
         is_full = files.failure is not None or files.refusal is not None
         trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
@@ -365,7 +367,8 @@ class Master:
         self._gate.publish_damage(self._positions)
 
     def _epoch_record_is_seen(self, ground: Ground) -> bool:
-        """Whether the record that opens the epoch is confirmed, and dispatched; says what not."""
+        """Return whether the record that opens the epoch is confirmed and dispatched; otherwise the
+        health states what is missing."""
         end = self._positions.get(Slot.EPOCH_RECORD_END)
         dispatched = ground.dispatched()
         if end and self._term.is_master and dispatched >= end:
@@ -383,6 +386,6 @@ class Master:
 
 
 def _left(dispatched: int, end: int) -> str:
-    """How far reput is behind the end of the log, in words."""
+    """Describe how far reput is behind the end of the log."""
     left = max(0, end - dispatched)
     return f"reput has dispatched {dispatched} of {end} bytes, {left} are left"

@@ -1,8 +1,8 @@
 """The broker of a node of a group, whole: slave, master for an epoch, slave again.
 
-ha decides (docs/replication.md); this follows what it says in the page. Reads, state and doorbell
-are one for all roles; everything else is made anew for each. Before: ``service`` opened ports and
-store. After: ``slave`` and ``master``.
+ha decides (docs/replication.md); this class follows what ha publishes in the page. Readers, state
+and doorbell are shared by all roles; everything else is made anew for each. Before: ``service``
+opened ports and store. After: ``slave`` and ``master``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tidemark.clock import Clock
 log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 2.0
-"""So long after a role has begun there is time for what only makes later requests quicker."""
+"""Delay after the beginning of a role until work begins that only makes later requests faster."""
 
 
 class GroupNode:
-    """What one start of the broker of a node of a group does."""
+    """One start of the broker of a node of a group."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class GroupNode:
         *,
         on_serving: Callable[[], None],
     ) -> None:
-        """on_serving: called a while after a role has begun: a beginning has no time for it."""
+        """on_serving: called a while after a role has begun, so that it does not delay the
+        beginning."""
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -76,7 +77,7 @@ class GroupNode:
 
     @property
     def is_master(self) -> bool:
-        """Whether this node speaks for its group now."""
+        """Whether this node is the group's master now."""
         return self._term is not None and self._gate.sends_open and self._term.may_answer
 
     @property
@@ -85,7 +86,8 @@ class GroupNode:
         return self._term is None and self._gate.reads_open
 
     async def run(self, stop: asyncio.Event) -> None:
-        """In one role after another until stop. Raises RestartNeeded, and what ends a part."""
+        """Run one role after another until stop. Raises RestartNeeded, and errors that end a
+        part."""
         served = 0
         while not stop.is_set():
             self._gate.standing = self._as_slave

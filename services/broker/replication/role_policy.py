@@ -1,7 +1,7 @@
-"""What a node of a group tells those who ask it for something: whether here, and if not, where.
+"""Which requests a node of a group serves in its role, and which errors the others get.
 
-One object for each role; the gate asks whichever stands now. Before: ``node`` changes roles. After:
-``gate``, before every call.
+There is one class for each role; the gate asks the object of the present one. Before: ``node``
+changes roles. After: ``gate``, before every call.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tidemark.errors import NotMaster, NotServing
 
 
 class SlaveStanding:
-    """A slave, or a node that has no role yet: another one is asked, but by who takes anything."""
+    """A slave, or a node without a role yet: it serves only reads that any node may serve."""
 
     def __init__(self, master: Callable[[], Node | None]) -> None:
-        """master: as far as this node knows; None: nobody is, or that is not known."""
+        """master: as far as this node knows; None: there is none, or it is unknown."""
         self._master = master
 
     def check_reads(self, *, anywhere: bool) -> None:
@@ -49,7 +49,7 @@ class SlaveStanding:
 
 
 class RisingStanding:
-    """Between a grant and the moment in which the group has confirmed it: soon this node serves."""
+    """Between a grant and its confirmation by the group: this node will serve soon."""
 
     def check_reads(self, *, anywhere: bool) -> None:
         """Raises NotServing."""
@@ -67,7 +67,7 @@ class MasterStanding:
         self._term = term
 
     def check_reads(self, *, anywhere: bool) -> None:
-        """Raises Fenced, unless anywhere: what is confirmed here stays so."""
+        """Raises Fenced, unless anywhere: what is confirmed here stays confirmed."""
         if not anywhere:
             self._term.check_reads()
 

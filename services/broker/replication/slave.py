@@ -1,8 +1,8 @@
-"""What the broker of a slave does: reads for those who ask for them, the state kept up, retention.
+"""The broker of a slave: it serves reads that any node may serve, follows the state, deletes files.
 
-Appends nothing. Reads open once ha has said that this node follows, and reput what is dispatched;
-they show what is confirmed and never more. Ends when ha grants an epoch to this start. Before:
-``node``. After: ``master``.
+It appends nothing. Reads open once ha has published that this node follows, and reput what is
+dispatched; they never show more than what is confirmed. It ends when ha grants an epoch to this
+start. Before: ``node``. After: ``master``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
-"""Grants and confirmed records are looked for so often when a doorbell was lost."""
+"""Poll interval for grants and confirmed records, in case a doorbell was lost."""
 
 
 class Slave:
@@ -64,16 +64,16 @@ class Slave:
         self._seen = PhysicalOffset(-1)
         self._trouble: Trouble | None = None
         self._waits_for_unit = False
-        """Whether the state cannot be read on before reput has compared a unit of its queue."""
+        """Whether the state has to wait until reput has checked a unit of its queue."""
         self._over = asyncio.Event()
         self._kept = asyncio.Event()
-        """Set when the parts whose retention runs serve no more."""
+        """Set when the parts whose retention runs no longer serve."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, stop: asyncio.Event, served: int) -> int | None:
-        """Serve until ha grants an epoch above ``served``; the epoch, or None if stopped before.
+        """Serve until ha grants an epoch above ``served``; return it, or None if stopped before.
 
-        Raises RestartNeeded, and what ends a part.
+        Raises RestartNeeded, and errors that end a part.
         """
         self._served = served
         stopper = asyncio.create_task(self._wake_on(stop))
@@ -99,7 +99,7 @@ class Slave:
         return self._store.granted(self._served)
 
     async def _look(self) -> None:
-        """Open or close reads, take in what was dispatched, wake who waits for it."""
+        """Open or close reads, apply what was dispatched, wake callers that wait for it."""
         if not self._store.follows or not self._store.dispatch_is_known:
             self._gate.reads_open = False
             self._health.state = "starting"
@@ -136,7 +136,7 @@ class Slave:
             self._gate.reads_open = False
             await asyncio.to_thread(self._followed.replay, dispatched)
             if self._granted() is not None:
-                return  # all the rest is for slaves
+                return  # the rest is for slaves only
             ends = await asyncio.to_thread(self._followed.queue_ends, dispatched)
             await self._show(ends).config_files.begin_following(self._followed.epoch)
         applied = self._followed.follow(dispatched)
@@ -150,13 +150,13 @@ class Slave:
             log.info("following", extra={"event": "following", "dispatched_offset": dispatched})
         built = self._built
         if built is not None:
-            self._tell_trouble(is_full=built.consuming.retention.fullness.sends_refused)
+            self._publish_trouble(is_full=built.consuming.retention.fullness.sends_refused)
         if built is not None and (self._ground.unit_checks.settle() or dispatched != self._seen):
             self._seen = dispatched
             built.parts.puller.held.may_all_look()
 
-    def _tell_trouble(self, *, is_full: bool) -> None:
-        """Say, when it changes, whether this node would make a good master."""
+    def _publish_trouble(self, *, is_full: bool) -> None:
+        """Report, when it changes, whether this node would make a good master."""
         trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
         if trouble is not self._trouble:
             self._trouble = trouble
@@ -164,7 +164,7 @@ class Slave:
         self._gate.publish_damage(self._store.positions)
 
     def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> Built:
-        """Serve with the state as it was just read."""
+        """Serve with the state that was just read."""
         if self._built is not None:
             self._built.parts.puller.held.close()
         built = self._built = build_with(
@@ -179,8 +179,8 @@ class Slave:
         return built
 
     async def _keep(self) -> None:
-        """Retention and the JSON files, by the parts that serve now: those before them know a
-        state that stands."""
+        """Run retention and the JSON files with the parts that serve now: earlier parts have a
+        state that is no longer updated."""
         while not self._over.is_set():
             self._kept = kept = asyncio.Event()
             assert self._built is not None, "it is shown first"

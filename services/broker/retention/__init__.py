@@ -1,1 +1,2 @@
-"""Retention: which of the oldest log files go, when, and what goes unread with them."""
+"""Retention: which old log files are deleted, when, and which unread messages are lost with
+them."""

@@ -1,7 +1,7 @@
-"""Where queues begin once the log begins at some physical offset: what a deletion would change.
+"""Min offsets of queues if the log began at a given physical offset: the effect of a deletion.
 
-Reads queue files of its own, never those of readers that serve: these remember where their queue
-begins now, and a question about later would have them say it too early.
+It opens queue files of its own. Readers that serve cache the present min offset, and a question
+about a later one would make them show it too early.
 Before: ``deletion`` and ``expiry`` ask. After: ``losses`` counts.
 """
 
@@ -18,7 +18,7 @@ Queue = tuple[str, int]
 
 
 def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Queue, int]:
-    """The min offset of each queue in a log that begins at physical. Blocks; any thread.
+    """Return the min offset of each queue in a log that begins at physical. Blocks; any thread.
 
     Exact if everything below physical is dispatched. A queue without files begins at 0.
     """
@@ -26,7 +26,7 @@ def borders(store: StoreDir, queues: Iterable[Queue], physical: int) -> dict[Que
 
 
 def border(store: StoreDir, queue: Queue, physical: int) -> int:
-    """The min offset of one queue in a log that begins at physical."""
+    """Return the min offset of one queue in a log that begins at physical."""
     files = QueueFiles(
         store.disk,
         store.consume_queue_dir(*queue),
@@ -41,7 +41,7 @@ def border(store: StoreDir, queue: Queue, physical: int) -> int:
         if is_filler(last.physical_offset, last.size) or last.physical_offset < physical:
             return end
         found = files.first_at(physical)
-        if found is None:  # reput removed the file between two looks
+        if found is None:  # reput removed the file meanwhile
             files.refresh()
             found = files.first_at(physical)
         return end if found is None else found

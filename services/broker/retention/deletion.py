@@ -1,14 +1,15 @@
-"""One log file goes: delayed messages carried on, losses counted, minimum published, name removed.
+"""Deletes one log file: delayed messages carried on, losses counted, minimum published, file
+removed.
 
-The order is what keeps every reader right: 1. messages of the file that are still to be delivered
-are appended again and durable; 2. in one step of the loop the losses are counted and MIN is
-published: from then on nobody finds anything below it; 3. in a thread, MIN is made durable, on the
-page and in ``log-start``, and then the name is removed: a start that finds the log to begin above
-both knows that a file is missing. A kill between 2 and 3 leaves the name. The next start of a node
-that is alone takes that file for the log's first, which is as before. In a group the minimum stays
-where the page has it (``recovery`` says why), and ``keeper`` removes the name later. A removal that
-fails is tried again with every run. Nothing here needs space but step 1: where that finds none and
-the disk's fullness is what takes the file, it goes all the same.
+This order protects every reader: 1. messages of the file that are still to be delivered are
+appended again and durable; 2. in one step of the loop the losses are counted and MIN is published:
+from then on no reader finds anything below it; 3. in a thread, MIN is made durable, on the page and
+in ``log-start``, and then the file is removed: a start that finds the log to begin above both knows
+that a file is missing. A kill between 2 and 3 leaves the file. If the node is alone, its next start
+takes that file for the log's first, as before. In a group the minimum stays where the page has it
+(``recovery`` explains why), and ``keeper`` removes the file later. A removal that fails is tried
+again in every run. Only step 1 needs disk space: if there is none and the full disk is the reason
+for the deletion, the file is deleted all the same.
 
 Before: ``keeper`` decided. After: reput sees MIN and shortens queues and index.
 """
@@ -42,33 +43,33 @@ log = logging.getLogger(__name__)
 
 
 class Carried(Protocol):
-    """What became of delayed messages."""
+    """The result of carrying delayed messages."""
 
     @property
     def carried(self) -> int:
-        """Appended again."""
+        """Messages that were appended again."""
         ...
 
     @property
     def lost(self) -> int:
-        """Could not be read."""
+        """Messages that could not be read."""
         ...
 
 
 class Delayed(Protocol):
-    """Messages that wait for their time (``delay``)."""
+    """Delayed messages (``delay``)."""
 
     def pending_below(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether a record below is still to be delivered."""
+        """Return whether a record below is still to be delivered."""
         ...
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> Carried:
-        """Append those again; durable on return."""
+        """Append those messages again; durable on return."""
         ...
 
 
 class Deletion:
-    """Removes the oldest file. One loop uses it, one file at a time."""
+    """Deletes the oldest file. One loop uses it, one file at a time."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Deletion:
         *,
         ring: Callable[[], object],
     ) -> None:
-        """files: the appender's. reader: the one that serves. ring: wakes reput."""
+        """files: those of the appender. reader: the one that serves. ring: wakes reput."""
         self._store = store
         self._files = files
         self._reader = reader
@@ -90,13 +91,13 @@ class Deletion:
         self._expiry = expiry
         self._ring = ring
         self._said_to_stay = -1
-        """Start of the file whose staying was named last."""
+        """Start of the last file that was logged as kept."""
 
     async def remove(self, file: LogFile, why: Why, may_go: Callable[[], bool]) -> bool:
-        """Let the oldest file go; whether it did.
+        """Delete the oldest file; return whether it was deleted.
 
-        may_go: judges again, in the very step in which the minimum moves. Raises OSError or
-        StoreError if the name cannot be removed: nothing reads the file by then.
+        may_go: decides again, in the very step in which the minimum moves. Raises OSError or
+        StoreError if the file cannot be removed: by then no reader uses it.
         """
         if not await self._carry(file, why):
             return False
@@ -122,9 +123,9 @@ class Deletion:
         return True
 
     async def remove_name(self, start: int) -> None:
-        """Remove the file at start, below the minimum already. Raises OSError, StoreError."""
+        """Remove the file at start, which is below the minimum. Raises OSError, StoreError."""
         await asyncio.to_thread(self._remove_name, start)
-        self._reader.files.refresh()  # lets go of its mapping: until then it keeps its blocks
+        self._reader.files.refresh()  # unmaps it: until then it keeps its blocks
         self._ring()
 
     def _remove_name(self, start: int) -> None:
@@ -133,7 +134,7 @@ class Deletion:
         self._files.delete_oldest(start)
 
     async def _carry(self, file: LogFile, why: Why) -> bool:
-        """Save what waits in the file; whether the file may go."""
+        """Carry the delayed messages of the file; return whether the file may be deleted."""
         end = PhysicalOffset(file.end)
         if not self._delayed.pending_below(end):
             return True
@@ -154,8 +155,10 @@ class Deletion:
         return True
 
     def _goes_uncarried(self, file: LogFile, why: Why, error: TidemarkError) -> bool:
-        """There is no room to append them. A disk that is too full has nothing else to give up;
-        any other reason can wait."""
+        """Return whether the file is deleted although there is no space to carry its messages.
+
+        Only if the disk is too full: then nothing else can be freed. Any other reason can wait.
+        """
         goes = why is Why.PRESSURE and isinstance(error, DiskFull)
         if not goes and file.start == self._said_to_stay:
             return False

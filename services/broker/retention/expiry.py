@@ -1,10 +1,10 @@
-"""What the groups have not read of the log's oldest file: warned of before it goes, counted after.
+"""Unread messages of the log's oldest file: a warning before they are deleted, counts afterwards.
 
-Keeps where each queue that a group has an offset of begins now, and where it will begin once the
-oldest file is gone. Both are read in a thread; what groups have committed is then compared in one
-step of the loop, so that no commit comes between the look and the publication of the new minimum.
-Large numbers of groups are looked through in slices. What a topic's own retention hides is counted
-the same way, in the step in which it is hidden.
+For each queue in which a group has an offset it keeps the present min offset and the one after the
+oldest file is deleted. Both are read in a thread; they are compared with the committed offsets in
+one step of the loop, so that no commit comes between the comparison and the publication of the new
+minimum. Many groups are processed in slices. Messages that a topic's own retention hides are
+counted in the same way, in the step in which they are hidden.
 
 Before: ``deletion``, and a view of a group that asks. After: ``losses``, the log, the metrics.
 """
@@ -23,9 +23,9 @@ from shared.files.store_dir import StoreDir
 log = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE: Final = 256
-"""Looked through between two turns of the loop."""
+"""Groups processed between two turns of the loop."""
 GROUPS_SCANNED_MAX: Final = 2000
-"""Looked through at once: about a millisecond."""
+"""Groups processed in one step: about a millisecond."""
 WARNED_MAX: Final = 10_000
 """Groups whose warning is remembered; further ones are warned of again."""
 
@@ -34,19 +34,19 @@ class Committed(Protocol):
     """Consumer offsets (``groups.offsets.Offsets``)."""
 
     def groups(self) -> Iterable[str]:
-        """All that ever committed."""
+        """Return the groups with a committed offset."""
         ...
 
     def of_group(self, group: str) -> Mapping[Queue, int]:
-        """What a group has committed."""
+        """Return the offsets of a group."""
         ...
 
 
 class Readers(Protocol):
-    """Who reads what (``groups.coordinator.Coordinator``)."""
+    """The members that read queues (``groups.coordinator.Coordinator``)."""
 
     def holder(self, group: str, topic: str, queue: int) -> str | None:
-        """The member that may commit what it got of the queue."""
+        """Return the member that may still commit messages of the queue."""
         ...
 
     def in_flight(self, group: str) -> Mapping[Queue, int]:
@@ -55,14 +55,14 @@ class Readers(Protocol):
 
 
 class Ahead(NamedTuple):
-    """What the next deletion changes."""
+    """The effect of the next deletion."""
 
     end: int
-    """Physical end of the oldest file: where the log begins after it."""
+    """Physical end of the oldest file, at which the log will begin."""
     now: Mapping[Queue, int]
-    """Where queues begin now."""
+    """Present min offsets of the queues."""
     then: Mapping[Queue, int]
-    """Where they will."""
+    """Their min offsets after the deletion."""
 
 
 NOTHING: Final = Ahead(-1, {}, {})
@@ -81,7 +81,7 @@ class Expiry:
         hides: Callable[[str], bool],
         on_skipped: Callable[[str, str, int, str], None],
     ) -> None:
-        """shown_from: queue offset below which a queue shows nothing anyhow; None if its topic does
+        """shown_from: queue offset below which a queue shows nothing anyway; None if its topic does
         not exist. hides: whether a topic has a retention of its own. on_skipped: called with group,
         topic, messages and the reason ``expired``.
         """
@@ -95,19 +95,20 @@ class Expiry:
         self._ahead = NOTHING
         self._warned: set[str] = set()
         self._readers_of: dict[Queue, list[str]] = {}
-        """Queue of a topic with its own retention → groups with an offset there."""
+        """Queue of a topic with its own retention → groups with an offset in it."""
 
     # -- before a deletion ------------------------------------------------------------------------
 
     @property
     def warned_groups(self) -> int:
-        """Groups that had unread messages in the oldest file at the last look."""
+        """Number of groups that had unread messages in the oldest file at the last check."""
         return len(self._warned)
 
     async def look_ahead(self, *, log_min: int, end: int) -> None:
-        """Find where queues begin now and once the log begins at end, all of which is dispatched.
+        """Find the min offsets of queues now and after a deletion up to end; all below is
+        dispatched.
 
-        log_min: where it begins now.
+        log_min: where the log begins now.
         """
         queues = set[Queue]()
         for number, group in enumerate(list(self._committed.groups()), 1):
@@ -117,7 +118,7 @@ class Expiry:
         now, then = dict[Queue, int](), dict[Queue, int]()
         if self._ahead.end == end:
             now, then = dict(self._ahead.now), dict(self._ahead.then)
-        elif self._ahead.end == log_min:  # the file before this one went: known from then
+        elif self._ahead.end == log_min:  # the file before was deleted: known from its deletion
             now = dict(self._ahead.then)
         store = self._store
         now |= await asyncio.to_thread(borders, store, queues - now.keys(), log_min)
@@ -129,7 +130,7 @@ class Expiry:
         )
 
     def expiring(self, group: str) -> dict[Queue, int]:
-        """Unread messages of each queue that the next deletion of a log file would take."""
+        """Return the unread messages of each queue that the next deletion would remove."""
         ahead, found = self._ahead, {}
         for queue, committed in self._committed.of_group(group).items():
             begin, end = self._range(ahead, queue)
@@ -138,7 +139,7 @@ class Expiry:
         return found
 
     def _range(self, ahead: Ahead, queue: Queue) -> tuple[int, int]:
-        """What of the queue goes: [first, end)."""
+        """Return the queue offsets that the deletion removes: [first, end)."""
         end = ahead.then.get(queue)
         shown_from = None if end is None else self._shown_from(*queue)
         if end is None or shown_from is None:
@@ -146,7 +147,7 @@ class Expiry:
         return max(ahead.now[queue], shown_from), end
 
     async def warn(self, *, why: str, at_ms: int | None) -> None:
-        """Name the groups that are about to lose messages, each once until that has changed.
+        """Log the groups that are about to lose messages, each once until that changes.
 
         why: of the deletion. at_ms: when it is due; None: now.
         """
@@ -177,8 +178,8 @@ class Expiry:
         self._warned = threatened
 
     async def look_at_hiding_topics(self) -> None:
-        """Find who reads topics with a retention of their own, and have these judged: nobody may
-        ask for their messages any more."""
+        """Find the groups that read topics with a retention of their own, and apply it to their
+        queues: if no consumer asks for messages, nothing else does."""
         readers_of: dict[Queue, list[str]] = {}
         for number, group in enumerate(list(self._committed.groups()), 1):
             if number % GROUPS_AT_ONCE == 0:
@@ -193,7 +194,7 @@ class Expiry:
             self._shown_from(*queue)
 
     def hidden(self, topic: str, queue: int, first: int, end: int) -> None:
-        """Messages [first, end) are not shown any more from this step of the loop on."""
+        """Count messages [first, end), which are hidden from this step of the loop on."""
         key = (topic, queue)
         for group in self._groups_reading(key):
             committed = self._committed.of_group(group).get(key)
@@ -202,14 +203,14 @@ class Expiry:
                 self._move_up(group, key, committed, in_flight, first, end)
 
     def _groups_reading(self, queue: Queue) -> Iterable[str]:
-        """Groups with an offset in the queue: as of now, or of the last look if there are many."""
+        """Return groups with an offset in the queue; if there are many, those of the last check."""
         groups = list(self._committed.groups())
         if len(groups) > GROUPS_SCANNED_MAX and (known := self._readers_of.get(queue)) is not None:
             return known
         return [group for group in groups if queue in self._committed.of_group(group)]
 
     def nothing_goes(self) -> None:
-        """No deletion is near: nobody is threatened."""
+        """Note that no deletion is near: all warnings are void."""
         self._take_back(self._warned)
         self._warned = set()
 
@@ -223,7 +224,7 @@ class Expiry:
     # -- a deletion -------------------------------------------------------------------------------
 
     async def candidates(self) -> list[str]:
-        """Groups that may lose something to the deletion that was looked ahead at."""
+        """Return the groups that may lose messages by the deletion that was prepared."""
         found = []
         for number, group in enumerate(list(self._committed.groups()), 1):
             if number % GROUPS_AT_ONCE == 0:
@@ -236,7 +237,7 @@ class Expiry:
         """Count what groups lose, in the step of the loop in which the minimum moves up."""
         ahead, lost_in_all = self._ahead, 0
         for group in groups:
-            in_flight = self._readers.in_flight(group)  # once: it walks all of the group's queues
+            in_flight = self._readers.in_flight(group)  # once: it visits all of the group's queues
             for queue, committed in self._committed.of_group(group).items():
                 lost_in_all += self._move_up(
                     group,
@@ -250,7 +251,7 @@ class Expiry:
     def _move_up(
         self, group: str, queue: Queue, committed: int, in_flight: int, begin: int, end: int
     ) -> int:
-        """A queue that began at begin begins at end: count what the group has lost."""
+        """Count what a group loses in a queue whose minimum moves from begin to end."""
         if not unread(committed, begin, end):
             return 0
         holder = self._readers.holder(group, *queue)
@@ -266,11 +267,11 @@ class Expiry:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether members hold messages that are gone: ``settle`` will tell what became of them."""
+        """Whether members have deleted messages in hand, whose outcome ``settle`` will count."""
         return bool(self._losses.waiting)
 
     def settle(self) -> None:
-        """Count what turned out to be lost, of messages that were in members' hands."""
+        """Count deleted messages that members had in hand and that are known to be lost now."""
         for group, queue in self._losses.waiting:
             committed = self._committed.of_group(group).get(queue)
             holder = self._readers.holder(group, *queue)

@@ -1,11 +1,11 @@
-"""When the disk will be full at its present pace: "full in 38 min", or why that is not known. Pure.
+"""Forecast of when the disk will be full: "full in 38 min", or why that is unknown. Pure.
 
 The pace is the median of the slopes between all pairs of samples (Theil and Sen): a deletion, a
-burst or a backup that somebody copies away bends fewer than half of them and so does not move it.
-Log files take their blocks long before they are written, so whoever samples takes what is reserved
-and not yet written off; else the curve would be a staircase.
+burst or a backup that is moved away affects fewer than half of them and so does not change it. Log
+files reserve their blocks long before they are written, so a sample subtracts what is reserved but
+not written; otherwise the curve would be a staircase.
 
-Before: ``keeper`` samples once in a while. After: ``GET /v1/retention`` and the metrics show it.
+Before: ``keeper`` takes the samples. After: ``GET /v1/retention`` and the metrics show it.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from statistics import median
 from typing import Final, NamedTuple
 
 SAMPLES_MAX: Final = 60
-"""Pairs grow with the square: 1770 of them take about a millisecond."""
+"""The number of pairs is quadratic: 1770 of them take about a millisecond."""
 SAMPLES_MIN: Final = 6
 SAMPLE_EVERY_S: Final = 5.0
 FORESEEN_MAX_S: Final = 10 * 365 * 86400.0
-"""Further ahead a pace of today says nothing."""
+"""Bound of a forecast: the present pace is meaningless for later times."""
 
 
 class Forecast(NamedTuple):
-    """What is to be expected."""
+    """The forecast."""
 
     full_in_s: float | None
-    """Seconds until sends are refused; 0: they are."""
+    """Seconds until sends are refused; 0: they are refused now."""
     growth_bytes_per_s: float | None
-    """Pace of the used bytes, negative if they become fewer; None: not known."""
+    """Growth of the used bytes, negative if they decrease; None: unknown."""
     reason: str | None
     """Why full_in_s is None."""
 
 
 class Growth:
-    """Samples of the used bytes of the last minutes; bounded."""
+    """Samples of the used bytes in the last minutes; bounded."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
 
     def sample(self, at_s: float, used_bytes: int) -> None:
-        """Note how much is used at a time of a clock that never steps; too early ones are not
-        taken."""
+        """Add a sample, with a time of a clock that never steps; samples that come too early are
+        ignored."""
         if not self._samples or at_s - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples.append((at_s, used_bytes))
 
     @property
     def bytes_per_s(self) -> float | None:
-        """The pace; None before there are enough samples."""
+        """Return the pace; None before there are enough samples."""
         if len(self._samples) < SAMPLES_MIN:
             return None
         return median(
@@ -57,7 +57,7 @@ class Growth:
         )
 
     def forecast(self, room_bytes: int | None) -> Forecast:
-        """Say when room_bytes are used up; None: the disk could not be measured."""
+        """Forecast when room_bytes will be used up; None: the disk could not be measured."""
         pace = self.bytes_per_s
         if room_bytes is None:
             return Forecast(None, pace, "disk_not_measured")

@@ -1,9 +1,9 @@
-"""How full the disk is, and what follows at once: sends refused, files not made, a forecast.
+"""How full the disk is, and the immediate effects: sends refused, files not made, a forecast.
 
-Looked at every second and whenever log files were made, by a task of its own: a deletion that takes
-long must not keep a disk that fills from being noticed. Rules are ``retention``'s.
+A task of its own measures it every second and whenever log files were made, so that a long deletion
+does not delay the detection of a full disk. The rules are in ``retention``.
 
-Before: ``preallocator`` made files. After: ``keeper`` lets files go by the same figures.
+Before: ``preallocator`` made files. After: ``keeper`` deletes files by the same figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Fullness:
-    """The file systems of log and queues. One loop uses it, and the thread that makes files."""
+    """The file systems of log and queues. The loop uses it, and the thread that makes files."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Fullness:
         self._policy = policy
         self._growth = Growth()
         self.spaces: Sequence[Space | None] = (None, None)
-        """Of the log's file system, then of the queues', at the last look; None: it could not be
-        asked."""
+        """Of the log's file system, then of the queues', as last measured; None: the measurement
+        failed."""
         self.pressure = Pressure.NONE
         files_ahead.guard = self._guard
 
     async def look(self) -> None:
-        """Ask the disk; refuse sends or take them again."""
+        """Measure the disk, and refuse or accept sends accordingly."""
         self.spaces = await asyncio.to_thread(self._ask)
         self.pressure = self.pressure_after(self.spaces, 0)
         self._refuse_or_not()
@@ -63,7 +63,7 @@ class Fullness:
             self._growth.sample(self._clock.monotonic(), self._written_of(space))
 
     def _ask(self) -> Sequence[Space | None]:
-        """Blocks."""
+        """Measure the file systems. Blocks."""
         spaces: list[Space | None] = []
         for path in self._paths:
             try:
@@ -73,14 +73,14 @@ class Fullness:
         return spaces
 
     def pressure_after(self, spaces: Sequence[Space | None], freed: int) -> Pressure:
-        """The pressure if so many bytes of log more were free than the disk said."""
+        """Return the pressure if freed bytes of log were free in addition to the measured ones."""
         return pressure_of(_percents(spaces, freed), self._policy)
 
     def _written_of(self, space: Space) -> int:
-        """Used bytes without the log's blocks that are not written to yet."""
+        """Return the used bytes without blocks of the log that are reserved but not written."""
         return space.used - self._appender.reserved_bytes
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- effects ----------------------------------------------------------------------------------
 
     def _refuse_or_not(self) -> None:
         before = self._files.refusal
@@ -118,10 +118,10 @@ class Fullness:
         )
 
     def _guard(self) -> None:
-        """Keep files from being made where one more would bring sends to a stop. Any thread.
+        """Raise DiskFull if one more file would bring the disk to the limit of sends. Any thread.
 
-        One ahead is made all the same: the broker's own records need it, and would come to an end
-        on a disk that somebody else keeps full. Sends leave it alone (``files_ahead.kept_back``).
+        One file ahead is made all the same: the broker needs it for its own records, and would fail
+        on a disk that other programs keep full. Sends do not use it (``files_ahead.kept_back``).
         """
         files, limit = self._appender.files, self._policy.warning_percent
         space = self._disk.space(files.directory)
@@ -141,7 +141,7 @@ class Fullness:
             limit=limit,
         )
 
-    # -- what is said -----------------------------------------------------------------------------
+    # -- figures ----------------------------------------------------------------------------------
 
     @property
     def sends_refused(self) -> bool:
@@ -150,7 +150,7 @@ class Fullness:
 
     @property
     def forecast(self) -> Forecast:
-        """When sends will be refused at the present pace."""
+        """Return when sends will be refused at the present pace."""
         space, room = self.spaces[0], None
         if space is not None:
             total = space.used + space.available
@@ -159,17 +159,17 @@ class Fullness:
 
     @property
     def used_percent(self) -> int | None:
-        """How full the log's file system is; None: not known."""
+        """Used part of the log's file system; None: unknown."""
         return _percents(self.spaces)[0]
 
     @property
     def capacity_bytes(self) -> int | None:
-        """What an ordinary user can use of the log's file system; None: not known."""
+        """Size of the log's file system for ordinary users; None: unknown."""
         space = self.spaces[0]
         return None if space is None else space.used + space.available
 
     def spaces_dict(self) -> dict[str, dict[str, Any]]:
-        """The file systems, as ``GET /v1/retention`` shows them."""
+        """Return the file systems as ``GET /v1/retention`` shows them."""
         return {
             name: {
                 "path": str(path),
@@ -182,7 +182,7 @@ class Fullness:
 
 
 def _percents(spaces: Sequence[Space | None], freed: int = 0) -> list[int | None]:
-    """How full each is, if freed bytes were free already where the log is."""
+    """Return how full each is, as if freed bytes of the log were free already."""
     return [
         None
         if space is None

@@ -1,12 +1,12 @@
-"""Retention as a part of the broker: lets log files go, warns groups of it, shows what comes next.
+"""The retention task: deletes log files, warns groups before, and shows what comes next.
 
-Rules are ``retention``'s, the order of one deletion ``deletion``'s, the disk ``fullness``'s; here
-they meet the log's files, the clock and the loop. A run lets at most ``FILES_PER_RUN_MAX`` files
-go, each judged on what the one before freed, then looks anew. After a run that a full disk asked
-for, the next waits until reput has let go of the files: as long as one is mapped its blocks are not
-free, and the disk would seem to ask for more than needed.
+The rules are in ``retention``, the order of a deletion in ``deletion``, the disk in ``fullness``;
+this module combines them with the log's files, the clock and the loop. A run deletes at most
+``FILES_PER_RUN_MAX`` files, each judged on what the one before freed, then measures anew. After a
+run because of a full disk, the next one waits until reput has unmapped the files: until then their
+blocks are not free, and too many files would be deleted.
 
-Before: ``preallocator`` makes files. After: reput follows MIN; ``calls`` shows all of it.
+Before: ``preallocator`` makes files. After: reput follows MIN; ``retention_calls`` shows the state.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
 SETTLE_INTERVAL_S: Final = 0.1
-"""While members hold messages that are gone: between two commits of theirs, mostly."""
+"""Interval while members have deleted messages in hand: about that between two commits."""
 LET_GO_INTERVAL_S: Final = 0.02
-"""While reput is waited for: it answers within milliseconds."""
+"""Interval while waiting for reput, which follows within milliseconds."""
 LET_GO_MAX_S: Final = 5.0
-"""It is not waited for longer: it may be down."""
+"""Maximum wait for reput, which may be down."""
 WARN_INTERVAL_S: Final = 10.0
-"""Groups are looked through so often while a deletion is near,"""
+"""Interval of checks of the groups while a deletion is near."""
 LOOK_INTERVAL_S: Final = 60.0
-"""and so often while none is."""
+"""Interval of checks of the groups otherwise."""
 FILES_LOOKED_AT: Final = FILES_PER_RUN_MAX + 1
 
 
@@ -65,7 +65,7 @@ class Files(NamedTuple):
     """The log's files in use."""
 
     oldest: Sequence[LogFile]
-    """All of them, or the first ``FILES_LOOKED_AT``."""
+    """All files, or the first ``FILES_LOOKED_AT``."""
     in_use: int
 
 
@@ -93,13 +93,13 @@ class Retention:
         log_files: MappedFileQueue | None = None,
         master_from: Callable[[], int | None] | None = None,
     ) -> None:
-        """snapshot_start: of the newest whole snapshot that is on disk. confirmed: end of what
-        consumers may see. utc_offset_s: wall clock in ms → local time minus UTC. warn_ms: how long
-        before a deletion groups are warned of it. has_hiding_topics: whether any topic has a
-        retention of its own. on_names_gone: called when reput has removed queue and index files,
-        which readers may still have mapped. log_files: of a node that does not append, looked at
-        anew each time; None: the appender's. master_from: of a slave, where the log of its master
-        begins, None while that is not known; None: this node decides by itself.
+        """snapshot_start: of the newest whole snapshot on disk. confirmed: end of what consumers
+        may see. utc_offset_s: wall clock in ms → local time minus UTC. warn_ms: how long before a
+        deletion groups are warned. has_hiding_topics: whether any topic has a retention of its own.
+        on_names_gone: called when reput has removed queue and index files, which readers may still
+        have mapped. log_files: files of a node that does not append, listed anew each time; None:
+        the appender's. master_from: of a slave, where the log of its master begins, None while that
+        is unknown; None: this node decides by itself.
         """
         self._follows_files = log_files is not None
         self._master_from = master_from
@@ -124,13 +124,13 @@ class Retention:
         self._cleaned = positions.get(Slot.CLEANED_MIN)
         self._is_stuck = False
         self.deleted: Counter[Why] = Counter()
-        """Files that went since the start."""
+        """Files deleted since the start."""
         files_ahead.on_made = self._made.set
 
     # -- running ----------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look at the disk and let files go, every second and whenever files were made."""
+        """Measure the disk and delete files, every second and whenever files were made."""
         async with asyncio.TaskGroup() as tasks:
             stopper = tasks.create_task(self._wake_on(stop))
             watching = tasks.create_task(self._watch(stop))
@@ -164,7 +164,7 @@ class Retention:
         return SETTLE_INTERVAL_S if self._expiry.is_waiting else INTERVAL_S
 
     async def judge(self, stop: asyncio.Event) -> None:
-        """One round: count, let files go, warn."""
+        """Run once: count losses, delete files, warn groups."""
         self._expiry.settle()
         self._follow_reput()
         await self.fullness.look()
@@ -184,7 +184,7 @@ class Retention:
         await self._look_at_hiding_topics()
 
     def _follow_reput(self) -> None:
-        """Reput has removed names: mappings of those files keep their blocks."""
+        """Refresh readers after reput has removed files: their mappings keep the blocks."""
         cleaned = self._positions.get(Slot.CLEANED_MIN)
         if cleaned != self._cleaned:
             self._cleaned = cleaned
@@ -195,11 +195,11 @@ class Retention:
     # -- files ------------------------------------------------------------------------------------
 
     def _look_at_files(self) -> Files:
-        """Blocks."""
+        """List the log's files. Blocks."""
         files, log_min = self._log_files, self._positions.get(Slot.MIN)
         if self._follows_files:
             files.refresh()
-        # What lies below is gone for everybody, whether its name is or not.
+        # Files below the minimum no longer count, even if they are not removed yet.
         starts = [start for start in files.starts if start >= log_min]
         found = []
         for start in starts[:FILES_LOOKED_AT]:
@@ -226,7 +226,7 @@ class Retention:
         return Now(wall_ms, local_ms // HOUR_MS % HOURS, pressure, log_bytes)
 
     async def _remove_leftovers(self) -> None:
-        """Names that could not be removed when their time had come (14.3)."""
+        """Remove files that could not be removed when they were deleted (14.3)."""
         first = self._log_files.min_offset
         if first is not None and first < self._positions.get(Slot.MIN):
             await self._deletion.remove_name(first)
@@ -253,10 +253,10 @@ class Retention:
             if why is Why.PRESSURE:
                 self._let_go_by = self._clock.monotonic() + LET_GO_MAX_S
 
-    # -- what is said -----------------------------------------------------------------------------
+    # -- warnings and figures ---------------------------------------------------------------------
 
     async def _warn(self) -> None:
-        """Look what groups have not read of the oldest file, and name them if it goes soon."""
+        """Check what groups have not read of the oldest file, and warn of it if it goes soon."""
         now_s = self._clock.monotonic()
         if now_s < self._warn_at:
             return
@@ -282,7 +282,7 @@ class Retention:
                 await self._expiry.look_at_hiding_topics()
 
     def _next(self) -> tuple[int | None, Why | None, Stay | None]:
-        """When the oldest file goes and why, or what keeps it."""
+        """Return when the oldest file will be deleted and why, or what keeps it."""
         files, pressure = self._files, self.fullness.pressure
         oldest, why, stay = self._judge(files, pressure)
         if oldest is None:
@@ -297,16 +297,17 @@ class Retention:
 
     @property
     def expiring_groups(self) -> int:
-        """Groups with unread messages in a file that goes soon."""
+        """Number of groups with unread messages in a file that will be deleted soon."""
         return self._expiry.warned_groups
 
     def expiring(self, group: str) -> dict[tuple[str, int], int]:
-        """Unread messages of each queue that the next deletion would take, as of the last look at
-        the oldest file."""
+        """Return the unread messages of each queue that the next deletion would remove, as of the
+        last check of the oldest file."""
         return self._expiry.expiring(group)
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``GET /v1/retention`` shows it. What is not known is None, with a reason."""
+        """Return the state as ``GET /v1/retention`` shows it; unknown values are None with a
+        reason."""
         at_ms, why, stay = self._next()
         oldest = self._files.oldest[0] if self._files.oldest else None
         wall_ms = self._clock.wall_ms()
@@ -335,7 +336,7 @@ class Retention:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, at most so long."""
+    """Wait for the event, at most this long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

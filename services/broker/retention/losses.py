@@ -1,12 +1,12 @@
-"""Messages that go unread with a log file, counted per group: each once, and no read one. Pure.
+"""Counts messages deleted unread, per group: each lost message once, and no message that was read.
 
-When a queue's minimum moves up, a group has lost what lies between its place and the new minimum.
-Its place is what it committed; but of a queue that a member reads, messages may be in that member's
-hands, not committed yet. Those are neither lost nor safe, so they wait here until the member
-commits them (safe) or the queue changes hands (lost: its next owner begins at the minimum).
-Without members nobody knows what is in whose hands: what is not committed when it goes is lost.
+Pure. When a queue's minimum moves up, a group has lost what lies between its committed offset and
+the new minimum. But if a member reads the queue, messages may be in that member's hands, not
+committed yet. These are neither lost nor read, so they are kept here until the member commits them
+(read) or the queue changes its owner (lost: the next owner begins at the minimum). Without members,
+it is unknown which messages are in hand: what is not committed at the deletion counts as lost.
 
-Before: ``deletion`` tells where queues begin. After: the counter of skipped messages.
+Before: ``deletion`` reports where queues begin. After: the counter of skipped messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Queue = tuple[str, int]
 """(topic, queue)."""
 
 IN_HANDS_MAX: Final = 10_000
-"""Ranges that may wait; what comes beyond counts as lost at once."""
+"""Ranges that may be kept here; what exceeds them counts as lost at once."""
 
 
 class Reading(NamedTuple):
@@ -25,7 +25,7 @@ class Reading(NamedTuple):
 
     member: str
     next_offset: int
-    """Behind the last message in its hands."""
+    """Queue offset behind the last message in its hands."""
 
 
 class _InHands(NamedTuple):
@@ -35,7 +35,7 @@ class _InHands(NamedTuple):
 
 
 class Losses:
-    """What groups lost, and what members still hold of what is gone."""
+    """Messages that groups lost, and deleted messages that members still have in hand."""
 
     def __init__(self, in_hands_max: int = IN_HANDS_MAX) -> None:
         self._in_hands: dict[tuple[str, Queue], list[_InHands]] = {}
@@ -44,7 +44,7 @@ class Losses:
 
     @property
     def waiting(self) -> list[tuple[str, Queue]]:
-        """(group, queue) for which ``settle`` is to be called."""
+        """Return the (group, queue) for which ``settle`` is to be called."""
         return list(self._in_hands)
 
     def moved_up(
@@ -57,10 +57,10 @@ class Losses:
         new_min: int,
         reading: Reading | None,
     ) -> int:
-        """A queue's minimum goes from old_min to new_min: how many messages the group lost.
+        """Move a queue's minimum from old_min to new_min; return how many messages the group lost.
 
-        committed: the next queue offset to consume. reading: of the member that has the queue, or
-        had it last and may still commit.
+        committed: next queue offset to consume. reading: of the queue's owner, or of the last one
+        if it may still commit.
         """
         first = max(committed, old_min)
         in_hands_end = first if reading is None else min(max(reading.next_offset, first), new_min)
@@ -75,10 +75,10 @@ class Losses:
         return new_min - in_hands_end
 
     def settle(self, group: str, queue: Queue, *, committed: int | None, holder: str | None) -> int:
-        """See what became of messages in hands: how many are lost, now that it is known.
+        """Settle messages in hand; return how many are known to be lost now.
 
-        committed: what the group has committed now; None: it is gone, with all of its offsets.
-        holder: the member that may commit what it got of the queue now.
+        committed: the group's present offset; None: the group was deleted with its offsets.
+        holder: the member that may commit messages of the queue now.
         """
         ranges = self._in_hands.pop((group, queue), [])
         self._ranges -= len(ranges)
@@ -98,5 +98,5 @@ class Losses:
 
 
 def unread(committed: int, begin: int, end: int) -> int:
-    """Messages of [begin, end) that a group has not committed."""
+    """Return the number of messages of [begin, end) that a group has not committed."""
     return max(0, end - max(committed, begin))

@@ -1,7 +1,7 @@
-"""What retention measures. Names and definitions are those of docs/metrics.md.
+"""Metrics of retention. Names and definitions are those of docs/metrics.md.
 
-Everything is read when Prometheus asks. Messages that groups lost are counted by
-``groups.counters``, where the other reasons for skipped messages are.
+Every value is read at the scrape. ``groups.counters`` counts messages that groups lost, because the
+other reasons for skipped messages are there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from tidemark.offsets import PhysicalOffset
 
 
 class RetentionMetrics:
-    """Shows a retention's figures; before there is one, only that it deleted nothing."""
+    """Shows a retention's figures; before the store is open it shows only that nothing was
+    deleted."""
 
     def __init__(self, registry: Registry) -> None:
         self.show: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
-        """The retention, the log it shortens, and the end of what may be seen; set once the store
-        is open."""
+        """The retention, the log that it shortens, and the end of what is visible; set once the
+        store is open."""
         registry.read_each(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
         registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
         for family, read in (
@@ -52,7 +53,7 @@ class RetentionMetrics:
 
 
 def oldest_ms(reader: CommitLogReader, end: PhysicalOffset) -> int | None:
-    """Store time of the log's first record below end; None if there is none."""
+    """Return the store time of the log's first record below end; None if there is none."""
     view = reader.read(reader.min_offset, RECORD_SIZE_MIN, end)
     return None if view is None else peek_store_timestamp(view, 0)
 

@@ -1,11 +1,11 @@
-"""Which of the log's oldest files may go, and why: RocketMQ's rules (store layout 14). Pure.
+"""Decides which of the log's oldest files may be deleted: RocketMQ's rules (store layout 14). Pure.
 
-Files go from the first on, one decision at a time, so that each is made on what the one before left
-behind. What keeps a file comes first: a file that recovery, dispatch or the state needs stays,
-however full the disk is. Then what takes it: too much log, a disk that is too full, age. Age is the
-file system's modification time, nothing inside the file.
+Files are deleted from the first on, one decision at a time, so that each decision sees the effect
+of the last one. Reasons to keep a file come first: a file that recovery, dispatch or the state
+needs is kept, however full the disk is. Then come reasons to delete it: too much log, a disk that
+is too full, age. Age is the file system's modification time, not a time in the file.
 
-Before: ``keeper`` measures. After: ``deletion`` lets the file go.
+Before: ``keeper`` measures. After: ``deletion`` deletes the file.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from services.broker.retention_policy import HOURS, Policy
 
 HOUR_MS: Final = 3_600_000
 FILES_PER_RUN_MAX: Final = 10
-"""As many as the reference lets go at a time (14.2)."""
+"""As many as the reference deletes at a time (14.2)."""
 
 
 class Pressure(IntEnum):
-    """How full the disk is, each with all that those before it mean."""
+    """How full the disk is; each level includes the effects of the lower ones."""
 
     NONE = 0
     EXPIRED_GO = 1
-    """Expired files go now, whatever the hour."""
+    """Expired files are deleted now, whatever the hour."""
     FORCED = 2
-    """Files go whatever their age."""
+    """Files are deleted whatever their age."""
     SENDS_STOP = 3
 
 
 class Why(Enum):
-    """What takes a file; the values are those of the metric's label."""
+    """Why a file is deleted; the values are those of the metric's label."""
 
     AGE = "age"
     SIZE = "size"
     PRESSURE = "disk_pressure"
     MASTER = "master"
-    """On a slave: the master has let it go, and has carried on what waited in it."""
+    """On a slave: the master has deleted the file, and has carried its delayed messages."""
 
 
 class Stay(Enum):
-    """What keeps the oldest file."""
+    """Why the oldest file is kept."""
 
     LAST = "it is the last one"
     NOT_DISPATCHED = "queues and index do not cover it on disk yet"
@@ -64,49 +64,51 @@ class LogFile(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How far the log is no longer needed by others. Physical offsets."""
+    """Parts of the log that other components still need. Physical offsets."""
 
     dispatched_durable: int
     """Queues and index cover the log up to here on disk."""
     confirmed: int
-    """What lies above may not have been seen."""
+    """Consumers may not have seen what lies above."""
     snapshot_start: int | None
-    """Of the newest whole snapshot; None: there is none."""
+    """Start of the newest whole snapshot; None: there is none."""
     needed_from: int = 0
-    """What a connected slave has yet to copy begins here; 0: none copies. No reason to let the disk
-    fill up."""
+    """Where the data begins that a connected slave has yet to copy; 0: no slave copies. It does not
+    keep files on a full disk."""
     by_master: bool = False
-    """A slave follows its master: only that knows what is still to be delivered of a file."""
+    """Whether this node is a slave: only the master knows which delayed messages a file still
+    has."""
     master_from: int | None = None
-    """Start of the master's log; None: not known."""
+    """Start of the master's log; None: unknown."""
 
 
 class Now(NamedTuple):
-    """The moment of a decision."""
+    """The circumstances of a decision."""
 
     wall_ms: int
     hour: int
     """Of the day, local time."""
     pressure: Pressure
     log_bytes: int
-    """Of all files in use."""
+    """Bytes of all files in use."""
 
 
 class Verdict(NamedTuple):
-    """What becomes of the oldest file."""
+    """The decision on the oldest file."""
 
     file: LogFile | None
     """None: there is no file."""
     why: Why | None
-    """Why it goes; None: it stays."""
+    """Why it is deleted; None: it is kept."""
     stay: Stay | None
-    """Why it stays; None: it goes."""
+    """Why it is kept; None: it is deleted."""
 
 
 def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
-    """Judge the disks of log and queues by the fuller of them.
+    """Return the pressure of the fuller one of the disks of log and queues.
 
-    percents: of each path. One that cannot be measured lets expired files go, as in the reference.
+    percents: of each path. If one cannot be measured, expired files are deleted, as in the
+    reference.
     """
     fullest = max((percent for percent in percents if percent is not None), default=0)
     if fullest > policy.warning_percent:
@@ -119,7 +121,7 @@ def pressure_of(percents: Sequence[int | None], policy: Policy) -> Pressure:
 
 
 def judge_oldest(files: Sequence[LogFile], held: Held, policy: Policy, now: Now) -> Verdict:
-    """Say whether the oldest file goes. Tested over every combination."""
+    """Decide whether the oldest file is deleted. Tested over every combination."""
     if not files:
         return Verdict(None, None, None)
     oldest = files[0]
@@ -136,7 +138,7 @@ def judge_oldest(files: Sequence[LogFile], held: Held, policy: Policy, now: Now)
 
 
 def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
-    """What needs the file; None: nothing does."""
+    """Return what needs the file; None: nothing does."""
     if is_last:
         return Stay.LAST
     if file.end > held.dispatched_durable:
@@ -151,7 +153,7 @@ def kept_by(file: LogFile, *, is_last: bool, held: Held) -> Stay | None:
 
 
 def _followed(file: LogFile, master_from: int | None, *, is_forced: bool) -> Verdict:
-    """What becomes of a slave's oldest file that nothing here needs."""
+    """Decide on a slave's oldest file if nothing here needs it."""
     if master_from is not None and file.end <= master_from:
         return Verdict(file, Why.MASTER, None)
     if is_forced:
@@ -170,9 +172,9 @@ def _taken_by(file: LogFile, policy: Policy, now: Now) -> Why | None:
 
 
 def goes_by_age_at(file: LogFile, policy: Policy, now: Now, utc_offset_s: int) -> int:
-    """When the file's age takes it, wall clock in ms, if nothing else does before; now or later.
+    """Return when the file is deleted because of its age, wall clock in ms; now or later.
 
-    utc_offset_s: local time minus UTC; a change of it on the way is not foreseen.
+    utc_offset_s: local time minus UTC; a change until then is not foreseen.
     """
     at = max(now.wall_ms, file.modified_ms + policy.age_ms)
     if now.pressure >= Pressure.EXPIRED_GO or not policy.delete_hours:

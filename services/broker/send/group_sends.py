@@ -1,7 +1,7 @@
-"""What a send asks its group: may it be stored, is it confirmed, may success be said now.
+"""Checks of a send in a group: may it be stored, is it confirmed, may success be reported.
 
-The rules are ``promises``; here they meet the term and the line of those who wait. Before:
-``sender`` has a request. After: ``sender`` answers it, in the step in which ``reached`` said so.
+The rules are in ``promises``; this class applies them to the term and to waiting sends. Before:
+``sender`` has a request. After: ``sender`` answers it, in the step in which ``reached`` allowed it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.offsets import PhysicalOffset
 
 
 class GroupSends:
-    """Sends of one term."""
+    """The sends of one term."""
 
     def __init__(
         self, term: Term, confirmer: Confirmer, flushed: Callable[[], PhysicalOffset]
@@ -29,7 +29,7 @@ class GroupSends:
         self._flushed = flushed
 
     def admit(self, asked: AckLevel | None) -> Promise:
-        """What the send is to wait for; asked: None: nothing in particular.
+        """Return the level that the send is to wait for; asked: None: the default.
 
         Raises Fenced, SwitchingOver, NotEnoughReplicas: nothing was stored.
         """
@@ -37,16 +37,16 @@ class GroupSends:
         return promises.promise(asked, self._term.in_sync)
 
     def confirmed(self, end: PhysicalOffset, deadline: float) -> asyncio.Future[bool]:
-        """True once the group has confirmed what ends at end; see ``Confirmer.durable``."""
+        """Return a future: True once the group has confirmed end; see ``Confirmer.durable``."""
         return self._confirmer.durable(end, deadline)
 
     def is_on_disk(self, end: PhysicalOffset) -> bool:
-        """Whether what ends at end is on this node's disk."""
+        """Return whether the log is on this node's disk up to end."""
         return self._flushed() >= end
 
     def reached(self, promised: Promise) -> Reached | None:
-        """What may be answered now that the level is reached; None: no success.
+        """Return the level that may be reported once it is reached; None: no success.
 
-        The answer leaves in the same step of the loop: whoever awaits in between asks again.
+        The response must leave in the same step of the loop; after an await, call it again.
         """
         return promises.reached(promised, self._term.in_sync) if self._term.may_answer else None

@@ -1,7 +1,7 @@
-"""Where the messages of a request go of which some wait. Pure.
+"""Assigns the messages of a request to topics and queues if some of them are delayed. Pure.
 
-Each gets its queue as any other; what waits is then put where it waits, with that queue in its
-properties. The rest of the request is as always: one append, all or none. Before: ``messages`` has
+Each message gets its queue like any other; a delayed one is then stored in a delay topic, with that
+queue in its properties. The request is still one append, all or none. Before: ``messages`` has
 checked the request, ``queue_choice`` has chosen the queues. After: ``append`` numbers the runs.
 """
 
@@ -26,16 +26,16 @@ class Share(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """What one message waits for: exactly one of the two is given."""
+    """The delay of one message: exactly one of the two fields is given."""
 
     topic: str
-    """Where it waits."""
+    """Due time."""
     after_ms: int | None = None
-    """So long after its store time: that of a level."""
+    """Delay of a level, after the store time."""
     at_ms: int | None = None
 
     def due_ms(self, store_timestamp_ms: int) -> int:
-        """When it is due."""
+        """Return when it is due."""
         if self.at_ms is not None:
             return self.at_ms
         assert self.after_ms is not None
@@ -43,13 +43,13 @@ class Wait(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A request cut by topic and queue."""
+    """A request divided by topic and queue."""
 
     shares: list[Share]
     positions: list[int]
-    """Of each message of the request: its place among all messages of the shares."""
+    """For each message of the request: its index among all messages of the shares."""
     waits: list[Wait | None]
-    """Of each message: what it waits for; None: nothing."""
+    """For each message: its delay; None: it is not delayed."""
 
 
 def place(
@@ -61,7 +61,7 @@ def place(
     levels_ms: Sequence[int],
     now_ms: int,
 ) -> Placed:
-    """Put every message where it goes now.
+    """Assign every message to a queue of its own topic or of a delay topic.
 
     entries: the request's wire entries. queues, delays: one per entry. levels_ms: [0] is the delay
     of level 1. Raises DelayOutOfRange for a time too far ahead.
@@ -98,7 +98,7 @@ def _one(
     now_ms: int,
     index: int,
 ) -> tuple[Delayed, Wait | None]:
-    """Where one message goes, and what it waits for."""
+    """Return the place of one message, and its delay."""
     if wanted is None:
         return Delayed(topic, queue, raw), None
     if wanted.level is not None:

@@ -1,8 +1,8 @@
-"""Which level a send in a group is promised, on how many copies, and whether it may be said. Pure.
+"""Which ack level a send in a group gets, on how many copies, and whether it may be reported. Pure.
 
-Decided twice: before the append, so that what cannot be promised is refused with nothing stored,
-and in the very step of the loop in which the answer leaves (docs/replication.md, acknowledging).
-Before: ``messages`` read what the sender asks for. After: ``sender`` answers.
+It is decided twice: before the append, so that an unattainable level is refused with nothing
+stored, and in the step of the loop in which the response leaves (docs/replication.md,
+acknowledging). Before: ``messages`` read what the sender asks for. After: ``sender`` answers.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from tidemark.errors import NotEnoughReplicas
 
 
 class Promise(NamedTuple):
-    """What a send waits for."""
+    """The level that a send waits for."""
 
     level: AckLevel
     members: int
-    """Of the in-sync set when it was appended."""
+    """Size of the in-sync set at the append."""
     asked: bool
-    """The sender asked for this level: with less it is told of an error."""
+    """Whether the sender asked for this level: then a lower one is an error."""
 
     @property
     def by_the_group(self) -> bool:
-        """Whether it waits until the group has confirmed it.
+        """Whether the send waits until the group has confirmed it.
 
         Also a send that asks for nothing while the set has one member. Otherwise: 1. it is on this
         disk; 2. another member, which had caught up before it, is published; 3. it is answered;
-        4. this node is lost, and the other leads without it.
+        4. this node is lost, and the other becomes the master without it.
         """
         return self.level is AckLevel.REPLICATED or not self.asked
 
 
 class Reached(NamedTuple):
-    """What an answer says."""
+    """The level that a response reports."""
 
     level: AckLevel
     copies: int
 
 
 def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
-    """What a send is to wait for. Raises NotEnoughReplicas: nothing was stored.
+    """Return the level that a send is to wait for. Raises NotEnoughReplicas: nothing was stored.
 
-    asked: None: as good as there is, which is ``replicated`` while the set has a second member.
+    asked: None: the best one available, ``replicated`` while the set has a second member.
     """
     if in_sync.size < max(1, in_sync.least):
         raise NotEnoughReplicas(
@@ -70,10 +70,10 @@ def promise(asked: AckLevel | None, in_sync: InSync) -> Promise:
 
 
 def reached(promised: Promise, in_sync: InSync) -> Reached | None:
-    """What may be said of a send whose level is reached; None: not a success.
+    """Return what may be reported of a send whose level is reached; None: no success.
 
-    in_sync: of this moment. A set that has shrunk meanwhile holds it on as many disks as it has
-    now, one that has grown on as many as it had then.
+    in_sync: of this moment. If the set has shrunk meanwhile, the send is on as many disks as the
+    set has now; if it has grown, on as many as it had then.
     """
     if not promised.by_the_group:
         return Reached(promised.level, 1)

@@ -1,6 +1,6 @@
-"""How long the sender of a message wants it to wait. Pure.
+"""Parses the delay that a send asks for. Pure.
 
-Before: ``messages`` reads a request. After: ``placing`` puts the message where it waits.
+Before: ``messages`` reads a request. After: ``placing`` puts the message into a delay topic.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ DELAY_FIELDS: Final = ("delay_level", "deliver_at_ms", "delay_ms")
 
 
 class Delay(NamedTuple):
-    """How long a message is to wait: exactly one of the three is given."""
+    """The delay of a message: exactly one of the three fields is given."""
 
     level: int | None = None
     """1 … the number of configured levels."""
     after_ms: int | None = None
-    """So long after it was stored."""
+    """Delay after the store time."""
     at_ms: int | None = None
-    """Until this time of the wall clock; how far ahead it may be is judged when it is stored."""
+    """Due time by the wall clock; its limit is checked when the message is stored."""
 
 
 def wanted_delay(fields: Mapping[str, object], at: str, *, level_count: int) -> Delay | None:
-    """What the fields of the message named ``at`` ask for; None: it is not to wait.
+    """Return the delay in the fields of the message named ``at``; None: it is not delayed.
 
     level_count: how many delay levels there are. Raises BadRequest, DelayOutOfRange.
     """
@@ -58,7 +58,7 @@ def wanted_delay(fields: Mapping[str, object], at: str, *, level_count: int) -> 
 
 
 def out_of_range(field: str, value: int, **facts: int) -> DelayOutOfRange:
-    """The refusal of a message that would wait too long, or whose time is none."""
+    """Return the error for a message whose delay is too long or not a valid time."""
     return DelayOutOfRange(
         f"{field} is {value}: a message can wait for {DELAY_MS_MAX} ms (40 days), and no time is "
         "negative. Nothing was stored.",

@@ -1,11 +1,11 @@
-"""The files from which a RocketMQ broker goes on with what waits for any time: its timing wheel.
+"""The timing wheel files, from which a RocketMQ broker can go on with timed messages.
 
-Written when delivery ends in order: ``timerlog/`` with a unit for each message that waits, then
-``config/timercheck``. There is no ``timerwheel`` then: RocketMQ makes it from the units. While we
-deliver, the log is empty and ``timercheck`` names the oldest message that waits: a RocketMQ broker
-that finds the store after a kill reads the queue from there, and delivers again what is delivered
-behind it. It would lose messages with units of an older time: it reads no slot of more than seven
-days ago.
+They are written when delivery ends in order: ``timerlog/`` with a unit for each waiting message,
+then ``config/timercheck``. There is no ``timerwheel`` then: RocketMQ builds it from the units.
+While this broker delivers, the log is empty and ``timercheck`` names the oldest waiting message: a
+RocketMQ broker that finds the store after a kill reads the queue from there, and delivers later
+messages again even if they were delivered. It would lose messages with units of an older time: it
+reads no slot that is more than seven days old.
 
 Blocks. Before: ``waiting`` knows what waits. After: RocketMQ; or ``json_cache`` at our next start.
 """
@@ -34,11 +34,11 @@ WHEEL: Final = "timerwheel"
 LOG: Final = "timerlog"
 NOTE_INTERVAL_S: Final = 10.0
 WRITE_MAX_S: Final = 5.0
-"""By which a stop may take longer. Some seconds are enough for a million messages."""
+"""Time by which writing may prolong a stop: some seconds do for a million messages."""
 
 
 class WheelFiles:
-    """The files of one store."""
+    """The wheel files of one store."""
 
     def __init__(self, disk: Disk, root: Path, config_dir: Path, clock: Clock) -> None:
         self._disk = disk
@@ -46,17 +46,18 @@ class WheelFiles:
         self._root = root
         self._clock = clock
         self._noted: int | None = None
-        """Queue offset in the check as ``note`` wrote it; None: it did not yet."""
+        """Queue offset in the check that ``note`` wrote; None: it wrote none yet."""
         self._note_at: float | None = None
-        """When it may write again [monotonic s]; None: not since the files were removed."""
+        """When ``note`` may write again [monotonic s]; None: not written since the files were
+        removed."""
         self._has_old_units = False
         """Whether units may be left that are older than a check which is written now."""
         self._log = root / LOG
 
     def withdraw(self) -> None:
-        """Remove the files, but for one empty file of the log: RocketMQ's state is in our log now.
+        """Remove the files, except for one empty file of the log: our log has RocketMQ's state now.
 
-        The empty file keeps the size that RocketMQ is configured with. If the disk takes no
+        The empty file keeps the size that RocketMQ is configured with. If the disk accepts no
         changes, the files stay, and a warning is logged.
         """
         self._noted = self._note_at = None
@@ -89,8 +90,8 @@ class WheelFiles:
             self.withdraw()
         self._note_at = now + NOTE_INTERVAL_S
         if self._has_old_units:
-            return  # beside a new check they would lose messages
-        # If the disk takes no changes, the older one stays.
+            return  # with a new check their messages would be lost
+        # If the disk accepts no changes, the older file stays.
         with suppress(OSError, StoreError):
             self._write_check(0, queue_offset, self._clock.wall_ms())
             self._noted = queue_offset
@@ -104,13 +105,13 @@ class WheelFiles:
         now_ms: int,
         start_ms: int,
     ) -> None:
-        """Replace them all. Durable on return, or without a ``timercheck``.
+        """Replace all files. Durable on return, or without a ``timercheck``.
 
-        waiting, now_ms, start_ms: as of ``timer_log.written``. last: likewise; None: nothing waits.
+        waiting, now_ms, start_ms, last: see ``timer_log.written``; last None: nothing waits.
         queue_offset: behind the last message that was considered. Raises OSError, StoreError.
 
-        RocketMQ reads the queue from its start without a ``timercheck``, whatever part of the log
-        there is: so the order of the units does not matter when this is cut short.
+        Without a ``timercheck`` RocketMQ reads the queue from its start, whatever part of the log
+        exists: so the order of the units does not matter if writing is interrupted.
         """
         file_size = self._withdraw()
         end = 0
@@ -128,8 +129,9 @@ class WheelFiles:
         write_atomically(self._disk, self._check, timer_check.encode(check, now_ms))
 
     def _withdraw(self) -> int:
-        """Remove all but one empty file of the log, if there was one; the size of its files."""
-        # The check first: the queue is read from its start without it, whatever the rest is.
+        """Remove all but one empty file of the log, if there was one; return the size of its
+        files."""
+        # The check first: without it the queue is read from its start, whatever else exists.
         if self._disk.stat(self._check) is not None:
             self._disk.unlink(self._check)
             self._disk.sync_directory(self._check.parent)
@@ -142,7 +144,7 @@ class WheelFiles:
         for name in wheels:
             self._disk.unlink(self._root / name)
         if wheels:
-            # An old wheel would point anywhere into the next log.
+            # An old wheel would point to arbitrary places in the next log.
             self._disk.sync_directory(self._root)
         return self._empty_log()
 
@@ -154,7 +156,7 @@ class WheelFiles:
         ]
         if not names:
             return timer_log.FILE_SIZE
-        # The largest: one that is cut is no reason for files that RocketMQ does not load.
+        # The largest: a truncated file must not lead to files that RocketMQ does not load.
         stats = [self._disk.stat(self._log / name) for name in names]
         size = max(stat.size for stat in stats if stat is not None)
         if size < timer_log.FILE_SIZE_MIN:
@@ -176,7 +178,8 @@ class WheelFiles:
         return size
 
     def _write_log(self, pieces: Iterable[tuple[int, bytearray]], file_size: int) -> int:
-        """Fill the log, which is empty; its end. Raises TimeoutError: a stop does not wait long."""
+        """Fill the empty log; return its end. Raises TimeoutError, because a stop must not wait
+        long."""
         end = 0
         until = self._clock.monotonic() + WRITE_MAX_S
         for position, data in pieces:
