@@ -23,11 +23,11 @@ from bench.servers import SERVER_CORE, pin_to, settle, work_dir
 from services.broker.config import BrokerConfig
 from services.broker.log.append import Append
 from services.broker.log.flusher import Flusher, Pace
-from services.broker.log.log_context import Ground
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.log_context import LogContext
+from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.read.long_polls import HeldPulls
+from services.broker.read.long_polls import LongPolls
 from services.broker.state.state_log import StateLog
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
@@ -94,7 +94,7 @@ class LoneGround:
         self.store = SimpleNamespace(last_store_timestamp_ms=0)
         pace = Pace(config.flush_interval_ms / 1000)
         self.flusher = Flusher(appender, pace, self.clock, metrics, on_flushed=lambda: None)
-        self.files = FilesAhead(
+        self.files = Preallocator(
             appender.prepare_next,
             appender,
             file_size=config.store.commit_log_file_size,
@@ -105,13 +105,13 @@ class LoneGround:
     def append(self) -> Append:
         """Create the broker's ``Append`` for this log."""
         return Append(
-            cast(Ground, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), HeldPulls()
+            cast(LogContext, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), LongPolls()
         )
 
     def undispatched(self) -> int:
         return 0
 
-    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.flusher.appended()
 
     def clock_stepped(self, step_ms: int) -> None:
@@ -164,11 +164,11 @@ class Log:
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        ground = LoneGround(self._config, self.appender, BrokerMetrics(Registry("broker")))
-        append, flusher, clock = ground.append(), ground.flusher, ground.clock
+        log_context = LoneGround(self._config, self.appender, BrokerMetrics(Registry("broker")))
+        append, flusher, clock = log_context.append(), log_context.flusher, log_context.clock
         stop = asyncio.Event()
-        parts = [asyncio.create_task(part.run(stop)) for part in (flusher, ground.files)]
-        await ground.files.wait()
+        parts = [asyncio.create_task(part.run(stop)) for part in (flusher, log_context.files)]
+        await log_context.files.wait()
         collector.settle()
         counts = [0] * WINDOWS
         began = clock.monotonic()
@@ -183,7 +183,7 @@ class Log:
 
         await asyncio.gather(*(sender() for _ in range(waiters)))
         took_s = clock.monotonic() - began
-        flushes = sum(ground.metrics.group_commit_size.counts[:-1])
+        flushes = sum(log_context.metrics.group_commit_size.counts[:-1])
         stop.set()
         await asyncio.gather(*parts)
         gc.unfreeze()

@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from bench.durable import Log, LoneGround
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.messages import Rules
 from services.broker.config import BrokerConfig
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
 from services.broker.send.sender import Sender
@@ -60,11 +60,11 @@ class Broker:
         config, metrics = BrokerConfig(), self._metrics
         self._closing.callback(self._log.close)
         # Its flusher does not run, because only the send is measured.
-        ground = LoneGround(config, self._log.appender, metrics)
-        clock, append = ground.clock, ground.append()
+        log_context = LoneGround(config, self._log.appender, metrics)
+        clock, append = log_context.clock, log_context.append()
         stop = asyncio.Event()
-        making = asyncio.create_task(ground.files.run(stop))
-        await ground.files.wait()
+        making = asyncio.create_task(log_context.files.run(stop))
+        await log_context.files.wait()
         gate = Gate(Health(clock))
         gate.sends_open = True
         api = Api(
@@ -79,9 +79,11 @@ class Broker:
             delay_levels_ms=(),
             version="bench",
         )
-        sends = Deduplicator(Sender(cast(Ground, ground), append, cast(Topics, _OneTopic())))
-        unused: dict[str, Any] = dict.fromkeys(Parts._fields, None)
-        api.parts = Parts(**(unused | {"sends": sends}))
+        sends = Deduplicator(
+            Sender(cast(LogContext, log_context), append, cast(Topics, _OneTopic()))
+        )
+        unused: dict[str, Any] = dict.fromkeys(Components._fields, None)
+        api.parts = Components(**(unused | {"sends": sends}))
         server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.short_way)
         await server.start("127.0.0.1", 0)
         self._closing.push_async_callback(server.close)

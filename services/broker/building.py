@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.consuming import Consuming, Foundation
 from services.broker.log.append import Append
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.opening import ALONE, Opening
@@ -40,7 +40,7 @@ from tidemark.offsets import QueueOffset
 class Built(NamedTuple):
     """The components that are built on the replayed state."""
 
-    parts: Parts
+    parts: Components
     append: Append
     consuming: Consuming
     state_log: StateLog
@@ -51,21 +51,21 @@ class Built(NamedTuple):
     queue_offsets: QueueOffsets
 
 
-async def build(ground: Ground, metrics: BrokerMetrics) -> Built:
+async def build(log_context: LogContext, metrics: BrokerMetrics) -> Built:
     """Replay the state and build the components on it. Raises CorruptRecord, DamagedFile."""
-    recovered, dispatched = ground.store.recovered, ground.dispatched()
+    recovered, dispatched = log_context.store.recovered, log_context.dispatched()
     known = recovered.next_queue_offsets
     # If not everything is dispatched, the queue may be too short: the disk refuses new units.
     is_whole = dispatched >= recovered.end
     next_offset = known.get((STATE_TOPIC, STATE_QUEUE), 0) if is_whole else 0
     state = await asyncio.to_thread(
-        replay, ground.queues, ground.reader, dispatched, int(next_offset)
+        replay, log_context.queues, log_context.reader, dispatched, int(next_offset)
     )
-    return build_with(ground, metrics, state, known)
+    return build_with(log_context, metrics, state, known)
 
 
 def build_with(
-    ground: Ground,
+    log_context: LogContext,
     metrics: BrokerMetrics,
     state: BrokerState,
     known: Mapping[tuple[str, int], QueueOffset],
@@ -75,24 +75,24 @@ def build_with(
     known: next queue offsets from log and queues. It may be called twice, because the components
     do nothing before they are run.
     """
-    config, store, clock = ground.config, ground.store, ground.clock
-    epoch = ALONE if ground.term is None else ground.term.epoch
+    config, store, clock = log_context.config, log_context.store, log_context.clock
+    epoch = ALONE if log_context.term is None else log_context.term.epoch
     offsets = next_offsets(known, state)
     state_log = StateLog(
         state.copy(),
         offsets,
         clock,
-        ground.host,
-        flushed=ground.flushed,
-        lasting=ground.lasts_to,
+        log_context.host,
+        flushed=log_context.flushed,
+        lasting=log_context.lasts_to,
         file_size=config.store.commit_log_file_size,
-        log_start=lambda: ground.reader.min_offset,
+        log_start=lambda: log_context.reader.min_offset,
     )
     topics = Topics(
         state,
         state_log,
         offsets,
-        flushed=ground.flushed,
+        flushed=log_context.flushed,
         queues_in_store={*store.directory.queues(), *known},
         auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
         always={
@@ -105,66 +105,68 @@ def build_with(
     )
     views = TopicViews(
         topics,
-        ground.queues,
-        ground.reader,
-        ground.dispatched,
+        log_context.queues,
+        log_context.reader,
+        log_context.dispatched,
         clock=clock,
         auto_create=config.auto_create_topics,
         queues_default=config.auto_create_queues,
     )
     puller = Puller(
-        ground.queues,
-        ground.reader,
+        log_context.queues,
+        log_context.reader,
         offsets,
         clock,
         metrics,
         floor=views.floor,
-        dispatched=ground.dispatched,
-        written=ground.end,
+        dispatched=log_context.dispatched,
+        written=log_context.end,
         held_max=config.held_pulls_max,
-        unit_checks=ground.unit_checks,
+        unit_checks=log_context.unit_checks,
     )
-    append = Append(ground, offsets, state_log, puller.held)
-    state_log.connect(append, ground.lasting)
-    index = IndexReader(store.directory, ground.reader)
-    queries = Queries(ground.reader, ground.queues, index, ground.dispatched, views.is_shown, clock)
+    append = Append(log_context, offsets, state_log, puller.held)
+    state_log.connect(append, log_context.lasting)
+    index = IndexReader(store.directory, log_context.reader)
+    queries = Queries(
+        log_context.reader, log_context.queues, index, log_context.dispatched, views.is_shown, clock
+    )
     sends = Deduplicator(
-        Sender(ground, append, topics, group_sends(ground)),
-        StoredIds(ground, index if config.store.index_enabled else None),
+        Sender(log_context, append, topics, group_sends(log_context)),
+        StoredIds(log_context, index if config.store.index_enabled else None),
     )
     consuming = Consuming(
         Foundation(
             config,
             clock,
             metrics,
-            ground.host,
-            ground.health,
+            log_context.host,
+            log_context.health,
             store.directory,
-            ground.positions,
+            log_context.positions,
             state,
             state_log,
-            ground.appender,
-            ground.files,
+            log_context.appender,
+            log_context.files,
             append,
-            ground.lasting,
+            log_context.lasting,
             offsets,
             topics,
             views,
             puller,
             queries,
             index,
-            ground.queues,
-            ground.reader,
-            dispatched=ground.dispatched,
-            confirmed=ground.confirmed,
-            lasts_to=ground.lasts_to,
-            flushed=ground.flushed,
-            end=ground.end,
-            log_times=ground.log_look().times,
-            ring_reput=ground.ring_reput,
-            epoch=None if ground.term is None else ground.term.epoch,
-            appends=ground.appends,
-            master_from=ground.master_from,
+            log_context.queues,
+            log_context.reader,
+            dispatched=log_context.dispatched,
+            confirmed=log_context.confirmed,
+            lasts_to=log_context.lasts_to,
+            flushed=log_context.flushed,
+            end=log_context.end,
+            log_times=log_context.log_sampler().times,
+            ring_reput=log_context.ring_reput,
+            epoch=None if log_context.term is None else log_context.term.epoch,
+            appends=log_context.appends,
+            master_from=log_context.master_from,
         ),
         on_group_change=lambda: config_files.groups_changed(),
     )
@@ -173,9 +175,9 @@ def build_with(
         state,
         topics,
         consuming.offsets,
-        (lambda: state_log.delay_now()) if ground.appends else (lambda: state.delay),
+        (lambda: state_log.delay_now()) if log_context.appends else (lambda: state.delay),
         clock,
-        flushed=ground.lasts_to if ground.appends else ground.dispatched,
+        flushed=log_context.lasts_to if log_context.appends else log_context.dispatched,
         epoch=epoch,
     )
 
@@ -189,12 +191,12 @@ def build_with(
         config_files,
         topics,
         consuming.offsets,
-        flushed=ground.flushed,
-        foreign=_foreign_range(ground),
+        flushed=log_context.flushed,
+        foreign=_foreign_range(log_context),
         epoch=epoch,
-        on_recorded=None if ground.term is None else ground.epoch_recorded,
+        on_recorded=None if log_context.term is None else log_context.epoch_recorded,
     )
-    parts = Parts(
+    parts = Components(
         sends,
         puller,
         queries,
@@ -211,15 +213,15 @@ def build_with(
     return Built(parts, append, consuming, state_log, config_files, opening, state, offsets)
 
 
-def group_sends(ground: Ground) -> GroupSends | None:
+def group_sends(log_context: LogContext) -> GroupSends | None:
     """Return the group's part of sends on a master; None on a standalone node or a slave."""
-    if ground.term is None or ground.confirmer is None:
+    if log_context.term is None or log_context.confirmer is None:
         return None
-    return GroupSends(ground.term, ground.confirmer, ground.flushed)
+    return GroupSends(log_context.term, log_context.confirmer, log_context.flushed)
 
 
-def _foreign_range(ground: Ground) -> ForeignRange | None:
+def _foreign_range(log_context: LogContext) -> ForeignRange | None:
     """Return the range of the log that RocketMQ wrote, according to recovery; None: none."""
     slots = (Slot.FOREIGN_FROM, Slot.FOREIGN_UNTIL)
-    start, end = (ground.positions.get(slot) for slot in slots)
+    start, end = (log_context.positions.get(slot) for slot in slots)
     return ForeignRange(start, end) if end else None

@@ -20,20 +20,20 @@ from services.broker.groups.commit_times import CommitTimes
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
-from services.broker.groups.lag_inputs import Watched
+from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.offsets import Offsets
-from services.broker.groups.queue_stats import QueueLooks
+from services.broker.groups.queue_stats import QueueStats
 from services.broker.groups.redrive import Redrive
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import StoredMessages
-from services.broker.groups.topic_stats import QueueExtents
+from services.broker.groups.topic_stats import TopicStats
 from services.broker.groups.trace import Tracer
 from services.broker.groups.views import GroupViews
 from services.broker.log.append import Append
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.log_times import LogTimes
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import Puller
@@ -80,9 +80,9 @@ class Foundation(NamedTuple):
     """The served state; each part of it has one owner."""
     state_log: StateLog
     appender: CommitLogAppender
-    files_ahead: FilesAhead
+    preallocator: Preallocator
     append: Append
-    lasting: Lasting
+    lasting: DurabilityBarrier
     queue_offsets: QueueOffsets
     topics: Topics
     views: TopicViews
@@ -222,7 +222,7 @@ class Consuming:
             base.directory,
             base.positions,
             base.appender,
-            base.files_ahead,
+            base.preallocator,
             Deletion(
                 base.directory,
                 files,
@@ -306,7 +306,7 @@ class Consuming:
         )
 
     def _add_views(self, base: Foundation) -> None:
-        queue_stats = QueueLooks(
+        queue_stats = QueueStats(
             base.topics,
             base.queues,
             base.reader,
@@ -323,14 +323,16 @@ class Consuming:
             base.clock,
             expiring=self.retention.expiring,
         )
-        extents = QueueExtents(
+        topic_stats = TopicStats(
             base.topics,
             base.queue_offsets,
             queue_stats,
             log_start=lambda: base.reader.min_offset,
             dispatched=base.dispatched,
         )
-        watched = Watched(self.configs, self.offsets, coordinator, queue_stats, extents, base.clock)
+        watched = LagInputs(
+            self.configs, self.offsets, coordinator, queue_stats, topic_stats, base.clock
+        )
         # Only the master exports the groups' lag: with a slave's series it would count twice.
         base.metrics.lag_gauges.connect(base.log_times, watched if base.appends else None)
         base.metrics.registry.bounds.connect(

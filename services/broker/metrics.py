@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from services.broker.groups.counters import GroupCounters
-from services.broker.groups.metrics import LookGauges
+from services.broker.groups.metrics import LagGauges
 from services.broker.log.volumes import Volumes
-from services.broker.request_classes import Pools
+from services.broker.request_classes import RequestClasses
 from services.broker.retention.metrics import RetentionMetrics
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.positions import Positions
@@ -60,7 +60,7 @@ class BrokerMetrics(TrafficMetrics):
         """
         super().__init__(registry)
         self.groups = GroupCounters(registry, delays=group_delays)
-        self.lag_gauges = LookGauges(registry, clock or SystemClock(), queue_series_max)
+        self.lag_gauges = LagGauges(registry, clock or SystemClock(), queue_series_max)
         self.retention = RetentionMetrics(registry)
         self._volumes: Volumes | None = None
 
@@ -98,9 +98,11 @@ class BrokerMetrics(TrafficMetrics):
     def give_way(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has
         just arrived."""
-        self.lag_gauges.looks.is_awaited = is_awaited
+        self.lag_gauges.sampler.is_awaited = is_awaited
 
-    def show_requests(self, pools: Pools, connections: Callable[[], Mapping[str, int]]) -> None:
+    def show_requests(
+        self, pools: RequestClasses, connections: Callable[[], Mapping[str, int]]
+    ) -> None:
         """Register the request metrics. pools: requests in progress. connections: by role."""
         families = (
             of_requests.BROKER_REQUESTS_QUEUED,

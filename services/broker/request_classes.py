@@ -21,7 +21,7 @@ from shared.runtime.give_way import GiveWay, Pace
 from tidemark.clock import Clock
 
 
-class Pool(StrEnum):
+class RequestClass(StrEnum):
     """A class of requests; the values are label values."""
 
     PUT = "put"
@@ -43,16 +43,16 @@ class Role(StrEnum):
 class Kind(NamedTuple):
     """Request class and client role of a call."""
 
-    pool: Pool
+    pool: RequestClass
     role: Role
 
 
-_SEND: Final = Kind(Pool.PUT, Role.PRODUCER)
-_SEND_BACK: Final = Kind(Pool.PUT, Role.CONSUMER)
-_PULL: Final = Kind(Pool.PULL, Role.CONSUMER)
-_MEMBER: Final = Kind(Pool.HEARTBEAT, Role.CONSUMER)
-_QUERY: Final = Kind(Pool.QUERY, Role.ADMIN)
-_ADMIN: Final = Kind(Pool.ADMIN, Role.ADMIN)
+_SEND: Final = Kind(RequestClass.PUT, Role.PRODUCER)
+_SEND_BACK: Final = Kind(RequestClass.PUT, Role.CONSUMER)
+_PULL: Final = Kind(RequestClass.PULL, Role.CONSUMER)
+_MEMBER: Final = Kind(RequestClass.HEARTBEAT, Role.CONSUMER)
+_QUERY: Final = Kind(RequestClass.QUERY, Role.ADMIN)
+_ADMIN: Final = Kind(RequestClass.ADMIN, Role.ADMIN)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "send": _SEND,
@@ -87,7 +87,9 @@ KINDS: Final[Mapping[str, Kind]] = {
 """Kind of every call, by route name."""
 UNKNOWN: Final = _QUERY
 """Kind of a call that does not exist."""
-CHANGES: Final = frozenset({"member-join", *(n for n, k in KINDS.items() if k.pool is Pool.ADMIN)})
+CHANGES: Final = frozenset(
+    {"member-join", *(n for n, k in KINDS.items() if k.pool is RequestClass.ADMIN)}
+)
 """Calls that change a topic or a group: each takes about a millisecond of the event loop."""
 CHANGE_SLICES: Final = 4
 REPEAT_SLICES: Final = 2
@@ -139,12 +141,12 @@ class _Pulling:
 _pulling: ContextVar[_Pulling | None] = ContextVar("pulling", default=None)
 
 
-class Pools:
+class RequestClasses:
     """All requests in progress. For the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.of: Final = {pool: Requests() for pool in Pool}
+        self.of: Final = {pool: Requests() for pool in RequestClass}
         self._pace = Pace()
         self._long_sends = 0
         self._sent_at = float("-inf")
@@ -152,7 +154,7 @@ class Pools:
     @contextlib.contextmanager
     def pulling(self) -> Iterator[None]:
         """Count a pull or fetch as in progress during the block, except while it is ``held``."""
-        requests = self.of[Pool.PULL]
+        requests = self.of[RequestClass.PULL]
         mine = _Pulling(requests, requests.begin(self._clock.monotonic()))
         token = _pulling.set(mine)
         try:
@@ -183,7 +185,7 @@ class Pools:
         The time matters for a client that sends one request after another: otherwise other work
         would start between two of its sends."""
         return (
-            len(self.of[Pool.PUT]) > self._long_sends
+            len(self.of[RequestClass.PUT]) > self._long_sends
             or self._clock.monotonic() < self._sent_at + SENT_LATELY_S
         )
 

@@ -29,7 +29,7 @@ from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
 from services.broker.send.unique_ids import UniqueIds
-from services.broker.serving import Serving, StateNotRead
+from services.broker.standalone import Serving, StateNotRead
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
 from shared.metrics.process_facts import add_process_facts

@@ -47,7 +47,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from shared.runtime.traced_ranges import TracedRanges
 from tidemark.errors import NotServing, TidemarkError
 
@@ -78,7 +78,7 @@ class Ha:
         add_process_facts(
             self._registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
         )
-        self._paced = PacedLog(self._clock.monotonic)
+        self._paced = RateLimitedLogger(self._clock.monotonic)
         self._setup = setup_of(config)
         self._replica: Replica | None = None
         self._carrier: Carrier | None = None

@@ -23,7 +23,7 @@ from aiohttp.web_request import BaseRequest
 
 from shared.runtime.give_way import GiveWay, Pace
 from shared.runtime.listening import listening_on
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
 
 CallHandler = Callable[[BaseRequest], Awaitable[web.StreamResponse]]
@@ -257,7 +257,7 @@ class BoundedServer:
         self._spoken: OrderedDict[BoundedHandler, None] = OrderedDict()
         self.pace_of_refused = Pace()
         """Paces the reading of discarded bodies."""
-        self.paced = PacedLog(lambda: asyncio.get_running_loop().time())
+        self.paced = RateLimitedLogger(lambda: asyncio.get_running_loop().time())
         self._watched: dict[web.RequestHandler, _Watch] = {}
         self._manager: web.Server | None = None
         self._listeners: list[socket.socket] = []

@@ -1,8 +1,8 @@
 """All log lines that the code can write: found in its syntax, not by running it.
 
-A line is a call of ``log.<level>(sentence, extra={"event": …})``, of a ``PacedLog``, or of one of
-the ways in which the core of ha wants something said. What is not written down in the call itself
-(an event taken from a variable) has to be named in ``INDIRECT``.
+A line is a call of ``log.<level>(sentence, extra={"event": …})``, of a ``RateLimitedLogger``, or of
+one of the ways in which the core of ha wants something said. What is not written down in the call
+itself (an event taken from a variable) has to be named in ``INDIRECT``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLACES: Final = {
 }
 INDIRECT: Final = {
     ("services/ha/shell/carrier.py", "note.event"): "the core's, found where they are wanted",
-    ("shared/runtime/paced_log.py", "event"): "found where it is called",
+    ("shared/runtime/rate_limited_logger.py", "event"): "found where it is called",
 }
 MORE: Final = "…"
 """Facts that the call takes from elsewhere."""
@@ -113,7 +113,7 @@ def _note(call: ast.Call, where: str, service: str) -> Iterator[Said]:
 
 def _logged(call: ast.Call, method: str, where: str, service: str) -> Iterator[Said]:
     extra = next((each.value for each in call.keywords if each.arg == "extra"), None)
-    assert isinstance(extra, ast.Dict) or where == "shared/runtime/paced_log.py", (
+    assert isinstance(extra, ast.Dict) or where == "shared/runtime/rate_limited_logger.py", (
         f"{where}:{call.lineno} writes a line without an event"
     )
     if not isinstance(extra, ast.Dict):

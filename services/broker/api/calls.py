@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.encodings import Encoding
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies
@@ -52,7 +52,7 @@ class CallTools(NamedTuple):
     answers: LargeAnswers
     clock: Clock
     metrics: TrafficMetrics
-    parts: Callable[[], Parts]
+    parts: Callable[[], Components]
     """Returns the broker's parts; call it only after ``gate.check_reads`` or ``check_sends``,
     because they do not exist before the gate opens."""
     traces: Traces

@@ -9,7 +9,7 @@ from aiohttp import web
 from yarl import URL
 
 from services.broker.api.calls import Route, answer
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.http_requests import parameters
 from shared.cluster.config import ClusterConfig
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -66,7 +66,7 @@ def starting(config: ClusterConfig) -> Known:
 class ClusterCalls:
     """The calls of the group. They need no open gate, because they show why it is shut."""
 
-    def __init__(self, view: Callable[[], View], parts: Callable[[], Parts | None]) -> None:
+    def __init__(self, view: Callable[[], View], parts: Callable[[], Components | None]) -> None:
         """parts: of the open store; None while it is not open."""
         self._view, self._parts = view, parts
         self._began: dict[int, dict[str, Any]] = {}

@@ -18,7 +18,7 @@ from services.broker.retention.keeper import Retention
 from services.broker.send.deduplicator import Deduplicator
 
 
-class Parts(NamedTuple):
+class Components(NamedTuple):
     """The serving components of an open store."""
 
     sends: Deduplicator

@@ -22,7 +22,7 @@ OFFSETS_END: Final = 1 << 62
 """Larger than any physical offset; a damaged unit may contain any 64-bit number."""
 
 
-class Standing(Protocol):
+class RolePolicy(Protocol):
     """The node's current role in its group (implemented by ``replication.standing``)."""
 
     def check_reads(self, *, anywhere: bool) -> None:
@@ -50,7 +50,7 @@ class Gate:
         """Error that prevents serving until it is repaired, e.g. a damaged log."""
         self._fault_of: tuple[int, int] | None = None
         """The start of reput whose queues were read when the fault occurred."""
-        self.standing: Standing | None = None
+        self.standing: RolePolicy | None = None
         """Role of a node in a group; None: the node is standalone."""
         self.damaged_at: int | None = None
         """Physical offset of the damaged record that a read found last; None: there is none."""
@@ -131,7 +131,7 @@ class Gate:
             self.fault = None
         return self.fault is None
 
-    def open_as(self, standing: Standing) -> None:
+    def open_as(self, standing: RolePolicy) -> None:
         """Open for reads and sends within the limits of the role; clear the fault.
 
         The new role has read the state that an earlier role could not read. If the fault were kept,

@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler, Middleware
 from services.broker.api import api_document, encodings, openapi
 from services.broker.api.calls import Calls, CallTools, Route, answer, encoding_of
 from services.broker.api.cluster_calls import ALONE, ClusterCalls, Known, View
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.connections import note_role
 from services.broker.api.delay_calls import DelayCalls
 from services.broker.api.encodings import Encoding, Items
@@ -63,8 +63,8 @@ from services.broker.request_classes import (
     CHANGES,
     KINDS,
     UNKNOWN,
-    Pool,
-    Pools,
+    RequestClass,
+    RequestClasses,
     Role,
 )
 from services.broker.send.unique_ids import UniqueIds
@@ -74,7 +74,7 @@ from shared.files.pull import PullResult
 from shared.files.queue_math import Boundary
 from shared.metrics.instruments import Count
 from shared.runtime.connections import BoundedHandler, CallHandler, error_fields
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.clock import Clock
 from tidemark.errors import (
     BadRequest,
@@ -126,11 +126,11 @@ class Api:
     ) -> None:
         self._gate = gate
         self._clock = clock
-        self._paced = PacedLog(clock.monotonic)
+        self._paced = RateLimitedLogger(clock.monotonic)
         self.traces = Traces(clock)
         self._metrics = metrics
         self._delay_levels_ms = delay_levels_ms
-        self.pools: Final = Pools(clock)
+        self.pools: Final = RequestClasses(clock)
         self._bodies = Bodies(
             size_max=request_size_max,
             waiting_max=waiting_bytes_max,
@@ -153,7 +153,7 @@ class Api:
             Encoding.JSON,
         )
         self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
-        self.parts: Parts | None = None
+        self.parts: Components | None = None
         """Set by ``service`` once the store is open."""
         self.cluster: View = Known(ALONE)
         """Set by ``service`` if the node belongs to a group."""
@@ -198,7 +198,11 @@ class Api:
         pull_time = self._metrics.request_duration.labels("pull")
         send, pull, monotonic = self._send_call.answer, self._answer_pull, self._clock.monotonic
         large = self._answers
-        puts, pulling, refused = self.pools.of[Pool.PUT], self.pools.pulling, self._answer_to
+        puts, pulling, refused = (
+            self.pools.of[RequestClass.PUT],
+            self.pools.pulling,
+            self._answer_to,
+        )
 
         async def timed_send(request: web.Request, topic: str) -> web.StreamResponse:
             note_role(request, Role.PRODUCER)
@@ -209,7 +213,7 @@ class Api:
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - as _error_boundary
-                return refused(request, error, Pool.PUT)
+                return refused(request, error, RequestClass.PUT)
             finally:
                 puts.end(number)
                 send_time.observe(monotonic() - started)
@@ -226,7 +230,7 @@ class Api:
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - as _error_boundary
-                return refused(request, error, Pool.PULL)
+                return refused(request, error, RequestClass.PULL)
             finally:
                 pull_time.observe(monotonic() - started)
 
@@ -385,7 +389,7 @@ class Api:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> Components:
         assert self.parts is not None, "the gate opens after the parts are set"
         return self.parts
 
@@ -518,7 +522,7 @@ class Api:
             finally:
                 series.observe(monotonic() - started)
 
-        return timed_pull if kind.pool is Pool.PULL else timed
+        return timed_pull if kind.pool is RequestClass.PULL else timed
 
     def _error_boundary(self) -> Middleware:
         @web.middleware
@@ -532,7 +536,9 @@ class Api:
 
         return boundary
 
-    def _answer_to(self, request: web.Request, error: Exception, pool: Pool) -> web.Response:
+    def _answer_to(
+        self, request: web.Request, error: Exception, pool: RequestClass
+    ) -> web.Response:
         if isinstance(error, CorruptRecord | DamagedFile):
             error = self._gate.judge(error)
         if isinstance(error, TidemarkError):
@@ -560,7 +566,7 @@ class Api:
         return self._refusal(request, failed, 500, pool)
 
     def _refusal(
-        self, request: web.Request, error: TidemarkError, status: int, pool: Pool
+        self, request: web.Request, error: TidemarkError, status: int, pool: RequestClass
     ) -> web.Response:
         self._metrics.rejected.labels(pool.value, error.code).inc()
         refused = answer(request, error_fields(error), status)
@@ -587,7 +593,7 @@ def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
     return topic, int(matched[2]), given
 
 
-def _pool_of(request: web.Request) -> Pool:
+def _pool_of(request: web.Request) -> RequestClass:
     """Return the class of a request that the router has resolved."""
     name = request.match_info.route.name
     return (UNKNOWN if name is None else KINDS[name]).pool

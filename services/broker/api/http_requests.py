@@ -24,7 +24,7 @@ from services.broker.api import encodings
 from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
 from services.broker.limits import BODY_SILENCE_S, LIST_MAX
 from services.broker.read.listing import ListRequest
-from services.broker.request_classes import Pools
+from services.broker.request_classes import RequestClasses
 from shared.runtime.budget import Budget
 from shared.runtime.give_way import GiveWay
 from tidemark.errors import (
@@ -67,7 +67,9 @@ class Body:
 class Bodies:
     """Reads request bodies within the limits."""
 
-    def __init__(self, *, size_max: int, waiting_max: int, timeout_s: float, pools: Pools) -> None:
+    def __init__(
+        self, *, size_max: int, waiting_max: int, timeout_s: float, pools: RequestClasses
+    ) -> None:
         """size_max: bytes of one body. waiting_max: bytes of all bodies in memory; one peer may use
         half of it for bodies that arrive in parts."""
         self._size_max = size_max

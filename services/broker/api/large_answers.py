@@ -22,7 +22,7 @@ from aiohttp.payload import Payload
 from services.broker.api import encodings
 from services.broker.api.calls import answer, encoding_of
 from services.broker.api.http_requests import peer_of
-from services.broker.request_classes import Pools
+from services.broker.request_classes import RequestClasses
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded
@@ -40,7 +40,7 @@ MESSAGE_SIZE: Final = 1 << 10
 class LargeAnswers:
     """Builds large answers, and counts their bytes. For one loop."""
 
-    def __init__(self, limit: int, clock: Clock, pools: Pools) -> None:
+    def __init__(self, limit: int, clock: Clock, pools: RequestClasses) -> None:
         """limit: total bytes; one peer may use half. pools: the requests in progress."""
         self._limit = limit
         self._clock = clock

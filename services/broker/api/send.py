@@ -29,7 +29,7 @@ from services.broker.api.traces import HEADER as TRACE_HEADER
 from services.broker.api.traces import Traces
 from services.broker.fields import plain_name
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from services.broker.request_classes import REPEAT_SLICES, Pools
+from services.broker.request_classes import REPEAT_SLICES, RequestClasses
 from services.broker.send.deduplicator import Deduplicator
 from services.broker.send.request import AckLevel, ProduceRequest
 from services.broker.send.send_result import result_of
@@ -72,7 +72,7 @@ class SendCall:
         metrics: TrafficMetrics,
         sends: Callable[[], Deduplicator],
         traces: Traces,
-        pools: Pools,
+        pools: RequestClasses,
     ) -> None:
         """sends: returns the deduplicator, which stores messages; called once the gate is open."""
         self._traces = traces

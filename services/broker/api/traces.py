@@ -21,7 +21,7 @@ from typing import Any, Final
 from services.broker.send.send_result import SendResult
 from shared.files.pull import PullResult
 from shared.runtime import traced_ranges
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from shared.runtime.traced_ranges import TracedRange
 from tidemark.clock import Clock
 from tidemark.errors import DamagedFile, TidemarkError
@@ -146,7 +146,7 @@ class Traces:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._paced = PacedLog(clock.monotonic)
+        self._paced = RateLimitedLogger(clock.monotonic)
         self._second = -1
         self._in_second = 0
         self.ring: Callable[[str, bytes], object] | None = None

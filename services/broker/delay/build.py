@@ -12,7 +12,7 @@ from services.broker.delay.slices import Slices
 from services.broker.delay.timer_queue import TimerQueue
 from services.broker.delay.waiting import Ends, Waiting
 from services.broker.log.append import Append
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.state_log import StateLog
 from services.broker.state.wheel_files import WheelFiles
@@ -39,7 +39,7 @@ def make_delayed(
     positions: Positions,
     clock: Clock,
     append: Append,
-    lasting: Lasting,
+    lasting: DurabilityBarrier,
     state_log: StateLog,
     offsets: QueueOffsets,
     *,

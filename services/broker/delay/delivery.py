@@ -23,7 +23,7 @@ from services.broker.delay.progress import Progress
 from services.broker.delay.slices import Slice
 from services.broker.delay.waiting import Ends, Look, Waiting
 from services.broker.log.append import Append
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.state.state_log import StateLog
 from shared.state import records
 from shared.state.records import DelayRecord
@@ -67,7 +67,7 @@ class Delivery:
         self,
         waiting: Waiting,
         append: Append,
-        lasting: Lasting,
+        lasting: DurabilityBarrier,
         state_log: StateLog,
         clock: Clock,
         *,

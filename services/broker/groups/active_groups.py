@@ -18,12 +18,12 @@ from typing import Final
 
 from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.configs import GroupConfigs
-from services.broker.groups.group_membership import Change, Roster
-from services.broker.groups.initial_offsets import Starts
+from services.broker.groups.group_membership import Change, GroupMembership
+from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.membership import Membership
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.requests import SESSION_MS_MAX
-from services.broker.groups.restored_claims import Inherited
+from services.broker.groups.restored_claims import RestoredClaims
 from services.broker.groups.sessions import Session
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
@@ -41,11 +41,11 @@ NAMES_LOGGED_MAX: Final = 10
 class Live:
     """A group that has members."""
 
-    __slots__ = ("filters", "name", "roster", "sessions", "subscriptions")
+    __slots__ = ("filters", "membership", "name", "sessions", "subscriptions")
 
-    def __init__(self, name: str, roster: Roster) -> None:
+    def __init__(self, name: str, roster: GroupMembership) -> None:
         self.name = name
-        self.roster = roster
+        self.membership = roster
         self.sessions: dict[str, Session] = {}
         self.subscriptions: dict[str, Mapping[str, str]] = {}
         """Member → topic → tags."""
@@ -53,7 +53,7 @@ class Live:
         """The same subscriptions as compiled tag filters."""
 
 
-class LiveGroups:
+class ActiveGroups:
     """All groups of one node that have members."""
 
     def __init__(
@@ -61,7 +61,7 @@ class LiveGroups:
         configs: GroupConfigs,
         offsets: Offsets,
         topics: Topics,
-        starts: Starts,
+        starts: InitialOffsets,
         clock: Clock,
         *,
         start_count: Callable[[], int],
@@ -97,7 +97,7 @@ class LiveGroups:
         self._groups_before = set(offsets.groups())
         """Groups with offsets at the start of the broker, while their former members may be
         alive."""
-        self._inherited: dict[str, Inherited] = {}
+        self._inherited: dict[str, RestoredClaims] = {}
         """Group → queues that its former members may hold; set when the first member joins."""
 
     def now_ms(self) -> int:
@@ -127,7 +127,7 @@ class LiveGroups:
         """
         group = config.name
         if group in self._groups_before and group not in self._inherited and not config.broadcast:
-            self._inherited[group] = Inherited(
+            self._inherited[group] = RestoredClaims(
                 self._offsets.of_group(group), self._since_ms, ordered=config.order
             )
 
@@ -144,7 +144,7 @@ class LiveGroups:
 
     def begin(self, config: GroupConfig) -> Live:
         """Create the group for its first member; ``apply`` and ``plan`` follow in the same step."""
-        roster: Roster
+        roster: GroupMembership
         if config.broadcast:
             roster = Broadcasting(self._next_generation)
         else:
@@ -166,7 +166,7 @@ class LiveGroups:
         for queue, name in change.revoked:
             if (session := live.sessions.get(name)) is not None:
                 session.revoke(queue)
-        for name in live.sessions.keys() - live.roster.members.keys():
+        for name in live.sessions.keys() - live.membership.members.keys():
             live.sessions.pop(name).close()
             del live.subscriptions[name], live.filters[name]
             self.member_count -= 1
@@ -176,7 +176,7 @@ class LiveGroups:
         if change.granted or change.revoked:
             for session in live.sessions.values():
                 session.wake(Wake.CHANGED)
-        if not live.roster.members:
+        if not live.membership.members:
             del self._live[live.name]
             self._said_full.discard(live.name)
             self._waiting.discard(live.name)
@@ -188,7 +188,7 @@ class LiveGroups:
         Overloaded with nothing committed. Queues that the group reads already are never refused.
         """
         live = self._live.get(config.name)
-        had = {} if live is None else live.roster.queues
+        had = {} if live is None else live.membership.queues
         new = {
             topic: numbers for topic, numbers in topics.items() if had.get(topic) != tuple(numbers)
         }
@@ -226,7 +226,7 @@ class LiveGroups:
             return topics, begun
         except Overloaded as error:
             self._waiting.add(live.name)
-            had = live.roster.queues
+            had = live.membership.queues
             begun = self.begin_with(
                 config, {topic: numbers for topic, numbers in topics.items() if topic not in had}
             )
@@ -283,13 +283,13 @@ class LiveGroups:
                 # Only these groups, not all. Otherwise: 1. each of thousands of groups creates a
                 # retry topic when its first member joins; 2. meanwhile every check compares the
                 # queues of all groups, and blocks the loop for that long.
-                if live.name in self._waiting or not changed.isdisjoint(live.roster.queues):
+                if live.name in self._waiting or not changed.isdisjoint(live.membership.queues):
                     self._look_at_topics(live, now_ms)
 
     def _expire(self, live: Live, now_ms: int) -> None:
-        before = set(live.roster.members)
-        change = live.roster.expire(now_ms)
-        dead = before - live.roster.members.keys()
+        before = set(live.membership.members)
+        change = live.membership.expire(now_ms)
+        dead = before - live.membership.members.keys()
         if dead:
             log.info(
                 "members of a group were silent for their whole session; others take their queues",
@@ -301,21 +301,21 @@ class LiveGroups:
                 },
             )
         self.apply(live, change)
-        if (deadline_ms := live.roster.next_deadline_ms) is not None:
+        if (deadline_ms := live.membership.next_deadline_ms) is not None:
             self._planned.pop(live.name, None)
             self.plan(live.name, deadline_ms)
 
     def _look_at_topics(self, live: Live, now_ms: int) -> None:
         config = self._configs.find(live.name)
         topics: dict[str, Sequence[int]] = {}
-        for topic in live.roster.queues:
+        for topic in live.membership.queues:
             found = self._topics.find(topic)
             readable = found is not None and found.is_readable
             topics[topic] = self._topics.queue_numbers(found) if found and readable else ()
         wanted: Mapping[str, Sequence[int]] = topics
         if config is not None:
             wanted, _ = self.begin_or_wait(config, live, topics)
-        self.apply(live, live.roster.set_queues(now_ms, wanted))
+        self.apply(live, live.membership.set_queues(now_ms, wanted))
 
     def _next_generation(self) -> int:
         self._numbers += 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from services.broker.groups.group_membership import NOTHING, Change, Roster
+from services.broker.groups.group_membership import NOTHING, Change, GroupMembership
 from services.broker.log.queue_offsets import Queue
 
 
-class Broadcasting(Roster):
+class Broadcasting(GroupMembership):
     """The members of one broadcasting group."""
 
     def __init__(self, next_generation: Callable[[], int]) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
 from services.broker.groups.counters import GroupCounters
-from services.broker.groups.initial_offsets import Starts
+from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import not_assigned
 from services.broker.groups.requests import CommitLevel, CommitRequest, ResetRequest, ToOffset
@@ -53,7 +53,7 @@ class Commits:
         coordinator: Coordinator,
         topics: Topics,
         bounds: Bounds,
-        starts: Starts,
+        starts: InitialOffsets,
         counters: GroupCounters,
         clock: Clock,
     ) -> None:

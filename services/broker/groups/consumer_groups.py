@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from services.broker.groups.active_groups import LiveGroups
+from services.broker.groups.active_groups import ActiveGroups
 from services.broker.groups.commits import Commits
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries
 from services.broker.groups.fetch import Fetches
-from services.broker.groups.initial_offsets import Starts, Times
+from services.broker.groups.initial_offsets import InitialOffsets, Times
 from services.broker.groups.joining import BOUNDS, Bounds, Joining
 from services.broker.groups.offsets import Offsets
 from services.broker.read.pull import Puller
@@ -41,9 +41,9 @@ class ConsumerGroups(NamedTuple):
         bounds: Bounds = BOUNDS,
     ) -> ConsumerGroups:
         """start_count: how often this node started as a writer; in a group of nodes, its epoch."""
-        starts = Starts(offsets, puller, times)
+        starts = InitialOffsets(offsets, puller, times)
         deliveries = Deliveries()
-        live = LiveGroups(
+        live = ActiveGroups(
             configs,
             offsets,
             topics,

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.active_groups import LiveGroups
+from services.broker.groups.active_groups import ActiveGroups
 from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.configs import GroupConfigs, checked
 from services.broker.groups.deliveries import Deliveries, Delivery
@@ -58,7 +58,7 @@ class Coordinator:
 
     def __init__(
         self,
-        live: LiveGroups,
+        live: ActiveGroups,
         joining: Joining,
         fetches: Fetches,
         configs: GroupConfigs,
@@ -84,34 +84,34 @@ class Coordinator:
             MemberView(
                 member.name,
                 [Subscribed(*each) for each in live.subscriptions[member.name].items()],
-                live.roster.assignment(member.name),
+                live.membership.assignment(member.name),
                 member.session_ms,
                 now_ms - (member.deadline_ms - member.session_ms),
             )
-            for member in live.roster.members.values()
+            for member in live.membership.members.values()
         ]
 
     def member_count(self, group: str) -> int:
         """Return the number of members of a group."""
         live = self._live.find(group)
-        return 0 if live is None else len(live.roster.members)
+        return 0 if live is None else len(live.membership.members)
 
     def state(self, group: str) -> str:
         """Return ``empty``, ``stable``, or ``rebalancing`` while queues are in transit."""
         live = self._live.find(group)
         if live is None:
             return "empty"
-        return "rebalancing" if live.roster.in_transit else "stable"
+        return "rebalancing" if live.membership.in_transit else "stable"
 
     def generation(self, group: str) -> int | None:
         """Return the generation of the assignment; None if the group has no members."""
         live = self._live.find(group)
-        return None if live is None else live.roster.generation
+        return None if live is None else live.membership.generation
 
     def owner(self, group: str, topic: str, queue: int) -> str | None:
         """Owner of the queue; None if it is unassigned or the group broadcasts."""
         live = self._live.find(group)
-        return None if live is None else live.roster.owner((topic, queue))
+        return None if live is None else live.membership.owner((topic, queue))
 
     def holder(self, group: str, topic: str, queue: int) -> str | None:
         """Return the member that may still commit messages of the queue: its owner, or the previous
@@ -119,7 +119,7 @@ class Coordinator:
         live = self._live.find(group)
         if live is None:
             return None
-        roster, key = live.roster, (topic, queue)
+        roster, key = live.membership, (topic, queue)
         owner = roster.owner(key)
         if owner is not None or not roster.in_transit:
             return owner
@@ -135,7 +135,7 @@ class Coordinator:
         """Return the number of messages handed out and not committed, for each queue with an
         owner."""
         live = self._live.find(group)
-        if live is None or isinstance(live.roster, Broadcasting):
+        if live is None or isinstance(live.membership, Broadcasting):
             return {}
         return {
             queue: max(0, place.handed_to - (self._offsets.get(group, *queue) or 0))
@@ -146,15 +146,16 @@ class Coordinator:
     def topics_read(self, group: str) -> Collection[str]:
         """Return the topics that members subscribe to: a view, to be used before the next await."""
         live = self._live.find(group)
-        return () if live is None else live.roster.queues.keys()
+        return () if live is None else live.membership.queues.keys()
 
     def holder_numbers(self, group: str) -> Callable[[Queue], int | None] | None:
-        """Return a function from a queue to its holder's number (``Roster.holder_number``).
+        """Return a function from a queue to its holder's number
+        (``GroupMembership.holder_number``).
 
         It is valid as long as the group has members without a break. None if it has none.
         """
         live = self._live.find(group)
-        return None if live is None else live.roster.holder_number
+        return None if live is None else live.membership.holder_number
 
     def place_of(self, group: str, queue: Queue) -> tuple[int, int] | None:
         """Return two queue offsets: behind the last message handed out, and of the next one to hand
@@ -207,7 +208,7 @@ class Coordinator:
     def session_of(self, group: str, queue: Queue) -> Session | None:
         """Return the session of the queue's owner."""
         live = self._live.find(group)
-        owner = None if live is None else live.roster.owner(queue)
+        owner = None if live is None else live.membership.owner(queue)
         return None if live is None or owner is None else live.sessions.get(owner)
 
     def check_caller(self, group: str, member: str | None, generation: int | None) -> None:
@@ -221,16 +222,16 @@ class Coordinator:
             raise half_named(group)
         if member is None and (count := self.member_count(group)) > 0:
             raise member_required(group, count)
-        current = None if live is None else live.roster.generation
+        current = None if live is None else live.membership.generation
         if generation is not None and generation != current:
             raise stale_generation(group, generation, current)
-        if member is not None and (live is None or member not in live.roster.members):
+        if member is not None and (live is None or member not in live.membership.members):
             raise unknown_member(group, member)
 
     def holds(self, group: str, member: str, queue: Queue) -> bool:
         """Return whether the member may commit offsets of the queue."""
         live = self._live.find(group)
-        return live is not None and live.roster.holds(member, queue)
+        return live is not None and live.membership.holds(member, queue)
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -253,11 +254,11 @@ class Coordinator:
         config = self._configs.get(group)
         check_enabled(config)
         live = self._live.find(group)
-        if live is None or member not in live.roster.members:
+        if live is None or member not in live.membership.members:
             raise unknown_member(group, member)
-        if request.generation not in (None, live.roster.generation):
-            raise stale_generation(group, request.generation, live.roster.generation)
-        session, roster = live.sessions[member], live.roster
+        if request.generation not in (None, live.membership.generation):
+            raise stale_generation(group, request.generation, live.membership.generation)
+        session, roster = live.sessions[member], live.membership
         if request.sequence is not None:
             # 1. A member gives a fetch up and sends the next on another connection; 2. the broker
             # reads the later one first; 3. the earlier one would take messages that no member gets.
@@ -323,7 +324,7 @@ class Coordinator:
         self._live.moved(group, queues)
 
     def topic_changed(self, topic: str) -> None:
-        """The topic was made or deleted, or has other queues: ``LiveGroups.topic_changed``."""
+        """The topic was made or deleted, or has other queues: ``ActiveGroups.topic_changed``."""
         self._live.topic_changed(topic)
 
     # -- time ------------------------------------------------------------------------------------

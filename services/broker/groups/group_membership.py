@@ -42,7 +42,7 @@ class Change(NamedTuple):
 NOTHING: Final = Change()
 
 
-class Roster(ABC):
+class GroupMembership(ABC):
     """The members of one group and the queues of the topics that they subscribe to."""
 
     def __init__(self, next_generation: Callable[[], int]) -> None:

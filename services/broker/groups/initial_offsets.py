@@ -37,7 +37,7 @@ class Times(Protocol):
         ...
 
 
-class Starts:
+class InitialOffsets:
     """Finds and commits the first offsets of groups."""
 
     def __init__(self, offsets: Offsets, bounds: Bounds, times: Times) -> None:

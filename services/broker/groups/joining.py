@@ -13,9 +13,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from services.broker.groups.active_groups import Live, LiveGroups
+from services.broker.groups.active_groups import ActiveGroups, Live
 from services.broker.groups.configs import GroupConfigs, check_group_name
-from services.broker.groups.initial_offsets import Starts
+from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.refusals import check_enabled, member_fenced, unknown_member
 from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
@@ -57,10 +57,10 @@ class Joining:
 
     def __init__(
         self,
-        live: LiveGroups,
+        live: ActiveGroups,
         configs: GroupConfigs,
         topics: Topics,
-        starts: Starts,
+        starts: InitialOffsets,
         watching: Watching,
         bounds: Bounds = BOUNDS,
     ) -> None:
@@ -78,7 +78,7 @@ class Joining:
 
         Without a generation the member joins: what it received and did not commit is handed out
         again. With one it prolongs its session, even if its topics have more queues now than the
-        limit allows (``LiveGroups.begin_or_wait``). Raises UnknownMember (a generation was given,
+        limit allows (``ActiveGroups.begin_or_wait``). Raises UnknownMember (a generation was given,
         but the member no longer exists), UnknownGroup, BadName, ConsumeDisabled, UnknownTopic,
         NotPermitted, BadTags, Overloaded, and what an append raises.
         """
@@ -116,7 +116,7 @@ class Joining:
         group = config.name
         check_enabled(config)
         live = self._live.find(group)
-        known = live is not None and member in live.roster.members
+        known = live is not None and member in live.membership.members
         if request.generation is not None and not known:
             raise unknown_member(group, member)
         said = request.incarnation
@@ -149,7 +149,7 @@ class Joining:
         if is_other:
             # Two programs under one name would hand out the same messages, each with a valid name
             # and generation. The later one replaces the earlier one.
-            live.roster.fence()
+            live.membership.fence()
             log.warning(
                 "another program has joined under a member's name; the earlier one is fenced",
                 extra={"event": "member-fenced", "group": group, "member": member},
@@ -163,7 +163,7 @@ class Joining:
                 session.sequence = 0  # another program numbers its fetches from the beginning
         other_tags = live.subscriptions.get(member) != wanted
         live.subscriptions[member], live.filters[member] = wanted, filters
-        change = live.roster.heartbeat(
+        change = live.membership.heartbeat(
             now_ms,
             member,
             topics,
@@ -179,7 +179,7 @@ class Joining:
                 place.tags = filters.get(queue[0])
         self._live.apply(live, change, begins)
         session.heard()
-        roster = live.roster
+        roster = live.membership
         self._live.plan(group, now_ms + request.session_ms)
         if not known and (deadline_ms := roster.next_deadline_ms) is not None:
             self._live.plan(group, deadline_ms)
@@ -194,11 +194,11 @@ class Joining:
         """
         self._configs.get(group)
         live = self._live.find(group)
-        if live is None or member not in live.roster.members:
+        if live is None or member not in live.membership.members:
             raise unknown_member(group, member)
         if incarnation is not None and live.sessions[member].incarnation != incarnation:
             raise unknown_member(group, member)
-        self._live.apply(live, live.roster.leave(self._live.now_ms(), member))
+        self._live.apply(live, live.membership.leave(self._live.now_ms(), member))
 
     @contextlib.asynccontextmanager
     async def alone(self, group: str) -> AsyncIterator[None]:
@@ -223,7 +223,7 @@ class Joining:
     def check_unused(self, group: str) -> None:
         """Raise GroupInUse if the group has members."""
         live = self._live.find(group)
-        count = 0 if live is None else len(live.roster.members)
+        count = 0 if live is None else len(live.membership.members)
         if count:
             raise GroupInUse(
                 f"group {group!r} has {count} member{'s'[: count != 1]}. Nothing was changed.",
@@ -288,7 +288,7 @@ class Joining:
 
     def _check_room(self, group: str, live: Live | None) -> None:
         """Raise Overloaded if the limit of members is reached."""
-        has = 0 if live is None else len(live.roster.members)
+        has = 0 if live is None else len(live.membership.members)
         if has >= self._bounds.members_per_group:
             raise Overloaded(
                 f"group {group!r} has {has} members, which is the limit.",

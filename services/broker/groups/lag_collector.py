@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.lag import Lag, Reason, Snapshot, lag_of, nothing_known, unread
-from services.broker.groups.lag_inputs import OBJECTIVE_MS, Queue, Watched
+from services.broker.groups.lag_inputs import OBJECTIVE_MS, LagInputs, Queue
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
 from shared.runtime.turns import Turns
@@ -108,23 +108,23 @@ Memory = dict[str, _Known]
 """State kept between passes, by group."""
 
 
-class Pass:
+class LagCollector:
     """One pass over all groups."""
 
     def __init__(
         self,
-        watched: Watched,
+        watched: LagInputs,
         before: Memory,
         turns: Turns,
         *,
         committed: Collection[str],
         moved: Collection[str],
     ) -> None:
-        """before: state of the last pass. turns: slices; each calls ``extents.begin`` at its start.
+        """before: state of the last pass. turns: slices; each calls ``topic_stats.begin``.
         committed: groups whose offsets have moved since. moved: topics that have moved since.
         """
-        self._watched = watched
-        self._extents = watched.extents
+        self._inputs = watched
+        self._extents = watched.topic_stats
         self._members = watched.members
         self._before = before
         self.memory: Memory = {}
@@ -156,7 +156,7 @@ class Pass:
         self._known, known.still = known, None
         self._number_of = self._members.holder_numbers(name) if member_count else None
         # Also without members: a group in a crash loop has none for most of the time.
-        self._is_busy = self._members.busy_holders(name, self._watched.clock.monotonic())
+        self._is_busy = self._members.busy_holders(name, self._inputs.clock.monotonic())
         seen = await self._look(config, has_members=member_count > 0)
         if not member_count:
             topics = (RETRY_PREFIX + name, *(each.pair.topic for each in seen))
@@ -181,7 +181,7 @@ class Pass:
         if not still.lags:
             return still.seen
         objective_s = (still.config.lag_objective_ms or OBJECTIVE_MS) / 1000
-        now_ms, now_s = self._watched.clock.wall_ms(), self._watched.clock.monotonic()
+        now_ms, now_s = self._inputs.clock.wall_ms(), self._inputs.clock.monotonic()
         found: list[PairSeen] = []
         for each in still.seen:
             if not each.pair.messages:
@@ -201,27 +201,27 @@ class Pass:
         return found
 
     async def _look(self, config: GroupConfig, *, has_members: bool) -> list[PairSeen]:
-        name, extents = config.name, self._extents
+        name, topic_stats = config.name, self._extents
         subscribed = frozenset(self._members.topics_read(name))
         retry = RETRY_PREFIX + name
         topics: dict[str, list[int]] = {topic: [] for topic in subscribed}
-        if extents.numbers(retry) is not None:
+        if topic_stats.numbers(retry) is not None:
             topics[retry] = []
         numbers: dict[str, Collection[int]] = {}
-        for topic, queue in list(self._watched.committed.of_group(name)):
+        for topic, queue in list(self._inputs.committed.of_group(name)):
             if self._turns.over:
                 await self._turns.pass_on()
             strays = topics.setdefault(topic, [])
             known = numbers.get(topic)
             if known is None:
-                known = numbers[topic] = extents.numbers(topic) or ()
+                known = numbers[topic] = topic_stats.numbers(topic) or ()
             if queue not in known:
                 strays.append(queue)  # an offset whose topic or queue no longer exists
         found: list[PairSeen] = []
         queue_count = 0
         for topic, strays in topics.items():
             is_retry = topic == retry
-            queues = [*(extents.numbers(topic) or ()), *sorted(strays)]
+            queues = [*(topic_stats.numbers(topic) or ()), *sorted(strays)]
             samples: list[QueueSample] = []
             seen: list[QueueSeen] = []
             activity, queue_count = 0, queue_count + len(queues)
@@ -274,7 +274,7 @@ class Pass:
     ) -> tuple[QueueSample, QueueSeen]:
         """Sample one queue in one step of the loop, so that all moving values are of one
         instant."""
-        committed = self._watched.committed.get(group, topic, queue)
+        committed = self._inputs.committed.get(group, topic, queue)
         bounds = self._extents.bounds(topic, queue)
         known = self._known_queue(group, topic, queue)
         known.member_number = None if self._number_of is None else self._number_of((topic, queue))
@@ -285,7 +285,7 @@ class Pass:
             return IS_READ, known.says(committed)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
-            unknown = lag_of(found, None, self._watched.clock.wall_ms())
+            unknown = lag_of(found, None, self._inputs.clock.wall_ms())
             return QueueSample(unknown), known.says(committed)
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
@@ -308,8 +308,8 @@ class Pass:
         awaiting_ms = ready_ms
         if ready_ms is not None and self._is_busy((topic, queue)):
             awaiting_ms = None
-        lag = lag_of(found, head_ms, self._watched.clock.wall_ms())
-        now_s = self._watched.clock.monotonic()
+        lag = lag_of(found, head_ms, self._inputs.clock.wall_ms())
+        now_s = self._inputs.clock.monotonic()
         movement = known.moved(committed, now_s)
         sample = QueueSample(
             lag.with_in_flight(handed_to - committed),
@@ -336,5 +336,5 @@ class Pass:
         fixed."""
         if before is not None and before[0] == queue_offset:
             return before
-        time_ms = self._watched.looks.store_time(topic, queue, queue_offset)
+        time_ms = self._inputs.queue_stats.store_time(topic, queue, queue_offset)
         return None if time_ms is None else (queue_offset, time_ms)

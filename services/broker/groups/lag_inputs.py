@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from services.broker.groups.queue_stats import QueueLooks
-from services.broker.groups.topic_stats import QueueExtents
+from services.broker.groups.queue_stats import QueueStats
+from services.broker.groups.topic_stats import TopicStats
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.nack import RETRY_PREFIX
@@ -167,19 +167,19 @@ class WatchedMembers(Protocol):
         ...
 
 
-class Watched(NamedTuple):
+class LagInputs(NamedTuple):
     """What a sample of all groups reads."""
 
     configs: WatchedConfigs
     committed: WatchedOffsets
     members: WatchedMembers
-    looks: QueueLooks
-    extents: QueueExtents
+    queue_stats: QueueStats
+    topic_stats: TopicStats
     clock: Clock
 
 
 def queues_read(
-    config: GroupConfig, subscribed: Iterable[str], committed: Committed, looks: QueueLooks
+    config: GroupConfig, subscribed: Iterable[str], committed: Committed, queue_stats: QueueStats
 ) -> dict[str, list[int]]:
     """Return topic → queues that the group reads or has an offset in.
 
@@ -188,9 +188,9 @@ def queues_read(
     offsets = committed.of_group(config.name)
     topics = {*subscribed, *(topic for topic, _ in offsets)}
     retry = RETRY_PREFIX + config.name
-    if not config.broadcast and looks.is_known(retry):
+    if not config.broadcast and queue_stats.is_known(retry):
         topics.add(retry)
-    found = {topic: set(looks.queues_of(topic)) for topic in topics}
+    found = {topic: set(queue_stats.queues_of(topic)) for topic in topics}
     for topic, queue in offsets:
         found[topic].add(queue)
     return {topic: sorted(queues) for topic, queues in found.items()}

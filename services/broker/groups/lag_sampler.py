@@ -19,13 +19,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from services.broker.groups.lag_collector import Memory, Pass
-from services.broker.groups.lag_inputs import Watched
-from services.broker.groups.lag_series import Found, Rows
-from services.broker.groups.series_budget import Lagging, Room
+from services.broker.groups.lag_collector import LagCollector, Memory
+from services.broker.groups.lag_inputs import LagInputs
+from services.broker.groups.lag_series import Found, LagSeries
+from services.broker.groups.series_budget import Lagging, SeriesBudget
 from services.broker.log.log_times import LogTimes
 from shared.runtime.give_way import GiveWay, never
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from shared.runtime.turns import Turns
 from tidemark.clock import Clock
 
@@ -37,7 +37,7 @@ WAIT_S: Final = 0.5
 """Maximum time that a scrape waits for a sample."""
 
 
-class Looks:
+class LagSampler:
     """Takes the samples of one broker. Only the event loop uses it."""
 
     def __init__(self, clock: Clock, queue_series_max: int) -> None:
@@ -45,21 +45,21 @@ class Looks:
         self._clock = clock
         self._queue_series_max = queue_series_max
         self._times: Callable[[], LogTimes | None] | None = None
-        self._watched: Watched | None = None
+        self._watched: LagInputs | None = None
         self._role = 0
         """Changes whenever the source of samples changes."""
         self._memory: Memory = {}
         self._lagging = Lagging()
-        self._room: Room | None = None
+        self._room: SeriesBudget | None = None
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
-        self._paced = PacedLog(clock.monotonic)
+        self._paced = RateLimitedLogger(clock.monotonic)
         self.is_awaited: Callable[[], bool] = never
         """Whether a request is waiting, to which a sample yields the loop."""
         self.found: Found | None = None
         """The last finished sample; None: there is none from the present source."""
 
-    def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
+    def connect(self, times: Callable[[], LogTimes | None], watched: LagInputs | None) -> None:
         """Sample from here on. watched: None if another node is the master, because this node does
         not know the present state of groups and queues."""
         self.disconnect()
@@ -98,10 +98,10 @@ class Looks:
         assert self._times is not None, "refresh has seen to that"
         role, watched, clock = self._role, self._watched, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
-        rows = Rows(self._times())
+        rows = LagSeries(self._times())
         room, busy_s = None, 0.0
         if watched is not None:
-            turns = Turns(clock, GiveWay(self.is_awaited), watched.extents.begin)
+            turns = Turns(clock, GiveWay(self.is_awaited), watched.topic_stats.begin)
             room = await self._look_at_groups(watched, rows, turns, role)
             busy_s = turns.busy_s
         ended_s = clock.monotonic()
@@ -112,13 +112,13 @@ class Looks:
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
     async def _look_at_groups(
-        self, watched: Watched, rows: Rows, turns: Turns, role: int
-    ) -> Room | None:
-        extents = watched.extents
-        moved = await extents.follow(turns)
+        self, watched: LagInputs, rows: LagSeries, turns: Turns, role: int
+    ) -> SeriesBudget | None:
+        topic_stats = watched.topic_stats
+        moved = await topic_stats.follow(turns)
         committed = watched.committed.take_moved()
-        pass_ = Pass(watched, self._memory, turns, committed=committed, moved=moved)
-        room = Room(self._queue_series_max, self._room) if self._queue_series_max else None
+        pass_ = LagCollector(watched, self._memory, turns, committed=committed, moved=moved)
+        room = SeriesBudget(self._queue_series_max, self._room) if self._queue_series_max else None
         now_s = self._clock.monotonic()
         for config in watched.configs.all():
             if turns.over:
@@ -139,8 +139,8 @@ class Looks:
         if role == self._role:
             self._memory = pass_.memory
             await turns.through(self._lagging.forget_gone(now_s))
-        await rows.topics(extents, turns, room)
+        await rows.topics(topic_stats, turns, room)
         if room is not None:
             await turns.through(room.fill())
-        await rows.queues(extents, turns, room)
+        await rows.queues(topic_stats, turns, room)
         return room

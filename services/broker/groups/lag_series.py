@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from services.broker.groups.lag_collector import PairSeen, QueueSeen
 from services.broker.groups.lag_inputs import OBJECTIVE_MS
 from services.broker.groups.oldest import shown
-from services.broker.groups.series_budget import Rank, Room
-from services.broker.groups.topic_stats import QueueExtents
+from services.broker.groups.series_budget import Rank, SeriesBudget
+from services.broker.groups.topic_stats import TopicStats
 from services.broker.log.log_times import LogTimes
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
@@ -85,7 +85,7 @@ class Found(NamedTuple):
     group_queues_left_out: int
 
 
-class Rows:
+class LagSeries:
     """Writes the tables during a sample."""
 
     def __init__(self, times: LogTimes | None) -> None:
@@ -161,10 +161,12 @@ class Rows:
         self._groups.weights.append(2.0 * (members > 0) + lags)
         self._groups.activity.append(activity)
 
-    async def topics(self, extents: QueueExtents, turns: Turns, room: Room | None) -> None:
-        """Add all topics whose queues are known; offer those that no group reads to room."""
+    async def topics(
+        self, topic_stats: TopicStats, turns: Turns, budget: SeriesBudget | None
+    ) -> None:
+        """Add all topics whose queues are known; offer those that no group reads to budget."""
         read, topics = self._topics_read, self._topics
-        for number, sums in enumerate(extents.sums()):
+        for number, sums in enumerate(topic_stats.sums()):
             if number % ROWS_AT_ONCE == 0 and turns.over:
                 await turns.pass_on()
             self._queue_count += len(sums.numbers)
@@ -172,20 +174,20 @@ class Rows:
                 topics.add_two(sums.labels, sums.max_offsets, sums.min_offsets)
                 topics.weights.append(0)
                 topics.activity.append(sums.max_offsets)
-            if room is not None and sums.config.name not in read:
-                room.offer(sums.no_group, len(sums.numbers), Rank.NO_GROUP)
+            if budget is not None and sums.config.name not in read:
+                budget.offer(sums.no_group, len(sums.numbers), Rank.NO_GROUP)
 
     async def queues(
         self,
-        extents: QueueExtents,
+        topic_stats: TopicStats,
         turns: Turns,
-        room: Room | None,
+        budget: SeriesBudget | None,
     ) -> None:
-        """Add the queues that room admits; called after the pass over the groups."""
-        if room is None:
+        """Add the queues that budget admits; called after the pass over the groups."""
+        if budget is None:
             return
         rows = 0
-        for name, count in room.pairs.items():
+        for name, count in budget.pairs.items():
             for row in itertools.islice(self._seen.get(name, ()), count):
                 rows += 1
                 if rows % ROWS_AT_ONCE == 0 and turns.over:
@@ -194,21 +196,21 @@ class Rows:
                 if committed is not None or oldest_ms is not None or number is not None:
                     oldest_s = None if oldest_ms is None else oldest_ms / 1000
                     self._group_queues.add_three(labels, committed, oldest_s, number)
-        for topic, count in room.topics.items():
-            sums = extents.topic(topic)
+        for topic, count in budget.topics.items():
+            sums = topic_stats.topic(topic)
             for queue in () if sums is None else itertools.islice(sums.numbers, count):
                 rows += 1
                 if rows % ROWS_AT_ONCE == 0 and turns.over:
                     await turns.pass_on()
-                bounds = extents.bounds(topic, queue)
+                bounds = topic_stats.bounds(topic, queue)
                 if bounds is None or sums is None:
                     break  # deleted meanwhile
                 # The present bounds do for the maximum but not for the minimum: it may have passed
                 # the offset of a group that was sampled earlier.
-                first = extents.min_offsets_before.get((topic, queue), bounds.min_offset)
+                first = topic_stats.min_offsets_before.get((topic, queue), bounds.min_offset)
                 self._queues.add_two(sums.labels_of(queue), bounds.max_offset, first)
-        shown_by_group = sum(count for (group, _), count in room.pairs.items() if group)
+        shown_by_group = sum(count for (group, _), count in budget.pairs.items() if group)
         self._left_out = (
-            max(0, self._queue_count - sum(room.topics.values())),
+            max(0, self._queue_count - sum(budget.topics.values())),
             max(0, self._group_queue_count - shown_by_group),
         )

@@ -28,8 +28,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from services.broker.groups.assignment import assign
-from services.broker.groups.group_membership import NOTHING, Change, Roster, together
-from services.broker.groups.restored_claims import Inherited
+from services.broker.groups.group_membership import NOTHING, Change, GroupMembership, together
+from services.broker.groups.restored_claims import RestoredClaims
 from services.broker.log.queue_offsets import Queue
 
 
@@ -43,11 +43,11 @@ class Transit(NamedTuple):
     deadline_ms: int
 
 
-class Membership(Roster):
+class Membership(GroupMembership):
     """The members of one clustering group."""
 
     def __init__(
-        self, next_generation: Callable[[], int], inherited: Inherited | None = None
+        self, next_generation: Callable[[], int], inherited: RestoredClaims | None = None
     ) -> None:
         """inherited: queues that members from before the start may hold; None: there are none."""
         super().__init__(next_generation)
@@ -76,7 +76,7 @@ class Membership(Roster):
         return self._owners.get(queue) == name or self.holder(queue) == name
 
     def holder_number(self, queue: Queue) -> int | None:
-        """See ``Roster``. None: a member from before the start may hold the queue."""
+        """See ``GroupMembership``. None: a member from before the start may hold the queue."""
         name = self._owners.get(queue)
         if name is None:
             transit = self._transit.get(queue)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from services.broker.groups.lag_inputs import Watched
-from services.broker.groups.lag_sampler import Looks
+from services.broker.groups.lag_inputs import LagInputs
+from services.broker.groups.lag_sampler import LagSampler
 from services.broker.groups.lag_series import Columns, Found
 from services.broker.log.log_times import LogTimes
 from shared.metrics.catalogue import groups as of_groups
@@ -67,12 +67,12 @@ OF_THE_LOOK: Final = (
 )
 
 
-class LookGauges:
+class LagGauges:
     """All gauges that a sample fills."""
 
     def __init__(self, registry: Registry, clock: Clock, queue_series_max: int) -> None:
-        """queue_series_max: see ``Looks``."""
-        self.looks: Final = Looks(clock, queue_series_max)
+        """queue_series_max: see ``LagSampler``."""
+        self.sampler: Final = LagSampler(clock, queue_series_max)
         self._registry = registry
         self._seen: Found | None = None
         self._left_out: dict[Family, int] = {}
@@ -88,16 +88,17 @@ class LookGauges:
             self._read(families, table)
         registry.read_pass((*OF_THE_LOG, *OF_THE_LOOK), self._about_the_look)
 
-    def connect(self, times: Callable[[], LogTimes | None], watched: Watched | None) -> None:
-        """See ``Looks.connect``."""
+    def connect(self, times: Callable[[], LogTimes | None], watched: LagInputs | None) -> None:
+        """See ``LagSampler.connect``."""
         self._seen = None
         self._left_out.clear()
-        self.looks.connect(times, watched)
+        self.sampler.connect(times, watched)
 
     async def refresh(self) -> None:
-        """See ``Looks.refresh``; label sets that were left out for the first time are counted."""
-        await self.looks.refresh()
-        found = self.looks.found
+        """See ``LagSampler.refresh``; label sets that were left out for the first time are
+        counted."""
+        await self.sampler.refresh()
+        found = self.sampler.found
         if found is None or found is self._seen:
             return
         before, self._seen = self._seen, found
@@ -112,7 +113,7 @@ class LookGauges:
 
         A scrape that is still being written keeps references to the columns that it needs.
         """
-        way = GiveWay(self.looks.is_awaited)
+        way = GiveWay(self.sampler.is_awaited)
         tables = (
             before.lag,
             before.pairs,
@@ -135,7 +136,7 @@ class LookGauges:
 
     def _read(self, families: tuple[Family, ...], table: Callable[[Found], Columns]) -> None:
         def read() -> Table:
-            found = self.looks.found
+            found = self.sampler.found
             columns = Columns.of(len(families)) if found is None else table(found)
             weighed = len(columns.weights) == len(columns.labels)
             return Table(
@@ -148,7 +149,7 @@ class LookGauges:
         self._registry.read_table(families, read)
 
     def _about_the_look(self) -> Mapping[Family, float | None]:
-        found = self.looks.found
+        found = self.sampler.found
         if found is None:
             return {}
         about = dict(zip(OF_THE_LOOK, (found.began_ms / 1000, found.took_s), strict=True))

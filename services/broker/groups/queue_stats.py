@@ -65,7 +65,7 @@ class Budget:
         return True
 
 
-class QueueLooks:
+class QueueStats:
     """Reads bounds, store times and sizes of one queue at a time."""
 
     def __init__(

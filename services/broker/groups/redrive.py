@@ -27,7 +27,7 @@ from services.broker.groups.dead_letters import (
 )
 from services.broker.groups.send_back import Stored
 from services.broker.log.append import FILE_TRIES, Append
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.send import queue_choice
 from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
@@ -138,7 +138,7 @@ class Redrive:
     def __init__(
         self,
         append: Append,
-        lasting: Lasting,
+        lasting: DurabilityBarrier,
         letters: DeadLetters,
         topics: Topics,
         configs: GroupConfigs,

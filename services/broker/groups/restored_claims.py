@@ -24,7 +24,7 @@ messages handled twice. An ordered group waits for the longest session of those 
 because no session can have been prolonged after the start."""
 
 
-class Inherited:
+class RestoredClaims:
     """Queues of one group that members from before the start may hold."""
 
     def __init__(self, queues: Iterable[Queue], since_ms: int, *, ordered: bool) -> None:

@@ -20,7 +20,7 @@ from services.broker.groups.counters import GroupCounters
 from services.broker.groups.repeated_nacks import RepeatedNacks, SentBack, StoredNack
 from services.broker.groups.stored_messages import Place, StoredMessages
 from services.broker.log.append import Append
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.state.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
 from tidemark.errors import (
@@ -84,7 +84,7 @@ class SendBack:
     def __init__(
         self,
         append: Append,
-        lasting: Lasting,
+        lasting: DurabilityBarrier,
         messages: StoredMessages,
         topics: Topics,
         configs: GroupConfigs,

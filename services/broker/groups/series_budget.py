@@ -69,10 +69,10 @@ class Lagging:
             yield
 
 
-class Room:
+class SeriesBudget:
     """The budget of series per queue in one sample."""
 
-    def __init__(self, series_max: int, before: Room | None = None) -> None:
+    def __init__(self, series_max: int, before: SeriesBudget | None = None) -> None:
         """before: budget of the last sample; its admitted pairs come before their equals."""
         self._left = series_max
         self._was_in: Collection[Name] = () if before is None else before.pairs

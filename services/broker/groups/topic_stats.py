@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
-from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent
+from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent, QueueStats
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.visibility import retention_of
 from shared.runtime.turns import Turns
@@ -62,14 +62,6 @@ class Offsets(Protocol):
         ...
 
 
-class QueueStats(Protocol):
-    """Reads a queue's files (implemented by ``groups.queue_looks.QueueLooks``)."""
-
-    def extent(self, topic: str, queue: int) -> Extent:
-        """Return the queue's bounds and the physical offset of its first message."""
-        ...
-
-
 class TopicSums:
     """One topic with the sums over its queues. For the event loop."""
 
@@ -107,7 +99,7 @@ class TopicSums:
         return self.known == len(self.numbers)
 
 
-class QueueExtents:
+class TopicStats:
     """Bounds of all queues of a node that appends. For the event loop."""
 
     def __init__(

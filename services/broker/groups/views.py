@@ -22,7 +22,7 @@ from services.broker.groups.lag_inputs import (
     Queue,
     queues_read,
 )
-from services.broker.groups.queue_stats import Bounds, Budget, QueueLooks
+from services.broker.groups.queue_stats import Bounds, Budget, QueueStats
 from shared.runtime.give_way import GiveWay
 from shared.runtime.turns import Turns
 from shared.state.values import GroupConfig
@@ -86,7 +86,7 @@ class GroupViews:
         configs: Configs,
         committed: Committed,
         members: Members,
-        looks: QueueLooks,
+        looks: QueueStats,
         clock: Clock,
         *,
         expiring: Expiring,

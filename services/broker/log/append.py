@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Numbered, QueueOffsets
 from shared.files.commit_log_appender import Placed
 from tidemark.errors import (
@@ -29,7 +29,7 @@ from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
-    from services.broker.read.long_polls import HeldPulls
+    from services.broker.read.long_polls import LongPolls
     from services.broker.state.state_log import StateLog
 
 FILE_TRIES: Final = 3
@@ -70,16 +70,24 @@ class Append:
     """Appends to the commit log; a node has at most one. Belongs to one loop."""
 
     def __init__(
-        self, ground: Ground, queue_offsets: QueueOffsets, state_log: StateLog, held: HeldPulls
+        self,
+        log_context: LogContext,
+        queue_offsets: QueueOffsets,
+        state_log: StateLog,
+        held: LongPolls,
     ) -> None:
         """state_log: supplies the snapshot at the start of each new file. held: the long polls."""
-        config = ground.config
-        self._ground = ground
-        self._appender, self._files, self._clock = ground.appender, ground.files, ground.clock
+        config = log_context.config
+        self._log_context = log_context
+        self._appender, self._files, self._clock = (
+            log_context.appender,
+            log_context.files,
+            log_context.clock,
+        )
         self._queue_offsets = queue_offsets
         self._state_log = state_log
         self._held = held
-        self._append_duration = ground.metrics.append_duration
+        self._append_duration = log_context.metrics.append_duration
         self._file_size = config.store.commit_log_file_size
         self._reserve = config.reserve
         self._dispatch_lag_max = config.dispatch_lag_max
@@ -90,12 +98,12 @@ class Append:
         self._end = PhysicalOffset(0)
         """End of the log after the last append."""
         self._clock_step_max_ms = config.clock_step_max_ms
-        self._last_store_time_ms = ground.store.last_store_timestamp_ms
-        self._term = ground.term
+        self._last_store_time_ms = log_context.store.last_store_timestamp_ms
+        self._term = log_context.term
         self.records_size_max = self._file_size - record.BLANK_SIZE
         """Bytes of records that fit into one commit log file."""
         self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
-        self._closed = not ground.appends
+        self._closed = not log_context.appends
         self._appender.on_new_file = self._begin_file
 
     def close(self) -> None:
@@ -148,7 +156,7 @@ class Append:
         self._append_duration.observe(self._clock.monotonic() - started)
         if end // self._file_size != self._files.made_in:
             self._files.log_moved_on()
-        self._ground.appended(self._held, numbered.after, end)
+        self._log_context.appended(self._held, numbered.after, end)
         return Appended(numbered.firsts[-len(runs) :], *placed, time_ms, end)
 
     def _write(
@@ -174,7 +182,7 @@ class Append:
                 continue
             except (WriteFailed, FlushFailed) as fault:
                 self._closed = True
-                self._ground.flusher.fail(fault)
+                self._log_context.flusher.fail(fault)
                 intended = self._appender.intended
                 if intended is None:
                     raise
@@ -239,7 +247,7 @@ class Append:
         ``dispatch_lag_max`` bytes after it. The dispatched offset decreases when reput rebuilds its
         files; therefore a check happens at least every DISPATCH_CHECK_S.
         """
-        behind = self._ground.undispatched()
+        behind = self._log_context.undispatched()
         if behind > self._dispatch_lag_max:
             raise DispatchBehind(
                 f"{behind} bytes are not dispatched yet, {self._dispatch_lag_max} are allowed. "
@@ -248,7 +256,7 @@ class Append:
                 behind=behind,
                 limit=self._dispatch_lag_max,
             )
-        self._is_near_to = self._ground.dispatched() + self._dispatch_lag_max
+        self._is_near_to = self._log_context.dispatched() + self._dispatch_lag_max
         self._check_dispatch_at = now + DISPATCH_CHECK_S
 
     def _store_time(self) -> int:
@@ -258,5 +266,5 @@ class Append:
             return clock_ms
         time_ms, stepped = store_time(clock_ms, last_ms, self._clock_step_max_ms)
         if stepped:
-            self._ground.clock_stepped(last_ms - clock_ms)
+            self._log_context.clock_stepped(last_ms - clock_ms)
         return time_ms

@@ -11,30 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from services.broker.log.waiting import Waiting
+from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.write_pool import CommitPace, commit_due
 from tidemark.clock import Clock
 from tidemark.offsets import PhysicalOffset
-
-
-class PooledLog(Protocol):
-    """The part of the commit log's appender that the committer uses."""
-
-    @property
-    def appended(self) -> PhysicalOffset:
-        """End of the appended bytes."""
-        ...
-
-    @property
-    def written(self) -> PhysicalOffset:
-        """End of the bytes that are in the file and published."""
-        ...
-
-    def commit(self) -> PhysicalOffset:
-        """Write all appended bytes to the file, publish their end and return it."""
-        ...
 
 
 class Committer:
@@ -46,7 +28,7 @@ class Committer:
 
     def __init__(
         self,
-        log: PooledLog,
+        log: CommitLogAppender,
         pace: CommitPace,
         clock: Clock,
         on_committed: Callable[[], None],

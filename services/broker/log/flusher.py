@@ -16,11 +16,12 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from services.broker.log.group_commit import NO_DEADLINE
 from services.broker.log.waiting import Waiting
 from services.broker.traffic_metrics import TrafficMetrics
+from shared.files.commit_log_appender import CommitLogAppender
 from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.offsets import PhysicalOffset
@@ -28,24 +29,6 @@ from tidemark.offsets import PhysicalOffset
 PAGE_SIZE: Final = 4096
 GATHER_MAX_S: Final = 0.001
 """Longest time for which a flush with waiting senders is delayed to let more senders join."""
-
-
-class FlushedLog(Protocol):
-    """The part of the commit log's appender that the flusher uses."""
-
-    @property
-    def appended(self) -> PhysicalOffset:
-        """End of the appended bytes."""
-        ...
-
-    @property
-    def flushed(self) -> PhysicalOffset:
-        """End of the bytes that are on disk."""
-        ...
-
-    def flush(self) -> PhysicalOffset:
-        """Make all appended bytes durable, publish their end and return it. Blocks."""
-        ...
 
 
 class Pace(NamedTuple):
@@ -87,7 +70,7 @@ class Flusher:
 
     def __init__(
         self,
-        log: FlushedLog,
+        log: CommitLogAppender,
         pace: Pace,
         clock: Clock,
         metrics: TrafficMetrics,

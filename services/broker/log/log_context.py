@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from services.broker.config import BrokerConfig
 from services.broker.log.committer import Committer
 from services.broker.log.confirmer import Confirmer
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.flusher import Flusher, Pace
-from services.broker.log.lasting import Lasting
-from services.broker.log.log_look import LogLook, newest_on_disk
+from services.broker.log.log_sampler import LogSampler, newest_on_disk
 from services.broker.log.open_store import OpenStore
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import Queue
 from services.broker.log.term import Term
-from services.broker.log.throttled_doorbell import PacedBell
+from services.broker.log.throttled_doorbell import ThrottledDoorbell
 from services.broker.log.unit_checks import UnitChecks
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.commit_log import CommitLogReader
@@ -40,7 +40,7 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
 if TYPE_CHECKING:
-    from services.broker.read.long_polls import HeldPulls
+    from services.broker.read.long_polls import LongPolls
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Readers(NamedTuple):
         return cls(log, ConsumeQueues(store.directory, log))
 
 
-class Ground:
+class LogContext:
     """The log of one store and its components."""
 
     def __init__(
@@ -107,22 +107,22 @@ class Ground:
             warm_up=config.warm_up_files,
             lock_memory=config.lock_files_memory,
         )
-        self.files = FilesAhead(
+        self.files = Preallocator(
             self._prepare,
             self.appender,
             file_size=config.store.commit_log_file_size,
             wait_s=config.prepare_wait_s,
             on_change=self._writes_changed,
         )
-        self._bell = PacedBell(doorbell, REPUT, clock)
-        self._ha_bell = PacedBell(doorbell, HA, clock) if term is not None else None
+        self._bell = ThrottledDoorbell(doorbell, REPUT, clock)
+        self._ha_bell = ThrottledDoorbell(doorbell, HA, clock) if term is not None else None
         self._shows_written = config.store.visible_after == "written"
         self.flusher = Flusher(
             self.appender, self._pace(), clock, metrics, on_flushed=self._flushed
         )
         self.committer = self._make_committer() if self.appender.pooled else None
         self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
-        self.lasting: Lasting = self.flusher if self.confirmer is None else self.confirmer
+        self.lasting: DurabilityBarrier = self.flusher if self.confirmer is None else self.confirmer
         """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
 
     def _pace(self) -> Pace:
@@ -145,7 +145,7 @@ class Ground:
         return Committer(self.appender, pace, self.clock, on_committed=self._written)
 
     def _prepare(self) -> None:
-        """Prepare everything that an append needs. Blocks; runs in the thread of FilesAhead."""
+        """Prepare everything that an append needs. Blocks; runs in the thread of Preallocator."""
         # The abort marker comes first: it shows whether the disk accepts writes at all, and nothing
         # may be appended before it exists.
         self.store.directory.mark_running()
@@ -220,9 +220,9 @@ class Ground:
             return mark
         return Mark(mark.end, self.store.last_store_timestamp_ms)
 
-    def log_look(self) -> LogLook:
+    def log_sampler(self) -> LogSampler:
         """Return the sampler of the ages of the log's stages."""
-        return LogLook(
+        return LogSampler(
             self.reader,
             newest=self.newest,
             confirmed=self.confirmed,
@@ -267,7 +267,7 @@ class Ground:
         """Wake ha."""
         self.doorbell.ring(HA)
 
-    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         """Schedule flush and commit, and wake readers: these queues got messages up to end."""
         self.flusher.appended()
         if held.appended(queues, end):

@@ -5,8 +5,8 @@ not committed. Together these times split the group's lag behind the newest reco
 replication, dispatch, delivery and processing: the four parts add up, and none is negative. For
 that, all of them must be computed from the same sample of the log, which is a ``LogTimes``.
 
-``log_look`` reads the records before this step. ``groups.oldest`` and the gauges of the log use the
-result.
+``log_sampler`` reads the records before this step. ``groups.oldest`` and the gauges of the log use
+the result.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 
 
-class FilesAhead:
+class Preallocator:
     """Keeps the next commit log file ready."""
 
     def __init__(

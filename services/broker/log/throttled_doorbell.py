@@ -19,7 +19,7 @@ INTERVAL_S: Final = 0.001
 consumers. The loop's timers have a resolution of one millisecond; less than half rounds to 0."""
 
 
-class PacedBell:
+class ThrottledDoorbell:
     """Rate-limited doorbell of one service. Belongs to one loop."""
 
     def __init__(self, doorbell: Doorbell, service: str, clock: Clock) -> None:

@@ -62,7 +62,7 @@ class Watcher(Protocol):
 
 
 class HeldPull:
-    """One waiting call. Release it with ``HeldPulls.let_go``."""
+    """One waiting call. Release it with ``LongPolls.let_go``."""
 
     __slots__ = ("is_gone", "queue", "woken")
 
@@ -78,7 +78,7 @@ class HeldPull:
             self.woken.set_result(why)
 
 
-class HeldPulls:
+class LongPolls:
     """Held calls, and the watchers of each queue."""
 
     def __init__(self) -> None:

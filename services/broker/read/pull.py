@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from services.broker.fields import shown
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.log.unit_checks import UnitChecks
-from services.broker.read.long_polls import HeldPulls, Polls, Wake, Watcher
+from services.broker.read.long_polls import LongPolls, Polls, Wake, Watcher
 from services.broker.request_classes import held
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.commit_log import CommitLogReader
@@ -119,7 +119,7 @@ class Puller:
         self._metrics = metrics
         self._dispatched = dispatched
         self._written = written
-        self.held = HeldPulls()
+        self.held = LongPolls()
         self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
         self._shown = PhysicalOffset(0)

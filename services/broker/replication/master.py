@@ -22,12 +22,12 @@ from typing import Final
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.term import Term
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
-from services.broker.replication.role_policy import MasterStanding, RisingStanding, SlaveStanding
+from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -61,7 +61,7 @@ class Master:
     def __init__(
         self,
         term: Term,
-        make_ground: Callable[[Term], Ground],
+        make_log_context: Callable[[Term], LogContext],
         store: GroupedStore,
         followed: FollowedState,
         doorbell: Doorbell,
@@ -71,11 +71,11 @@ class Master:
         watch: Watch,
         metrics: BrokerMetrics,
         *,
-        afterwards: SlaveStanding,
+        afterwards: SlavePolicy,
     ) -> None:
         """afterwards: state of the gate when the term is over."""
         self._term = term
-        self._make_ground = make_ground
+        self._make_log_context = make_log_context
         self._store = store
         self._positions = store.positions
         self._followed = followed
@@ -99,7 +99,7 @@ class Master:
         error that ends a part, for example a failed flush.
         """
         stopper = asyncio.create_task(self._end_on(stop))
-        self._gate.standing = RisingStanding()
+        self._gate.standing = PromotingPolicy()
         self._health.state = "promoting"
         # Before SERVING_EPOCH: ha counts what it reads behind that as of this epoch.
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
@@ -124,7 +124,7 @@ class Master:
 
     async def _open_and_serve(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         try:
-            ground, built = await self._rise()
+            log_context, built = await self._rise()
         except (CorruptRecord, DamagedFile) as error:
             self._gate.stay_shut(error, self._positions)
             await self._wait_for_another(error, Trouble.DAMAGED)
@@ -133,12 +133,12 @@ class Master:
             await self._wait_for_another(error, Trouble.DISK_FULL)
             return
         try:
-            await self._serve(ground, built, stop, leaving)
+            await self._serve(log_context, built, stop, leaving)
         finally:
             # After a failure only: otherwise it is closed in order by then.
-            await asyncio.to_thread(ground.abandon)
+            await asyncio.to_thread(log_context.abandon)
 
-    async def _rise(self) -> tuple[Ground, Built]:
+    async def _rise(self) -> tuple[LogContext, Built]:
         """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
         store, progress = self._store, self._health.recovery.progress
         recovered = await asyncio.to_thread(store.recover_for_term, progress)
@@ -149,17 +149,17 @@ class Master:
         self._health.add_reason(
             "catching-up", f"the state is read to the log's end; {_left(dispatched, recovered.end)}"
         )
-        ground = self._make_ground(self._term)
-        await asyncio.to_thread(ground.start_appender)
+        log_context = self._make_log_context(self._term)
+        await asyncio.to_thread(log_context.start_appender)
         known = recovered.next_queue_offsets
         next_offset = int(known.get((STATE_TOPIC, STATE_QUEUE), 0))
-        state = await ground.unit_checks.healed(
+        state = await log_context.unit_checks.healed(
             lambda: asyncio.to_thread(
                 self._followed.to_end, dispatched, recovered.end, next_offset
             ),
             lambda: self._goes_on,
         )
-        built = build_with(ground, self._metrics, state, known)
+        built = build_with(log_context, self._metrics, state, known)
         log.info(
             "the log is recovered for an epoch",
             extra={
@@ -171,7 +171,7 @@ class Master:
                 "generation": recovered.generation,
             },
         )
-        return ground, built
+        return log_context, built
 
     @property
     def _goes_on(self) -> bool:
@@ -198,11 +198,11 @@ class Master:
     # -- serving --------------------------------------------------------------------------------
 
     async def _serve(
-        self, ground: Ground, built: Built, stop: asyncio.Event, leaving: asyncio.Event
+        self, log_context: LogContext, built: Built, stop: asyncio.Event, leaving: asyncio.Event
     ) -> None:
         self._api.parts = built.parts
-        self._watch.queues = ground.queues
-        self._gate.unit_checks = ground.unit_checks
+        self._watch.queues = log_context.queues
+        self._gate.unit_checks = log_context.unit_checks
         # From here ha reads this epoch in the page, and that no record of it is appended yet.
         self._positions.publish(Slot.EPOCH_RECORD_END, 0)
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
@@ -212,12 +212,12 @@ class Master:
         parts: dict[str, Part] = {
             **self._appending(
                 {
-                    "flusher": lambda: ground.flusher.run(self._flush_stop),
-                    "files-ahead": lambda: ground.files.run(self._over),
-                    **ground.committer_part(self._flush_stop),
+                    "flusher": lambda: log_context.flusher.run(self._flush_stop),
+                    "files-ahead": lambda: log_context.files.run(self._over),
+                    **log_context.committer_part(self._flush_stop),
                 }
             ),
-            "pulse": lambda: self._pulse(ground, built, leaving),
+            "pulse": lambda: self._pulse(log_context, built, leaving),
             "snapshots": lambda: built.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
             **built.consuming.runners(self._over, opened, closed),
@@ -225,14 +225,14 @@ class Master:
 
         async def door() -> None:
             try:
-                await self._door(ground, built, stop, opened)
+                await self._door(log_context, built, stop, opened)
             finally:
                 closed.set_result(leaving.is_set())
 
         await run_parts(self._over, {**parts, "door": door})
 
     async def _door(
-        self, ground: Ground, built: Built, stop: asyncio.Event, opened: asyncio.Event
+        self, log_context: LogContext, built: Built, stop: asyncio.Event, opened: asyncio.Event
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
@@ -243,23 +243,25 @@ class Master:
             if stop.is_set() and self._term.stands:
                 self._shut()
                 await built.consuming.finish()
-                await self._answer_who_waits(ground)
+                await self._answer_who_waits(log_context)
                 await built.config_files.write_all()
         finally:
             opened.set()  # parts that never began then only see the end
             self._shut()
-            self._let_go(ground, built)
+            self._let_go(log_context, built)
             self._flush_stop.set()
             for ended in self._appending_ended.values():
                 await ended.wait()
-            await asyncio.to_thread(ground.appender.close, clean=not ground.flusher.failed)
+            await asyncio.to_thread(
+                log_context.appender.close, clean=not log_context.flusher.failed
+            )
             # Not when all parts have ended: those that only read may take longer.
             self._store.give_append_lock_back()
             self._doorbell.ring("ha")
 
-    async def _answer_who_waits(self, ground: Ground) -> None:
+    async def _answer_who_waits(self, log_context: LogContext) -> None:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
-        confirmer, clock = ground.confirmer, self._health.clock
+        confirmer, clock = log_context.confirmer, self._health.clock
         until = clock.monotonic() + DRAIN_S
         while confirmer is not None and confirmer.look() and self._term.stands:
             if clock.monotonic() > until:
@@ -297,7 +299,7 @@ class Master:
         return not self._over.is_set()
 
     def _open(self) -> None:
-        self._gate.open_as(MasterStanding(self._term))
+        self._gate.open_as(MasterPolicy(self._term))
         self._health.clear_reason("catching-up")
         self._health.state = "serving"
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
@@ -309,12 +311,12 @@ class Master:
         self._gate.shut()
         self._gate.standing = self._afterwards
 
-    def _let_go(self, ground: Ground, built: Built) -> None:
+    def _let_go(self, log_context: LogContext, built: Built) -> None:
         """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
         pull again."""
         built.append.close()
-        if ground.confirmer is not None:
-            ground.confirmer.close()
+        if log_context.confirmer is not None:
+            log_context.confirmer.close()
         built.parts.puller.held.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
@@ -333,9 +335,9 @@ class Master:
 
         return {name: noted(name, part) for name, part in parts.items()}
 
-    async def _pulse(self, ground: Ground, built: Built, leaving: asyncio.Event) -> None:
+    async def _pulse(self, log_context: LogContext, built: Built, leaving: asyncio.Event) -> None:
         """Check what the others publish, with every doorbell, and often while a caller waits."""
-        confirmer, puller = ground.confirmer, built.parts.puller
+        confirmer, puller = log_context.confirmer, built.parts.puller
         assert confirmer is not None, "a term has one"
         while not self._over.is_set():
             if not self._term.stands:
@@ -347,17 +349,17 @@ class Master:
                 )
                 self._over.set()
                 return
-            self._publish_trouble(ground)
+            self._publish_trouble(log_context)
             senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
             opening = not self._confirmed.is_set()
-            if opening and self._epoch_record_is_seen(ground):
+            if opening and self._epoch_record_is_seen(log_context):
                 self._confirmed.set()
             busy = senders_wait or pullers_wait or opening
             await self._doorbell.wait(BUSY_POLL_S if busy else IDLE_POLL_S)
 
-    def _publish_trouble(self, ground: Ground) -> None:
+    def _publish_trouble(self, log_context: LogContext) -> None:
         """Report, when it changes, whether a node with more free disk space would serve better."""
-        files = ground.files
+        files = log_context.files
         is_full = files.failure is not None or files.refusal is not None
         trouble = Trouble.DISK_FULL if is_full else Trouble.NONE
         if trouble is not self._trouble:
@@ -366,11 +368,11 @@ class Master:
             self._doorbell.ring("ha")
         self._gate.publish_damage(self._positions)
 
-    def _epoch_record_is_seen(self, ground: Ground) -> bool:
+    def _epoch_record_is_seen(self, log_context: LogContext) -> bool:
         """Return whether the record that opens the epoch is confirmed and dispatched; otherwise the
         health states what is missing."""
         end = self._positions.get(Slot.EPOCH_RECORD_END)
-        dispatched = ground.dispatched()
+        dispatched = log_context.dispatched()
         if end and self._term.is_master and dispatched >= end:
             return True
         waits = "the group has not confirmed the record that opens the epoch"

@@ -15,7 +15,7 @@ from typing import Final
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.config import BrokerConfig
-from services.broker.log.log_context import Ground, Readers
+from services.broker.log.log_context import LogContext, Readers
 from services.broker.log.term import Term
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
@@ -23,7 +23,7 @@ from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.leaving import leave
 from services.broker.replication.master import Master
-from services.broker.replication.role_policy import SlaveStanding
+from services.broker.replication.role_policy import SlavePolicy
 from services.broker.replication.slave import Slave
 from services.broker.watch import Watch
 from shared.runtime.doorbell import Doorbell
@@ -69,7 +69,7 @@ class GroupNode:
         self._watch = watch
         self._on_serving = on_serving
         self._view = view
-        self._as_slave = SlaveStanding(lambda: view.master)
+        self._as_slave = SlavePolicy(lambda: view.master)
         self._readers = Readers.of(store)
         self._followed = FollowedState(store)
         self._term: Term | None = None
@@ -93,7 +93,7 @@ class GroupNode:
             self._gate.standing = self._as_slave
             self._settle_later()
             slave = Slave(
-                self._ground(None),
+                self._log_context(None),
                 self._store,
                 self._followed,
                 self._doorbell,
@@ -123,7 +123,7 @@ class GroupNode:
         term = self._term = Term(store.positions, self._clock, epoch=epoch, nonce=store.nonce)
         master = Master(
             term,
-            self._ground,
+            self._log_context,
             store,
             self._followed,
             self._doorbell,
@@ -146,9 +146,9 @@ class GroupNode:
             self._health.end_role()
         log.info("the epoch is over", extra={"event": "term-ended", "epoch": epoch})
 
-    def _ground(self, term: Term | None) -> Ground:
+    def _log_context(self, term: Term | None) -> LogContext:
         self._readers.log.refresh()  # log files were made and cut by another process
-        return Ground(
+        return LogContext(
             self._config,
             self._clock,
             self._metrics,

@@ -13,7 +13,7 @@ from shared.cluster.nodes import Node
 from tidemark.errors import NotMaster, NotServing
 
 
-class SlaveStanding:
+class SlavePolicy:
     """A slave, or a node without a role yet: it serves only reads that any node may serve."""
 
     def __init__(self, master: Callable[[], Node | None]) -> None:
@@ -48,7 +48,7 @@ class SlaveStanding:
         )
 
 
-class RisingStanding:
+class PromotingPolicy:
     """Between a grant and its confirmation by the group: this node will serve soon."""
 
     def check_reads(self, *, anywhere: bool) -> None:
@@ -60,7 +60,7 @@ class RisingStanding:
         raise _rising("Nothing was stored.")
 
 
-class MasterStanding:
+class MasterPolicy:
     """The master, as long as its lease lasts."""
 
     def __init__(self, term: Term) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Queue
 from services.broker.log.unit_checks import UNIT_WAITS
 from services.broker.metrics import BrokerMetrics
@@ -39,7 +39,7 @@ class Slave:
 
     def __init__(
         self,
-        ground: Ground,
+        log_context: LogContext,
         store: GroupedStore,
         followed: FollowedState,
         doorbell: Doorbell,
@@ -49,8 +49,8 @@ class Slave:
         watch: Watch,
         metrics: BrokerMetrics,
     ) -> None:
-        """ground: of a node that does not append."""
-        self._ground = ground
+        """log_context: of a node that does not append."""
+        self._log_context = log_context
         self._store = store
         self._followed = followed
         self._doorbell = doorbell
@@ -111,7 +111,7 @@ class Slave:
         try:
             await self._follow()
         except (CorruptRecord, DamagedFile) as error:
-            if not self._ground.unit_checks.may_heal(error):
+            if not self._log_context.unit_checks.may_heal(error):
                 self._stay_damaged(error)
                 return
             self._health.add_reason(
@@ -151,7 +151,9 @@ class Slave:
         built = self._built
         if built is not None:
             self._publish_trouble(is_full=built.consuming.retention.fullness.sends_refused)
-        if built is not None and (self._ground.unit_checks.settle() or dispatched != self._seen):
+        if built is not None and (
+            self._log_context.unit_checks.settle() or dispatched != self._seen
+        ):
             self._seen = dispatched
             built.parts.puller.held.may_all_look()
 
@@ -168,11 +170,11 @@ class Slave:
         if self._built is not None:
             self._built.parts.puller.held.close()
         built = self._built = build_with(
-            self._ground, self._metrics, self._followed.state, queue_ends
+            self._log_context, self._metrics, self._followed.state, queue_ends
         )
         self._api.parts = built.parts
-        self._watch.queues = self._ground.queues
-        self._gate.unit_checks = self._ground.unit_checks
+        self._watch.queues = self._log_context.queues
+        self._gate.unit_checks = self._log_context.unit_checks
         self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")
@@ -206,7 +208,7 @@ class Slave:
             self._built.parts.puller.held.close()
         if self._keeping is not None:
             await asyncio.gather(self._keeping, return_exceptions=True)
-        await asyncio.to_thread(self._ground.abandon)
+        await asyncio.to_thread(self._log_context.abandon)
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.preallocator import Preallocator
 from services.broker.retention.forecast import Forecast, Growth
 from services.broker.retention.retention import Pressure, pressure_of
 from services.broker.retention_policy import Policy
@@ -34,7 +34,7 @@ class Fullness:
         self,
         store: StoreDir,
         appender: CommitLogAppender,
-        files_ahead: FilesAhead,
+        preallocator: Preallocator,
         clock: Clock,
         health: Health,
         policy: Policy,
@@ -42,7 +42,7 @@ class Fullness:
         self._disk = store.disk
         self._paths = (store.commit_log_dir, store.consume_queues_dir)
         self._appender = appender
-        self._files = files_ahead
+        self._files = preallocator
         self._clock = clock
         self._health = health
         self._policy = policy
@@ -51,7 +51,7 @@ class Fullness:
         """Of the log's file system, then of the queues', as last measured; None: the measurement
         failed."""
         self.pressure = Pressure.NONE
-        files_ahead.guard = self._guard
+        preallocator.guard = self._guard
 
     async def look(self) -> None:
         """Measure the disk, and refuse or accept sends accordingly."""
@@ -121,7 +121,7 @@ class Fullness:
         """Raise DiskFull if one more file would bring the disk to the limit of sends. Any thread.
 
         One file ahead is made all the same: the broker needs it for its own records, and would fail
-        on a disk that other programs keep full. Sends do not use it (``files_ahead.kept_back``).
+        on a disk that other programs keep full. Sends do not use it (``preallocator.kept_back``).
         """
         files, limit = self._appender.files, self._policy.warning_percent
         space = self._disk.space(files.directory)

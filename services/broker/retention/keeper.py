@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.preallocator import Preallocator
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.fullness import Fullness
@@ -77,7 +77,7 @@ class Retention:
         store: StoreDir,
         positions: Positions,
         appender: CommitLogAppender,
-        files_ahead: FilesAhead,
+        preallocator: Preallocator,
         deletion: Deletion,
         expiry: Expiry,
         clock: Clock,
@@ -116,7 +116,7 @@ class Retention:
         self._warn_ms = warn_ms
         self._has_hiding_topics = has_hiding_topics
         self._on_names_gone = on_names_gone
-        self.fullness = Fullness(store, appender, files_ahead, clock, health, policy)
+        self.fullness = Fullness(store, appender, preallocator, clock, health, policy)
         self._files = Files([], 0)
         self._made, self._wake = asyncio.Event(), asyncio.Event()
         self._let_go_by = 0.0
@@ -125,7 +125,7 @@ class Retention:
         self._is_stuck = False
         self.deleted: Counter[Why] = Counter()
         """Files deleted since the start."""
-        files_ahead.on_made = self._made.set
+        preallocator.on_made = self._made.set
 
     # -- running ----------------------------------------------------------------------------------
 

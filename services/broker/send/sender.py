@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from services.broker.log.append import Append, Appended
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.send import placing, queue_choice
 from services.broker.send.group_sends import GroupSends
 from services.broker.send.placing import Wait
@@ -57,22 +57,22 @@ class Sender:
 
     def __init__(
         self,
-        ground: Ground,
+        log_context: LogContext,
         append: Append,
         topics: Topics,
         group: GroupSends | None = None,
     ) -> None:
         """group: the replication group of a master; None: the node is standalone."""
         self._append = append
-        self._flusher = ground.flusher
-        self._committer = ground.committer
+        self._flusher = log_context.flusher
+        self._committer = log_context.committer
         self._topics = topics
-        self.clock = ground.clock
-        self.store_host = ground.host
-        self._delay_levels_ms: Sequence[int] = ground.config.store.delay_levels_ms
+        self.clock = log_context.clock
+        self.store_host = log_context.host
+        self._delay_levels_ms: Sequence[int] = log_context.config.store.delay_levels_ms
         self._group = group
         self._turns: dict[str, int] = {}
-        self._counts = SendCounts(ground.metrics)
+        self._counts = SendCounts(log_context.metrics)
 
     def admit(self, asked: AckLevel | None) -> Admitted:
         """Return the level that a send waits for.

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part
 from shared.files.commit_log import CommitLogReader
@@ -162,15 +162,15 @@ class _Tail:
 class StoredIds:
     """Finds stored messages by unique id, up to the end of the log. Belongs to one loop."""
 
-    def __init__(self, ground: Ground, index: IndexReader | None) -> None:
+    def __init__(self, log_context: LogContext, index: IndexReader | None) -> None:
         """index: None if the store has no index."""
         self._index = index
-        self._reader = ground.reader
-        self._clock = ground.clock
-        self._dispatched = ground.dispatched
+        self._reader = log_context.reader
+        self._clock = log_context.clock
+        self._dispatched = log_context.dispatched
         # Everything appended is searched: the first attempt may be only milliseconds old.
-        self._written = ground.readable_end
-        self._index_is_whole = ground.index_is_whole
+        self._written = log_context.readable_end
+        self._index_is_whole = log_context.index_is_whole
         self._looking = asyncio.Lock()
         self._tail = _Tail(self._reader)
         self._notes: deque[tuple[float, int]] = deque()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from services.broker.log.append import Append, Appended
-from services.broker.log.lasting import Lasting
+from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.snapshot_places import SnapshotPlaces
 from shared.state import records
@@ -81,7 +81,7 @@ class StateLog:
         self._snapshots_served = True
         self._more = asyncio.Event()
         self._append: Append | None = None
-        self._lasting: Lasting | None = None
+        self._lasting: DurabilityBarrier | None = None
         self.offsets_now: Callable[[], Mapping[str, Mapping[TopicQueue, int]]] = lambda: (
             self._appended.offsets
         )
@@ -89,7 +89,7 @@ class StateLog:
         self.delay_now: Callable[[], DelayState] = lambda: self._appended.delay
         """Returns the delay progress; every message it counts as delivered has been appended."""
 
-    def connect(self, append: Append, lasting: Lasting) -> None:
+    def connect(self, append: Append, lasting: DurabilityBarrier) -> None:
         """Set the destination of records; append requests snapshots from then on."""
         self._append, self._lasting = append, lasting
 

@@ -24,7 +24,7 @@ from services.ha.wire.frames import Frame
 from shared.cluster import grant
 from shared.files.positions import Positions
 from shared.runtime.health import Health
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.clock import Clock
 from tidemark.errors import HaltedReplica
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -134,7 +134,7 @@ class Carrier:
         self._role = ""
         """As it is to be shown."""
         self._announcing = False
-        self._paced = PacedLog(clock.monotonic)
+        self._paced = RateLimitedLogger(clock.monotonic)
 
     def happen(self, event: Event) -> None:
         """Something happened. On the loop; handled now, or after what is being handled."""

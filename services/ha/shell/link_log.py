@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.ha.wire.handshake import Reason
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 
 OTHER_VERSIONS: Final = Reason.PROTOCOL_VERSION.code
 """How the reason of such a link begins, and the event that says it: docs/runbook.md has it."""
@@ -24,7 +24,7 @@ UNREACHED: Final = "not reached: "
 class LinkLog:
     """Says why links end, each kind of reason at its own pace."""
 
-    def __init__(self, paced: PacedLog) -> None:
+    def __init__(self, paced: RateLimitedLogger) -> None:
         self._paced = paced
         self._quiet_until = paced.now + START_S
 

@@ -27,7 +27,7 @@ from services.ha.wire.versions import SPOKEN, Versions
 from shared.cluster.nodes import Node
 from shared.runtime import connection_errors
 from shared.runtime.listening import listening_on
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 
 BACKLOG: Final = 64
 
@@ -42,7 +42,7 @@ class Links:
         nodes: Mapping[str, Node],
         views: LogViews,
         happen: Callable[[Event], None],
-        paced: PacedLog,
+        paced: RateLimitedLogger,
         *,
         connect_timeout_s: float,
         proof_timeout_s: float,

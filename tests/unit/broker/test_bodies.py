@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from services.broker.api import encodings, http_requests
 from services.broker.api.http_requests import Bodies, Body
 from services.broker.limits import MAPS_MAX
-from services.broker.request_classes import Pool, Pools
+from services.broker.request_classes import RequestClass, RequestClasses
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedServer, Bounds
 from shared.runtime.give_way import GiveWay
@@ -31,7 +31,7 @@ class Served:
     """Reads each request's body and answers its size, or the error's code."""
 
     def __init__(self, waiting_max: int, timeout_s: float) -> None:
-        self.pools = Pools(SystemClock())
+        self.pools = RequestClasses(SystemClock())
         self.bodies = Bodies(
             size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s, pools=self.pools
         )
@@ -211,7 +211,7 @@ async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch.setattr(GiveWay, "rest", rest)
     async with serving(waiting_max=4 * SIZE_MAX) as served:
         for in_hand in range(1, 3):  # the body's own, then another
-            served.pools.of[Pool.PUT].begin(0.0)
+            served.pools.of[RequestClass.PUT].begin(0.0)
             rests.clear()
             reader, writer = await begin(served, "Content-Length: 300000", bytes(200_000))
             await until(lambda: served.used == 200_000)
@@ -237,7 +237,7 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
         return decode(data, encoding, rest)
 
     monkeypatch.setattr(encodings, "decode", slow)
-    pools = Pools(SystemClock())
+    pools = RequestClasses(SystemClock())
     bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30, pools=pools)
 
     async def handle(request: web.Request) -> web.Response:
@@ -283,7 +283,7 @@ class CountedRests(GiveWay):
 
 async def test_a_send_whose_body_has_not_come_makes_nobody_rest() -> None:
     async with serving(waiting_max=4 * SIZE_MAX) as served:
-        served.pools.of[Pool.PUT].begin(0.0)
+        served.pools.of[RequestClass.PUT].begin(0.0)
         assert served.pools.others_send()
         _, writer = await begin(served, f"Content-Length: {SIZE_MAX}", b"half")
         await until(lambda: served.used == len(b"half"))

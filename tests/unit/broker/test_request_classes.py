@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.broker.request_classes import SENT_LATELY_S, Pool, Pools, held
+from services.broker.request_classes import SENT_LATELY_S, RequestClass, RequestClasses, held
 from shared.runtime import give_way
 
 
@@ -27,8 +27,8 @@ class Clock:
 
 def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> None:
     clock = Clock()
-    pools = Pools(clock)
-    puts = pools.of[Pool.PUT]
+    pools = RequestClasses(clock)
+    puts = pools.of[RequestClass.PUT]
     assert pools.queued() == dict.fromkeys(["put", "pull", "query", "admin", "heartbeat"], 0)
     assert pools.oldest_s()["put"] == 0
     first = puts.begin(clock.now_s)
@@ -45,7 +45,7 @@ def test_the_oldest_request_is_the_one_that_began_first_of_those_in_hand() -> No
 
 async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
     clock = Clock()
-    pools = Pools(clock)
+    pools = RequestClasses(clock)
     message, answered = asyncio.Event(), asyncio.Event()
 
     async def pull() -> None:
@@ -68,7 +68,7 @@ async def test_a_pull_that_is_held_is_not_in_hand_and_begins_anew() -> None:
 
 
 async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None:
-    pools = Pools(Clock())
+    pools = RequestClasses(Clock())
 
     async def pull() -> None:
         with pools.pulling(), held(Clock()):
@@ -92,9 +92,9 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
 ) -> None:
     """Look-ups one after the other took a slice in each turn of the loop that a send needs."""
     clock = Clock()
-    pools = Pools(clock)
-    way, puts = pools.behind_sends(), pools.of[Pool.PUT]
-    pools.of[Pool.PULL].begin(clock.monotonic())
+    pools = RequestClasses(clock)
+    way, puts = pools.behind_sends(), pools.of[RequestClass.PUT]
+    pools.of[RequestClass.PULL].begin(clock.monotonic())
     await way.rest()
     assert slept == [0, 0]  # others that read have their turn, and no more
     number = puts.begin(clock.monotonic())
@@ -110,8 +110,8 @@ async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
 ) -> None:
     """Sixteen clients that made topics kept the loop busy beside another one's sends."""
     clock = Clock()
-    pools = Pools(clock)
-    puts = pools.of[Pool.PUT]
+    pools = RequestClasses(clock)
+    puts = pools.of[RequestClass.PUT]
     await pools.turn(4)
     assert slept == []
     number = puts.begin(clock.monotonic())

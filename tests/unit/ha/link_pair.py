@@ -12,7 +12,7 @@ from services.ha.shell.links import Links
 from services.ha.shell.streaming import LogViews
 from services.ha.wire.handshake import Identity
 from shared.cluster.nodes import Node
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tests.support.node import free_port
 
 SECRET: Final = b"a secret of the group"
@@ -59,7 +59,7 @@ class End:
         self.told: list[Event] = []
         self.took: list[tuple[str, float]] = []
         self.news = asyncio.Event()
-        self.paced = PacedLog(monotonic)
+        self.paced = RateLimitedLogger(monotonic)
         self.links = Links(
             Identity(cluster, "g0", name, name.encode().hex().rjust(32, "0"), file_size),
             secret,

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from yarl import URL
 
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
@@ -152,9 +152,9 @@ async def served(
         version="test",
     )
     puller = Puller()
-    unused = dict.fromkeys(Parts._fields, None)
+    unused = dict.fromkeys(Components._fields, None)
     used = {"sends": sends, "puller": puller, "topics": Topics()}
-    api.parts = Parts(**cast(Any, unused | used))
+    api.parts = Components(**cast(Any, unused | used))
     server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
     await server.start("127.0.0.1", 0)
     try:

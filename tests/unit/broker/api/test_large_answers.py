@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from services.broker.api.encodings import Items
 from services.broker.api.large_answers import LARGE, MESSAGE_SIZE, LargeAnswers
-from services.broker.request_classes import Pools
+from services.broker.request_classes import RequestClasses
 from shared.runtime.clock import SystemClock
 
 MESSAGE = {"body_text": "x" * 10_000}
@@ -25,7 +25,7 @@ class Still(SystemClock):
 
 async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
     answers, made, ended = (
-        LargeAnswers(1 << 30, SystemClock(), Pools(SystemClock())),
+        LargeAnswers(1 << 30, SystemClock(), RequestClasses(SystemClock())),
         list[int](),
         asyncio.Event(),
     )
@@ -66,7 +66,7 @@ async def test_an_answer_is_made_no_faster_than_its_client_reads() -> None:
 
 
 async def test_one_slice_of_all_large_answers_is_taken_at_a_time() -> None:
-    answers, order = LargeAnswers(LARGE, Still(), Pools(Still())), list[str]()
+    answers, order = LargeAnswers(LARGE, Still(), RequestClasses(Still())), list[str]()
 
     def steps(name: str) -> Iterator[str]:
         for _ in range(3000):

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import BaseTestServer, TestServer, make_mocked_request
 
 from services.broker.api import group_calls as calls
-from services.broker.api.components import Parts
+from services.broker.api.components import Components
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.large_answers import MESSAGE_SIZE, Reserved
@@ -45,7 +45,7 @@ def api_of(rig: Rig) -> Api:
         delay_levels_ms=(1000,),
         version="1",
     )
-    api.parts = cast(Parts, SimpleNamespace(groups=rig.groups, puller=rig.puller))
+    api.parts = cast(Components, SimpleNamespace(groups=rig.groups, puller=rig.puller))
     return api
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from services.broker.groups import lag_sampler as look_module
-from services.broker.groups.lag_inputs import Watched
-from services.broker.groups.lag_sampler import AGAIN_S, REST, Looks
-from services.broker.groups.lag_series import Columns, Found, Rows
-from services.broker.groups.metrics import OF_PAIRS, LookGauges
-from services.broker.groups.queue_stats import QueueLooks
-from services.broker.groups.topic_stats import QueueExtents
-from services.broker.log.log_look import LogLook
+from services.broker.groups.lag_inputs import LagInputs
+from services.broker.groups.lag_sampler import AGAIN_S, REST, LagSampler
+from services.broker.groups.lag_series import Columns, Found, LagSeries
+from services.broker.groups.metrics import OF_PAIRS, LagGauges
+from services.broker.groups.queue_stats import QueueStats
+from services.broker.groups.topic_stats import TopicStats
+from services.broker.log.log_sampler import LogSampler
 from services.broker.log.log_times import LogTimes
 from shared.metrics.registry import Registry
 from shared.state.records import TopicRecord
@@ -90,7 +90,7 @@ class Made:
             broker.send("orders", queue=queue)
         self.members, self.clock = Members(), Clock()
         self.confirmed: int | None = None
-        queue_looks = QueueLooks(
+        queue_looks = QueueStats(
             broker.topics,
             broker.queues,
             broker.reader,
@@ -98,12 +98,12 @@ class Made:
             floor=broker.topics.min_offset,
             dispatched=broker.dispatched,
         )
-        self.watched = Watched(
+        self.watched = LagInputs(
             broker.configs,
             broker.offsets,
             self.members,
             queue_looks,
-            QueueExtents(
+            TopicStats(
                 broker.topics,
                 broker.queue_offsets,
                 queue_looks,
@@ -112,14 +112,14 @@ class Made:
             ),
             self.clock,
         )
-        self.log = LogLook(
+        self.log = LogSampler(
             broker.reader,
             newest=lambda: broker.appender.newest,
             confirmed=lambda: broker.appender.written,
             dispatched=broker.dispatched,
         )
-        self.looks = Looks(self.clock, queue_series_max)
-        self.looks.connect(self.log.times, self.watched)
+        self.sampler = LagSampler(self.clock, queue_series_max)
+        self.sampler.connect(self.log.times, self.watched)
 
     def add_topic(self, name: str, queues: int) -> None:
         self.broker.state.apply(TopicRecord(0, TopicConfig(name, queues, queues)))
@@ -135,9 +135,9 @@ class Made:
 
     async def look(self) -> Found:
         self.clock.now_s += 1000.0
-        await self.looks.refresh()
-        assert self.looks.found is not None
-        return self.looks.found
+        await self.sampler.refresh()
+        assert self.sampler.found is not None
+        return self.sampler.found
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ async def test_the_lag_of_a_group_that_stands_still_grows_older(
     first = await made.look()
     assert rows(first.lag)["billing orders main"] == (4, (10_000 - 2) / 1000)
     assert rows(first.pairs)["billing orders"][2:4] == (0, 2)
-    monkeypatch.setattr(made.watched.looks, "store_time", None)  # nothing is read again
+    monkeypatch.setattr(made.watched.queue_stats, "store_time", None)  # nothing is read again
     monkeypatch.setattr(made.broker.offsets, "get", None)
     monkeypatch.setattr(made.clock, "wall_ms", lambda: NOW_MS + 1_000_000)
     found = await made.look()
@@ -310,7 +310,7 @@ async def test_what_is_remembered_of_queues_and_topics_goes_with_them(made: Made
     found = await made.look()
     assert [*rows(found.pairs)] == ["billing orders"]
     assert [*rows(found.group_queues)] == ["billing orders 0", "billing orders 1"]
-    (known,) = made.looks._memory.values()
+    (known,) = made.sampler._memory.values()
     assert known.queues.keys() == {("orders", 0), ("orders", 1)}
     assert known.pairs.keys() == {"orders"}
 
@@ -321,14 +321,14 @@ async def test_a_queue_shows_where_it_began_when_the_groups_offsets_were_read(
     made.add_group("billing", {0: 1, 1: 1, 2: 0})
     made.join("billing", "orders")
     await made.look()
-    topics = Rows.topics
+    topics = LagSeries.topics
 
-    async def expires(rows: Rows, *given: Any) -> None:
+    async def expires(rows: LagSeries, *given: Any) -> None:
         """Messages of queue 0 are hidden while the look goes on, behind its groups."""
         made.broker.state.topics["orders"] = TopicConfig("orders", 3, 3, min_offsets={0: 3})
         await topics(rows, *given)
 
-    monkeypatch.setattr(Rows, "topics", expires)
+    monkeypatch.setattr(LagSeries, "topics", expires)
     found = await made.look()
     assert rows(found.group_queues)["billing orders 0"][0] == 1
     assert rows(found.queues)["orders 0"] == (4, 0), "the group has not lost anything"
@@ -368,7 +368,7 @@ async def test_messages_on_their_way_to_dispatch_are_not_lag_yet(made: Made) -> 
 
 async def test_a_slave_shows_the_times_of_its_log_and_nothing_of_groups(made: Made) -> None:
     made.add_group("billing", {0: 1})
-    made.looks.connect(made.log.times, None)
+    made.sampler.connect(made.log.times, None)
     found = await made.look()
     assert found.times is not None
     assert not found.lag.labels
@@ -386,7 +386,7 @@ async def test_series_by_queue_are_bounded_and_what_is_left_out_is_counted(tmp_p
     assert [*rows(found.group_queues)] == ["b orders 0", "b orders 1", "a orders 0"]
     assert [*rows(found.queues)] == ["orders 0", "orders 1"]
     assert (found.queues_left_out, found.group_queues_left_out) == (3, 3)
-    none = Looks(made.clock, 0)
+    none = LagSampler(made.clock, 0)
     none.connect(made.log.times, made.watched)
     await none.refresh()
     assert none.found is not None
@@ -412,9 +412,9 @@ async def test_queues_of_one_member_share_its_number_and_a_queue_of_nobody_has_0
     }
     found = await made.look()
     assert numbers(found) == expected
-    before = made.looks.found
+    before = made.sampler.found
     assert numbers(await made.look()) == expected
-    assert made.looks.found is not before
+    assert made.sampler.found is not before
     held["orders", 1] = 8  # nothing else has moved
     assert numbers(await made.look())["billing orders 1"] == 8
 
@@ -476,7 +476,7 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 1, 2: 6})
     made.join("billing", "orders")
     registry = Registry("broker")
-    gauges = LookGauges(registry, made.clock, 10)
+    gauges = LagGauges(registry, made.clock, 10)
     before = samples(registry).keys()
     gauges.connect(made.log.times, made.watched)
     await gauges.refresh()
@@ -555,30 +555,30 @@ async def test_a_group_that_nobody_is_in_keeps_its_series_while_it_has_lag(made:
 
 
 async def test_a_look_serves_for_a_second_and_scrapes_share_it(made: Made) -> None:
-    await asyncio.gather(made.looks.refresh(), made.looks.refresh())
-    first = made.looks.found
+    await asyncio.gather(made.sampler.refresh(), made.sampler.refresh())
+    first = made.sampler.found
     made.clock.now_s += AGAIN_S - 0.01
-    await made.looks.refresh()
-    assert made.looks.found is first
+    await made.sampler.refresh()
+    assert made.sampler.found is first
     made.clock.now_s += 0.01
-    await made.looks.refresh()
-    assert made.looks.found is not first
+    await made.sampler.refresh()
+    assert made.sampler.found is not first
 
 
 async def test_a_look_that_takes_long_serves_for_longer(made: Made) -> None:
     made.add_group("billing", {0: 1})
     made.clock.look_takes_s = 0.1
-    await made.looks.refresh()
+    await made.sampler.refresh()
     made.clock.look_takes_s = 0.0
-    first = made.looks.found
+    first = made.sampler.found
     assert first is not None
     assert first.took_s > AGAIN_S
     made.clock.now_s += first.took_s * REST / 2  # nearly all of it was spent in slices
-    await made.looks.refresh()
-    assert made.looks.found is first
+    await made.sampler.refresh()
+    assert made.sampler.found is first
     made.clock.now_s += first.took_s * REST / 2
-    await made.looks.refresh()
-    assert made.looks.found is not first
+    await made.sampler.refresh()
+    assert made.sampler.found is not first
 
 
 async def test_a_scrape_does_not_wait_for_ever(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -591,7 +591,7 @@ async def test_a_scrape_does_not_wait_for_ever(made: Made, monkeypatch: pytest.M
         await may_end.wait()
         return set()
 
-    monkeypatch.setattr(made.watched.extents, "follow", slowly)
+    monkeypatch.setattr(made.watched.topic_stats, "follow", slowly)
     monkeypatch.setattr(look_module, "WAIT_S", 0.01)
     assert await made.look() is first, "it shows the look before"
     assert await made.look() is first
@@ -613,7 +613,7 @@ async def test_a_look_that_fails_leaves_the_one_before_and_all_is_looked_at_anew
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Rows, "topics", fails)
+        patched.setattr(LagSeries, "topics", fails)
         assert await made.look() is first
     assert [each.event for each in caplog.records] == ["internal-error"]  # type: ignore[attr-defined]
     assert rows((await made.look()).lag)["billing orders main"][0] == 1
@@ -628,14 +628,14 @@ async def test_a_look_that_ends_after_the_node_lost_its_role_is_not_shown(
         await may_end.wait()
         return set()
 
-    monkeypatch.setattr(made.watched.extents, "follow", slowly)
-    refreshing = asyncio.create_task(made.looks.refresh())
+    monkeypatch.setattr(made.watched.topic_stats, "follow", slowly)
+    refreshing = asyncio.create_task(made.sampler.refresh())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    made.looks.disconnect()
+    made.sampler.disconnect()
     may_end.set()
     await refreshing
-    assert made.looks.found is None
+    assert made.sampler.found is None
 
 
 async def test_a_queue_whose_commit_stands_still_is_stuck_after_a_minute(made: Made) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from services.broker.groups.broadcasting import Broadcasting
 from services.broker.groups.group_membership import Change
 from services.broker.groups.membership import Membership
-from services.broker.groups.restored_claims import WAIT_MS, Inherited
+from services.broker.groups.restored_claims import WAIT_MS, RestoredClaims
 from services.broker.log.queue_offsets import Queue
 
 SESSION_MS = 1000
@@ -47,7 +47,7 @@ class GroupHistory(RuleBasedStateMachine):
     def broker_starts_again(self) -> None:
         for name, member in self.group.members.items():
             self.before[name] = set(self.group.assignment(name)), member.deadline_ms
-        inherited = Inherited(self.seen, self.now_ms, ordered=True)
+        inherited = RestoredClaims(self.seen, self.now_ms, ordered=True)
         self.group = Membership(lambda: next(self.numbers), inherited)
         self.started_ms = self.now_ms
 
@@ -316,7 +316,7 @@ def test_what_a_member_says_it_holds_is_preferred_where_nobody_has_it() -> None:
 def restarted(*, ordered: bool, queues: int = 4) -> Membership:
     numbers = itertools.count(1)
     had = [("a", number) for number in range(queues)]
-    return Membership(lambda: next(numbers), Inherited(had, 0, ordered=ordered))
+    return Membership(lambda: next(numbers), RestoredClaims(had, 0, ordered=ordered))
 
 
 # 1. m1 and m2 have two queues each; 2. the broker is killed and starts; 3. m1 joins again and is

@@ -13,7 +13,7 @@ from services.broker.groups.series_budget import (
     PER_QUEUE,
     Lagging,
     Rank,
-    Room,
+    SeriesBudget,
 )
 
 OFFERS = st.lists(
@@ -29,8 +29,10 @@ QUEUES = {"t": 1, "u": 4, "v": 9, "w": 16}
 Offer = tuple[tuple[str, str], Rank]
 
 
-def fill(offers: Sequence[Offer], series_max: int, before: Room | None = None) -> Room:
-    room = Room(series_max, before)
+def fill(
+    offers: Sequence[Offer], series_max: int, before: SeriesBudget | None = None
+) -> SeriesBudget:
+    room = SeriesBudget(series_max, before)
     for pair, rank in offers:
         room.offer(pair, QUEUES[pair[1]], rank)
     for _ in room.fill():
@@ -38,7 +40,7 @@ def fill(offers: Sequence[Offer], series_max: int, before: Room | None = None) -
     return room
 
 
-def series(room: Room) -> int:
+def series(room: SeriesBudget) -> int:
     """As many as are written: two per queue, and up to three per group and queue."""
     by_group = sum(count for (group, _), count in room.pairs.items() if group)
     return PER_QUEUE * sum(room.topics.values()) + PER_GROUP * by_group

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent
-from services.broker.groups.topic_stats import QueueExtents
+from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent, QueueStats
+from services.broker.groups.topic_stats import TopicStats
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.topics import RESERVE_TIME
 from shared.runtime.clock import SystemClock
@@ -36,7 +37,7 @@ class Model:
         self.dispatched = self.start = 0
         self.topics: dict[str, TopicConfig] = {}
         self.floors: dict[tuple[str, int], int] = {}
-        self.looks = 0
+        self.sampler = 0
 
     def names(self) -> Iterable[str]:
         return [*self.topics, *self.topics]
@@ -53,7 +54,7 @@ class Model:
         self.offsets.commit(numbered, PhysicalOffset(len(self.records) * SIZE))
 
     def extent(self, topic: str, queue: int) -> Extent:
-        self.looks += 1
+        self.sampler += 1
         return self.truth(topic, queue)
 
     def truth(self, topic: str, queue: int) -> Extent:
@@ -70,18 +71,18 @@ class Model:
             return Extent(Bounds(end, end, next_offset), NO_MESSAGE)
         return Extent(Bounds(kept[0][0], end, next_offset), kept[0][1])
 
-    def extents(self, queues_max: int = 1000) -> QueueExtents:
-        return QueueExtents(
+    def extents(self, queues_max: int = 1000) -> TopicStats:
+        return TopicStats(
             self,
             self.offsets,
-            self,
+            cast(QueueStats, self),
             log_start=lambda: PhysicalOffset(self.start),
             dispatched=lambda: PhysicalOffset(self.dispatched),
             queues_max=queues_max,
         )
 
 
-def follow(extents: QueueExtents) -> set[str]:
+def follow(extents: TopicStats) -> set[str]:
     return asyncio.run(extents.follow(Turns(SystemClock(), GiveWay(), extents.begin)))
 
 
@@ -162,7 +163,7 @@ TestExtents = Machine.TestCase
 TestExtents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def made(queues: int = 3) -> tuple[Model, QueueExtents]:
+def made(queues: int = 3) -> tuple[Model, TopicStats]:
     model = Model()
     model.topics["t"] = TopicConfig("t", queues, queues)
     for queue in range(queues):
@@ -175,13 +176,13 @@ def made(queues: int = 3) -> tuple[Model, QueueExtents]:
 
 def test_a_queue_is_looked_up_once_and_then_costs_nothing() -> None:
     model, extents = made()
-    assert model.looks == 3
+    assert model.sampler == 3
     for _ in range(5):
         model.append("t", 1)
         model.dispatched += SIZE
         assert follow(extents) == {"t"}
     assert follow(extents) == set()
-    assert model.looks == 3
+    assert model.sampler == 3
     assert extents.bounds("t", 1) == Bounds(0, 6, 6)
 
 
@@ -190,7 +191,7 @@ def test_a_queue_that_never_had_a_message_is_not_looked_up() -> None:
     model.topics["t"] = TopicConfig("t", 4, 4)
     extents = model.extents()
     follow(extents)
-    assert (model.looks, extents.bounds("t", 3)) == (0, Bounds(0, 0, 0))
+    assert (model.sampler, extents.bounds("t", 3)) == (0, Bounds(0, 0, 0))
 
 
 def test_queues_of_a_topic_that_time_moves_are_looked_up_once_each_time() -> None:
@@ -198,16 +199,16 @@ def test_queues_of_a_topic_that_time_moves_are_looked_up_once_each_time() -> Non
     model.topics["t"] = model.topics["t"]._replace(attributes={RESERVE_TIME: "60000"})
     follow(extents)
     for _ in range(3):
-        before = model.looks
+        before = model.sampler
         follow(extents)
-        assert model.looks == before + model.topics["t"].queues
+        assert model.sampler == before + model.topics["t"].queues
 
 
 def test_only_queues_whose_first_message_went_with_a_file_are_looked_up_again() -> None:
     model, extents = made()
     model.start = SIZE
     assert follow(extents) == {"t"}
-    assert model.looks == 4
+    assert model.sampler == 4
     assert extents.bounds("t", 0) == Bounds(1, 1, 1)
 
 
@@ -222,9 +223,9 @@ def test_queues_beyond_the_bound_are_told_and_not_remembered() -> None:
     follow(extents)
     assert [sums.is_whole for sums in extents.sums()] == [True, False]
     assert extents.bounds("b", 1) == Bounds(0, 1, 1)
-    looks = model.looks
+    looks = model.sampler
     follow(extents)
-    assert model.looks == looks, "what is not remembered is not looked up over and over"
+    assert model.sampler == looks, "what is not remembered is not looked up over and over"
 
 
 def test_a_queue_that_a_topic_does_not_have_is_in_no_sum() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from services.broker.groups import views as views_module
 from services.broker.groups.lag import Lag, Reason
-from services.broker.groups.queue_stats import Budget, QueueLooks
+from services.broker.groups.queue_stats import Budget, QueueStats
 from services.broker.groups.views import Aside, GroupViews
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.topics import Topics
@@ -126,7 +126,7 @@ class Made:
         self.queues = ConsumeQueues(self.small.store, self.reader)
         next_offsets = QueueOffsets({("orders", 0): QueueOffset(4), ("orders", 1): QueueOffset(1)})
         topics = Topics(state, NoLog(), next_offsets, flushed=lambda: 0)
-        self.looks = QueueLooks(
+        self.sampler = QueueStats(
             topics,
             self.queues,
             self.reader,
@@ -140,7 +140,7 @@ class Made:
             self.configs,
             self.group,
             self.group,
-            self.looks,
+            self.sampler,
             self.group,
             expiring=lambda _: {("orders", 0): 2},
         )

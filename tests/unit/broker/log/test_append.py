@@ -15,11 +15,11 @@ import pytest
 
 from services.broker.config import BrokerConfig
 from services.broker.log.append import DISPATCH_CHECK_S, Append, Appended, store_time
-from services.broker.log.log_context import Ground
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.log_context import LogContext
+from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.read.long_polls import HeldPulls
+from services.broker.read.long_polls import LongPolls
 from services.broker.state.state_log import StateLog
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
@@ -71,7 +71,7 @@ class Flusher:
         self.faults.append(fault)
 
 
-class Parts:
+class Components:
     """An Append over a real log, with knobs for everything around it."""
 
     def __init__(self, store: StoreDir, positions: Positions, wait_s: float) -> None:
@@ -90,7 +90,7 @@ class Parts:
         self.appends = True
         self.appender = appender
         self.prepare: Callable[[], None] = appender.prepare_next
-        self.files = FilesAhead(
+        self.files = Preallocator(
             lambda: self.prepare(),
             appender,
             file_size=FILE_SIZE,
@@ -104,8 +104,8 @@ class Parts:
         self.first: list[Message] = []
         """The snapshot that a new file begins with."""
         self.snapshots_taken = 0
-        log = cast(Ground, self)
-        self.append = Append(log, self.offsets, cast(StateLog, self), HeldPulls())
+        log = cast(LogContext, self)
+        self.append = Append(log, self.offsets, cast(StateLog, self), LongPolls())
 
     async def put(self, *messages: Message, own: bool = False) -> Appended:
         return await self.append.append(runs_of(messages), own=own)
@@ -116,7 +116,7 @@ class Parts:
     def dispatched(self) -> PhysicalOffset:
         return PhysicalOffset(self.appender.appended - self.behind)
 
-    def appended(self, held: HeldPulls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
+    def appended(self, held: LongPolls, queues: Iterable[Queue], end: PhysicalOffset) -> None:
         self.notified.append((list(queues), end))
 
     def clock_stepped(self, step_ms: int) -> None:
@@ -131,12 +131,12 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Parts]:
+async def parts_in(directory: Path, *, wait_s: float = 5.0) -> AsyncIterator[Components]:
     config = StoreConfig(commit_log_file_size=FILE_SIZE, index_slots=10, index_entries=20)
     store = StoreDir(OsDisk(), directory, config)
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
-    parts = Parts(store, positions, wait_s)
+    parts = Components(store, positions, wait_s)
     stop = asyncio.Event()
     task = asyncio.create_task(parts.files.run(stop))
     try:
@@ -154,7 +154,7 @@ def message(queue: int = 0, body: bytes = b"x", topic: str = "t") -> Message:
     return Message(topic, queue, body, HOST, HOST)
 
 
-def read(parts: Parts, offset: int) -> tuple[str, int, int, bytes]:
+def read(parts: Components, offset: int) -> tuple[str, int, int, bytes]:
     found = parts.reader.record(PhysicalOffset(offset), parts.appender.written)
     assert found is not None
     return found.topic, found.queue_id, found.queue_offset, bytes(found.body)
@@ -165,7 +165,7 @@ def offsets_of(stored: Appended) -> list[int]:
     return list(itertools.accumulate(memoryview(stored.sizes).cast("I"), initial=stored.start))
 
 
-async def fill(parts: Parts, size: int) -> tuple[int, StoreError]:
+async def fill(parts: Components, size: int) -> tuple[int, StoreError]:
     """Append until it is refused: how many were stored, and the refusal."""
     for stored in itertools.count():
         try:
@@ -294,7 +294,7 @@ async def test_a_new_file_begins_with_the_snapshot_and_both_are_numbered_densely
         assert parts.offsets.next_of(("state", 0)) == 5
 
 
-async def held_at_the_last_file(parts: Parts) -> asyncio.Event:
+async def held_at_the_last_file(parts: Components) -> asyncio.Event:
     """Fill the last file that there is; the next one is made once the event is set."""
     loop, hold, prepare = asyncio.get_running_loop(), asyncio.Event(), parts.prepare
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
 from services.broker.log.committer import Committer
+from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.write_pool import CommitPace
 from shared.runtime.clock import SystemClock
 from tidemark.errors import NotServing, WriteFailed
@@ -40,7 +42,9 @@ async def committer_of(
     log: Log, pace: CommitPace = NEVER, on_committed: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Committer]:
     stop = asyncio.Event()
-    committer = Committer(log, pace, SystemClock(), on_committed=on_committed)
+    committer = Committer(
+        cast(CommitLogAppender, log), pace, SystemClock(), on_committed=on_committed
+    )
     task = asyncio.create_task(committer.run(stop))
     try:
         yield committer
@@ -139,7 +143,9 @@ async def test_a_failed_commit_ends_the_part_and_promises_nobody_anything(
 ) -> None:
     log = Log()
     log.fault = fault
-    committer = Committer(log, NEVER, SystemClock(), on_committed=lambda: None)
+    committer = Committer(
+        cast(CommitLogAppender, log), NEVER, SystemClock(), on_committed=lambda: None
+    )
     task = asyncio.create_task(committer.run(asyncio.Event()))
     waiter = committer.committed(append(log, committer, 10))
     with pytest.raises(type(fault)):
@@ -153,7 +159,9 @@ async def test_a_failed_commit_ends_the_part_and_promises_nobody_anything(
 async def test_who_waits_when_it_is_told_to_stop_is_served_first() -> None:
     log = Log()
     stop = asyncio.Event()
-    committer = Committer(log, NEVER, SystemClock(), on_committed=lambda: None)
+    committer = Committer(
+        cast(CommitLogAppender, log), NEVER, SystemClock(), on_committed=lambda: None
+    )
     task = asyncio.create_task(committer.run(stop))
     waiter = committer.committed(append(log, committer, 10))
     stop.set()

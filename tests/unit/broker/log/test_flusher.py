@@ -7,11 +7,13 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import cast
 
 import pytest
 
 from services.broker.log.flusher import Flusher, Pace, due_in_s
 from services.broker.metrics import BrokerMetrics
+from shared.files.commit_log_appender import CommitLogAppender
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from tests.support.for_each import for_each
@@ -53,7 +55,11 @@ class Log:
 async def flusher_of(log: Log, pace: Pace = CONTINUOUS) -> AsyncIterator[Flusher]:
     stop = asyncio.Event()
     flusher = Flusher(
-        log, pace, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
+        cast(CommitLogAppender, log),
+        pace,
+        SystemClock(),
+        BrokerMetrics(Registry("broker")),
+        on_flushed=lambda: None,
     )
     task = asyncio.create_task(flusher.run(stop))
     try:
@@ -264,7 +270,11 @@ async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> No
     log = Log()
     log.fails = True
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
+        cast(CommitLogAppender, log),
+        CONTINUOUS,
+        SystemClock(),
+        BrokerMetrics(Registry("broker")),
+        on_flushed=lambda: None,
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     waiter = flusher.durable(append(log, flusher, 10))
@@ -284,7 +294,11 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
 
     log.flush = broken  # type: ignore[method-assign]
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
+        cast(CommitLogAppender, log),
+        CONTINUOUS,
+        SystemClock(),
+        BrokerMetrics(Registry("broker")),
+        on_flushed=lambda: None,
     )
     append(log, flusher, 10)
     with pytest.raises(KeyError):
@@ -294,7 +308,11 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
 async def test_nobody_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
     log = Log()
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
+        cast(CommitLogAppender, log),
+        CONTINUOUS,
+        SystemClock(),
+        BrokerMetrics(Registry("broker")),
+        on_flushed=lambda: None,
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     log.may_go_on.clear()
@@ -313,7 +331,7 @@ async def test_stopping_flushes_what_is_left() -> None:
     log = Log()
     stop = asyncio.Event()
     flusher = Flusher(
-        log,
+        cast(CommitLogAppender, log),
         Pace(interval_s=3600.0),
         SystemClock(),
         BrokerMetrics(Registry("broker")),
@@ -329,7 +347,11 @@ async def test_stopping_flushes_what_is_left() -> None:
 async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush() -> None:
     log = Log()
     flusher = Flusher(
-        log, CONTINUOUS, SystemClock(), BrokerMetrics(Registry("broker")), on_flushed=lambda: None
+        cast(CommitLogAppender, log),
+        CONTINUOUS,
+        SystemClock(),
+        BrokerMetrics(Registry("broker")),
+        on_flushed=lambda: None,
     )
     task = asyncio.create_task(flusher.run(asyncio.Event()))
     await asyncio.sleep(0)
@@ -340,7 +362,7 @@ async def test_a_failed_write_ends_the_part_although_there_is_nothing_to_flush()
 
 async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None:
     flusher = Flusher(
-        Log(),
+        cast(CommitLogAppender, Log()),
         CONTINUOUS,
         SystemClock(),
         BrokerMetrics(Registry("broker")),

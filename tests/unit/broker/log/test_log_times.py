@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.log.log_look import LogLook, newest_on_disk
+from services.broker.log.log_sampler import LogSampler, newest_on_disk
 from services.broker.log.log_times import LogTimes, log_times
 from shared.files.commit_log import CommitLogReader
 from shared.files.log_writer import Mark
@@ -55,7 +55,7 @@ class Made:
         self.confirmed = self.dispatched = PhysicalOffset(0)
 
     def times(self) -> LogTimes | None:
-        return LogLook(
+        return LogSampler(
             self.reader,
             newest=lambda: self.small.appender.newest,
             confirmed=lambda: self.confirmed,

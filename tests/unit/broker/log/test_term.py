@@ -8,7 +8,7 @@ import pytest
 
 from services.broker.log.confirmer import Confirmer
 from services.broker.log.term import Term
-from services.broker.replication.role_policy import MasterStanding, RisingStanding, SlaveStanding
+from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
 from services.broker.send.group_sends import GroupSends
 from services.broker.send.request import AckLevel
 from shared.cluster import grant
@@ -168,7 +168,7 @@ async def test_nobody_waits_on_a_term_that_is_over(page: Page, clock: StillClock
 
 def test_who_asks_a_slave_is_told_where_the_master_is() -> None:
     known: list[Node | None] = [Node("n1", "h", 1, "http://n1:8080", "http://n1:8083"), None]
-    standing = SlaveStanding(lambda: known[0])
+    standing = SlavePolicy(lambda: known[0])
     standing.check_reads(anywhere=True)
     for check in (standing.check_sends, lambda: standing.check_reads(anywhere=False)):
         with pytest.raises(NotMaster, match="http://n1:8080") as caught:
@@ -184,13 +184,13 @@ def test_who_asks_a_slave_is_told_where_the_master_is() -> None:
 def test_a_master_lets_read_anywhere_what_was_confirmed_and_a_rising_one_nothing(
     clock: StillClock, term: Term
 ) -> None:
-    master = MasterStanding(term)
+    master = MasterPolicy(term)
     master.check_reads(anywhere=False)
     clock.now_ms = DEADLINE_MS
     master.check_reads(anywhere=True)
     with pytest.raises(Fenced):
         master.check_reads(anywhere=False)
-    rising = RisingStanding()
+    rising = PromotingPolicy()
     for check in (rising.check_sends, lambda: rising.check_reads(anywhere=True)):
         with pytest.raises(NotServing, match="about to become"):
             check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from services.broker.log.throttled_doorbell import INTERVAL_S, PacedBell
+from services.broker.log.throttled_doorbell import INTERVAL_S, ThrottledDoorbell
 from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 
@@ -33,7 +33,7 @@ class Rings:
 
 async def test_a_ring_after_a_pause_is_rung_at_once() -> None:
     rings, clock = Rings(), Clock()
-    bell = PacedBell(cast(Doorbell, rings), "reput", clock)
+    bell = ThrottledDoorbell(cast(Doorbell, rings), "reput", clock)
     for count in range(1, 4):
         bell.ring()
         assert rings.services == ["reput"] * count
@@ -42,7 +42,7 @@ async def test_a_ring_after_a_pause_is_rung_at_once() -> None:
 
 async def test_rings_that_follow_too_closely_are_one_and_it_is_not_lost() -> None:
     rings, clock = Rings(), Clock()
-    bell = PacedBell(cast(Doorbell, rings), "reput", clock)
+    bell = ThrottledDoorbell(cast(Doorbell, rings), "reput", clock)
     for _ in range(100):
         bell.ring()
     assert len(rings.services) == 1

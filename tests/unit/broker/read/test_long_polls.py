@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.read.long_polls import HeldPull, HeldPulls, Wake
+from services.broker.read.long_polls import HeldPull, LongPolls, Wake
 from tidemark.offsets import PhysicalOffset
 
 A, B = ("t", 0), ("t", 1)
 
 
 def hold(
-    held: HeldPulls, queue: tuple[str, int], *, appended_to: int | None, gone: bool = False
+    held: LongPolls, queue: tuple[str, int], *, appended_to: int | None, gone: bool = False
 ) -> HeldPull:
     end = None if appended_to is None else PhysicalOffset(appended_to)
     return held.hold(queue, appended_to=end, is_gone=lambda: gone)
 
 
 async def test_a_pull_is_woken_when_its_own_message_is_dispatched() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     waits_a, waits_b = hold(held, A, appended_to=None), hold(held, B, appended_to=None)
     assert held.appended([A], PhysicalOffset(100))
     assert held.expects
@@ -31,21 +31,21 @@ async def test_a_pull_is_woken_when_its_own_message_is_dispatched() -> None:
 
 
 async def test_a_message_of_a_queue_nobody_waits_for_costs_nothing() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     hold(held, A, appended_to=None)
     assert not held.appended([B], PhysicalOffset(100))
     assert not held.expects
 
 
 async def test_a_message_appended_before_the_pull_came_wakes_it_too() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     waiter = hold(held, A, appended_to=50)
     held.dispatched_to(PhysicalOffset(50))
     assert waiter.woken.done()
 
 
 async def test_the_first_of_several_messages_wakes() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     waiter = hold(held, A, appended_to=None)
     held.appended([A], PhysicalOffset(10))
     held.appended([A], PhysicalOffset(20))
@@ -54,7 +54,7 @@ async def test_the_first_of_several_messages_wakes() -> None:
 
 
 async def test_all_pulls_of_a_queue_are_woken_and_a_cancelled_one_is_no_trouble() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     waiters = [hold(held, A, appended_to=None) for _ in range(3)]
     waiters[1].woken.cancel()
     held.appended([A], PhysicalOffset(10))
@@ -63,7 +63,7 @@ async def test_all_pulls_of_a_queue_are_woken_and_a_cancelled_one_is_no_trouble(
 
 
 async def test_a_pull_let_go_is_forgotten_with_what_it_expected() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     waiter = hold(held, A, appended_to=10)
     held.let_go(waiter)
     assert not held.expects
@@ -72,7 +72,7 @@ async def test_a_pull_let_go_is_forgotten_with_what_it_expected() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_closing_lets_everybody_go_and_holds_nobody_any_more(before: bool) -> None:
-    held = HeldPulls()
+    held = LongPolls()
     if before:
         waiter = hold(held, A, appended_to=None)
         held.close()
@@ -84,7 +84,7 @@ async def test_closing_lets_everybody_go_and_holds_nobody_any_more(before: bool)
 
 
 async def test_only_pulls_whose_clients_are_gone_are_let_go_of() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     stays = hold(held, A, appended_to=None)
     goes = [hold(held, queue, appended_to=None, gone=True) for queue in (A, B)]
     held.let_go_of_gone()
@@ -98,7 +98,7 @@ async def test_only_pulls_whose_clients_are_gone_are_let_go_of() -> None:
 class Watching:
     """Counts what it is told, and begins anew each time if it is to."""
 
-    def __init__(self, held: HeldPulls, *, again: bool = False) -> None:
+    def __init__(self, held: LongPolls, *, again: bool = False) -> None:
         self.held = held
         self.again = again
         self.told = 0
@@ -111,7 +111,7 @@ class Watching:
 
 
 async def test_a_watcher_is_told_once_until_it_watches_anew() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     once, again = Watching(held), Watching(held, again=True)
     for watcher in (once, again):
         held.watch(A, watcher, appended_to=None)
@@ -125,7 +125,7 @@ async def test_a_watcher_is_told_once_until_it_watches_anew() -> None:
 
 
 async def test_a_call_without_a_queue_is_woken_by_who_holds_it_or_at_the_end() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     call = held.hold(None, appended_to=None, is_gone=lambda: True)
     assert not held.appended([A], PhysicalOffset(10))
     held.let_go_of_gone()
@@ -137,7 +137,7 @@ async def test_a_call_without_a_queue_is_woken_by_who_holds_it_or_at_the_end() -
 
 
 async def test_of_a_slave_all_that_wait_for_a_queue_may_look() -> None:
-    held = HeldPulls()
+    held = LongPolls()
     pulls = [hold(held, queue, appended_to=None) for queue in (A, B)]
     member = held.hold(None, appended_to=None, is_gone=lambda: False)
     held.may_all_look()

@@ -44,12 +44,12 @@ def a_master(health: Health, page: Page, followed: Followed) -> Master:
     async def healed(read: Any, _: Any) -> None:
         await read()
 
-    ground = SimpleNamespace(
+    log_context = SimpleNamespace(
         start_appender=lambda: None, unit_checks=SimpleNamespace(healed=healed)
     )
     parts: dict[str, Any] = {
         "term": SimpleNamespace(epoch=2, stands=True, is_master=True),
-        "make_ground": lambda _: ground,
+        "make_log_context": lambda _: log_context,
         "store": store,
         "followed": followed,
         "doorbell": SimpleNamespace(ring=lambda _: None),

@@ -103,7 +103,7 @@ def a_slave(
     health: Health,
     gate: object,
 ) -> Slave:
-    def build_with(ground: object, metrics: object, state: str, queue_ends: object) -> Any:
+    def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
         held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
         parts = SimpleNamespace(puller=SimpleNamespace(held=held))
         consuming = SimpleNamespace(retention=Retention(state, running))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from services.broker.log.preallocator import FilesAhead
+from services.broker.log.preallocator import Preallocator
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention
@@ -133,7 +133,7 @@ class RetainedStore:
         """Queues of hiding topics that were asked about."""
         self.snapshot_start: int | None = 1 << 60
         appender = self.small.appender
-        self.files = FilesAhead(
+        self.files = Preallocator(
             appender.prepare_next,
             appender,
             file_size=FILE_SIZE,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from services.broker.log.append import FILE_TRIES, Appended
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
@@ -77,8 +77,8 @@ class Kit:
     def __init__(self, broker: Broker, topics: object | None = None) -> None:
         self.broker, self.topics = broker, HeldTopics()
         self.metrics = BrokerMetrics(Registry("broker"))
-        ground = ground_of(broker.flusher_part, self.metrics, delay_levels_ms=LEVELS_MS)
-        sender = Sender(ground, broker.append_part, cast(Topics, topics or self.topics))
+        log_context = ground_of(broker.flusher_part, self.metrics, delay_levels_ms=LEVELS_MS)
+        sender = Sender(log_context, broker.append_part, cast(Topics, topics or self.topics))
         self.sends = Deduplicator(sender, ids_of(broker))
 
     def send(self, *ids: str | None, retry: bool = False, **more: Any) -> asyncio.Task[SendResult]:
@@ -240,7 +240,7 @@ async def test_with_a_slow_disk_a_send_and_all_its_repeats_are_stored_once(tmp_p
             index_is_whole=lambda: True,
         )
         sender = Sender(ground_of(None), parts.append, cast(Topics, HeldTopics()))
-        sends = Deduplicator(sender, StoredIds(cast(Ground, log), None))
+        sends = Deduplicator(sender, StoredIds(cast(LogContext, log), None))
         tries = [
             asyncio.create_task(
                 sends.send("t", request(name, retry=retry, ack=AckLevel.MEMORY), BORN)

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from services.broker.log.append import Append, Appended
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
@@ -117,10 +117,10 @@ def ground_of(
     *,
     pooled: bool = False,
     delay_levels_ms: tuple[int, ...] = (),
-) -> Ground:
+) -> LogContext:
     """What a sender needs of a log, which is its own flusher and, if it is pooled, committer."""
     return cast(
-        Ground,
+        LogContext,
         SimpleNamespace(
             flusher=log,
             committer=log if pooled else None,
@@ -139,8 +139,8 @@ def sends_to(
     pooled: bool = False,
     delay_levels_ms: tuple[int, ...] = (),
 ) -> Deduplicator:
-    ground = ground_of(log, metrics, pooled=pooled, delay_levels_ms=delay_levels_ms)
-    return Deduplicator(Sender(ground, cast(Append, log), cast(Topics, OneTopic())))
+    log_context = ground_of(log, metrics, pooled=pooled, delay_levels_ms=delay_levels_ms)
+    return Deduplicator(Sender(log_context, cast(Append, log), cast(Topics, OneTopic())))
 
 
 def request(

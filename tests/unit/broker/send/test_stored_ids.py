@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.send import stored_ids
 from services.broker.send.placing import Wait
 from services.broker.send.repeats import NOTED_MAX, Part, Repeats
@@ -78,14 +78,14 @@ def ids_of(
     clock: Clock | None = None,
     index_is_whole: Callable[[], bool] | None = None,
 ) -> StoredIds:
-    ground = SimpleNamespace(
+    log_context = SimpleNamespace(
         reader=broker.reader,
         clock=clock or Clock(broker),
         dispatched=broker.dispatched,
         readable_end=lambda: broker.appender.appended,
         index_is_whole=index_is_whole or (lambda: not broker.positions.get(Slot.INDEX_BEHIND)),
     )
-    return StoredIds(cast(Ground, ground), broker.index if has_index else None)
+    return StoredIds(cast(LogContext, log_context), broker.index if has_index else None)
 
 
 def find(before: StoredIds, topics: Sequence[str], unique_ids: Sequence[str]) -> dict[str, Place]:

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from services.ha.shell.link_log import START_S, LinkLog
-from shared.runtime.paced_log import PacedLog
+from shared.runtime.rate_limited_logger import RateLimitedLogger
 
 
 def test_a_healthy_start_says_nothing_of_nodes_that_are_on_their_way(
@@ -15,7 +15,7 @@ def test_a_healthy_start_says_nothing_of_nodes_that_are_on_their_way(
 ) -> None:
     # Every healthy start of a group printed "Connection refused".
     now = 100.0
-    links = LinkLog(PacedLog(lambda: now))
+    links = LinkLog(RateLimitedLogger(lambda: now))
     with caplog.at_level(logging.INFO):
         links.unreached("n1", "10.0.0.2", "not reached: nothing accepts connections at its address")
         assert not caplog.records

@@ -16,7 +16,7 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.building import Built, build
 from services.broker.config import BrokerConfig
-from services.broker.log.log_context import Ground
+from services.broker.log.log_context import LogContext
 from services.broker.log.open_store import OpenStore
 from services.broker.metrics import BrokerMetrics
 from services.broker.watch import Watch
@@ -60,7 +60,7 @@ class Serving:
         """on_serving: called once, when sends open."""
         self._on_serving = on_serving
         self._metrics = metrics
-        self._ground = Ground(config, clock, metrics, health, store, doorbell, port)
+        self._log_context = LogContext(config, clock, metrics, health, store, doorbell, port)
         self._health = health
         self._store = store
         self._doorbell = doorbell
@@ -68,7 +68,7 @@ class Serving:
 
     def start_appender(self) -> None:
         """Start the appender at the end that recovery found. Blocks."""
-        self._ground.start_appender()
+        self._log_context.start_appender()
 
     async def run(
         self,
@@ -85,11 +85,11 @@ class Serving:
                 return
             built = await self._build(stop)
         except (CorruptRecord, DamagedFile) as error:
-            self._ground.abandon()
+            self._log_context.abandon()
             raise StateNotRead(error) from error
         api.parts = built.parts
-        watch.queues = self._ground.queues
-        gate.unit_checks = self._ground.unit_checks
+        watch.queues = self._log_context.queues
+        gate.unit_checks = self._log_context.unit_checks
         flush_stop = asyncio.Event()
         opened = asyncio.Event()
         closed = asyncio.get_running_loop().create_future()
@@ -122,9 +122,9 @@ class Serving:
             await run_parts(
                 stop,
                 {
-                    "flusher": lambda: self._ground.flusher.run(flush_stop),
-                    **self._ground.committer_part(flush_stop),
-                    "files-ahead": lambda: self._ground.files.run(stop),
+                    "flusher": lambda: self._log_context.flusher.run(flush_stop),
+                    **self._log_context.committer_part(flush_stop),
+                    "files-ahead": lambda: self._log_context.files.run(stop),
                     "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
                     "snapshots": lambda: built.state_log.run(stop),
                     "config-files": lambda: built.config_files.run(stop),
@@ -134,16 +134,16 @@ class Serving:
             )
         except BaseException:
             self._positions.publish(Slot.SERVING_EPOCH, 0)
-            self._ground.abandon()
+            self._log_context.abandon()
             raise
         self._positions.publish(Slot.SERVING_EPOCH, 0)
         self._doorbell.close()
-        await asyncio.to_thread(self._ground.close_clean)
+        await asyncio.to_thread(self._log_context.close_clean)
 
     async def _build(self, stop: asyncio.Event) -> Built:
         """Read the state and build the components. Raises CorruptRecord, DamagedFile."""
-        return await self._ground.unit_checks.healed(
-            lambda: build(self._ground, self._metrics), lambda: not stop.is_set()
+        return await self._log_context.unit_checks.healed(
+            lambda: build(self._log_context, self._metrics), lambda: not stop.is_set()
         )
 
     async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
@@ -155,7 +155,7 @@ class Serving:
         positions, end = self._positions, self._store.recovered.end
         begin: int | None = None
         while not stop.is_set():
-            dispatched = self._ground.dispatched()
+            dispatched = self._log_context.dispatched()
             follows = positions.get(Slot.REPUT_GENERATION) == positions.get(Slot.GENERATION)
             unwritable = self._store.unwritable
             if dispatched >= end and (follows or unwritable is not None):
@@ -171,7 +171,7 @@ class Serving:
                         "end_offset": end,
                     },
                 )
-                api.parts = (await build(self._ground, self._metrics)).parts
+                api.parts = (await build(self._log_context, self._metrics)).parts
                 gate.reads_open, gate.send_fault = True, unwritable
             begin = dispatched if begin is None else begin
             self._health.recovery.progress(dispatched - begin, end - begin)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from shared.runtime.paced_log import INTERVAL_S, KEYS_MAX, PacedLog
+from shared.runtime.rate_limited_logger import INTERVAL_S, KEYS_MAX, RateLimitedLogger
 
 
 class Clock:
@@ -22,7 +22,7 @@ def test_a_key_gets_one_line_a_minute_that_counts_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    paced = PacedLog(clock)
+    paced = RateLimitedLogger(clock)
     assert paced.say("10.0.0.1", "link-refused", "closed", reason="noise")
     assert not any(paced.say("10.0.0.1", "link-refused", "closed") for _ in range(500))
     assert paced.say("10.0.0.2", "link-refused", "closed")
@@ -34,7 +34,7 @@ def test_a_key_gets_one_line_a_minute_that_counts_the_others(
 
 def test_many_keys_share_a_line_and_take_no_memory(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    paced = PacedLog(clock)
+    paced = RateLimitedLogger(clock)
     for number in range(10 * KEYS_MAX):
         paced.say(f"peer {number}", "link-refused", "closed")
     assert len(caplog.records) == KEYS_MAX + 1
@@ -46,7 +46,7 @@ def test_many_keys_share_a_line_and_take_no_memory(caplog: pytest.LogCaptureFixt
 
 def test_an_error_is_written_with_its_traceback_and_level(caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError("x")
-    PacedLog(Clock()).say(
+    RateLimitedLogger(Clock()).say(
         "a", "internal-error", "failed", level=logging.ERROR, error=error, code="internal"
     )
     (line,) = caplog.records
@@ -59,7 +59,7 @@ def test_an_error_is_written_with_its_traceback_and_level(caplog: pytest.LogCapt
 def test_a_defect_of_ours_is_written_once_a_minute_for_each_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    paced = PacedLog(Clock())
+    paced = RateLimitedLogger(Clock())
 
     def fail(number: int) -> bool:
         try:

@@ -20,7 +20,7 @@ KEYS_MAX: Final = 256
 OTHERS: Final = "others"
 
 
-class PacedLog:
+class RateLimitedLogger:
     """Limits lines per key, and counts the events between two lines."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -13,7 +13,7 @@ from services.broker.log.group_commit import NO_DEADLINE
 from tidemark.offsets import PhysicalOffset
 
 
-class Lasting(Protocol):
+class DurabilityBarrier(Protocol):
     """Waits until a physical offset is durable."""
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:

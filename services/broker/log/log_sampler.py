@@ -20,7 +20,7 @@ from tidemark.formats.record import peek_store_timestamp
 from tidemark.offsets import PhysicalOffset
 
 
-class LogLook:
+class LogSampler:
     """Samples the store times of one node's log, in any role."""
 
     def __init__(
