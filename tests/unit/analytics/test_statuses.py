@@ -141,7 +141,7 @@ def test_the_documented_table_is_the_table() -> None:
         [status, row.means, f"{row.after_s:g} s" if row.after_s else "at once", row.level]
         for status, row in ((status, TABLE[status]) for status in RULED)
     ]
-    text = (DOCS / "analytics.md").read_text(encoding="utf-8")
+    text = " ".join((DOCS / "analytics.md").read_text(encoding="utf-8").split())
     assert f"in this order: {', '.join(f'`{status}`' for status in BY_SEVERITY)}. " in text
     methods = cells("analytics-methods.md")
     assert [(row[1], row[-1]) for row in methods] == [(s, TABLE[s].level) for s in RULED]
