@@ -33,6 +33,7 @@ from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
+from shared.metrics.catalogue.log import LOG_GROUP_COMMIT_REQUESTS
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.clock import SystemClock
@@ -164,7 +165,8 @@ class Log:
         return uvloop.run(self._on_loop(raw, waiters, seconds))
 
     async def _on_loop(self, raw: bytes, waiters: int, seconds: float) -> Rate:
-        log_context = LoneGround(self._config, self.appender, BrokerMetrics(Registry("broker")))
+        registry = Registry("broker")
+        log_context = LoneGround(self._config, self.appender, BrokerMetrics(registry))
         append, flusher, clock = log_context.append(), log_context.flusher, log_context.clock
         stop = asyncio.Event()
         parts = [asyncio.create_task(part.run(stop)) for part in (flusher, log_context.files)]
@@ -183,7 +185,7 @@ class Log:
 
         await asyncio.gather(*(sender() for _ in range(waiters)))
         took_s = clock.monotonic() - began
-        flushes = sum(log_context.metrics.group_commit_size.counts[:-1])
+        flushes = registry.get_sample_value(f"{LOG_GROUP_COMMIT_REQUESTS.name}_count")
         stop.set()
         await asyncio.gather(*parts)
         gc.unfreeze()

@@ -34,8 +34,6 @@ from bench.steady import Steady
 from bench.whole_send import Broker
 from shared.metrics.bounds import GROUPS_MAX, PAIRS_MAX, TOPICS_MAX
 from shared.metrics.family import Family
-from shared.metrics.instruments import Counter, Gauge, Histogram
-from shared.metrics.labelled import Counters, Histograms, LabelledCounter, LabelledHistogram
 from shared.metrics.registry import Registry
 
 COST_GOAL: Final = 2.0
@@ -60,15 +58,17 @@ PAUSE_S: Final = 0.5
 # -- cost of instruments --------------------------------------------------------------------------
 
 
-class _NoCounter(LabelledCounter):
-    __slots__ = ()
+class _Nothing:
+    """An instrument that does nothing, with labels and without."""
+
+    def labels(self, *values: str) -> _Nothing:
+        return self
 
     def inc(self, amount: int = 1) -> None:
         return
 
-
-class _NoHistogram(LabelledHistogram):
-    __slots__ = ()
+    def set(self, value: float) -> None:
+        return
 
     def observe(self, value: float) -> None:
         return
@@ -77,40 +77,13 @@ class _NoHistogram(LabelledHistogram):
         return
 
 
-class _NoGauge(Gauge):
-    __slots__ = ()
-
-    def set(self, value: float | None) -> None:
-        return
-
-
-class _NoCounters(Counters):
-    def labels(self, *values: str) -> LabelledCounter:
-        return _NoCounter()
-
-
-class _NoHistograms(Histograms):
-    def labels(self, *values: str) -> LabelledHistogram:
-        return _NoHistogram(())
-
-
 class NoRegistry(Registry):
     """A registry whose instruments do nothing."""
 
-    def counter(self, family: Family) -> Counter:
-        return _NoCounter()
+    def counter(self, family: Family) -> Any:
+        return _Nothing()
 
-    def gauge(self, family: Family, start: float | None = None) -> Gauge:
-        return _NoGauge()
-
-    def histogram(self, family: Family) -> Histogram:
-        return _NoHistogram(family.buckets)
-
-    def counters(self, family: Family) -> Counters:
-        return _NoCounters(family, None, self.note_dropped)
-
-    def histograms(self, family: Family) -> Histograms:
-        return _NoHistograms(family, None, self.note_dropped)
+    gauge = histogram = own_counter = own_histogram = counter
 
 
 class _Sender:

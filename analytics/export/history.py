@@ -17,8 +17,9 @@ from analytics.report.bins import micros
 from analytics.report.source import Tables, whole
 from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
+from shared.metrics.exposition import OPENMETRICS, Only
 from shared.metrics.family import Family
-from shared.metrics.text import Format, end, head, label_text, number
+from shared.metrics.samples import label_set, metric_of, number
 
 HOUR: Final = timedelta(hours=1)
 NAMES: Final = ("cluster", "broker", "group", "topic")
@@ -54,16 +55,19 @@ KINDS: Final[Sequence[_Kind]] = (
 def write(tables: Tables, out: TextIO, since: datetime, before: datetime) -> Written:
     """Write since ≤ tick < before. Ages, drain times and so on of all pairs, also those in time."""
     samples = families = 0
+    end = OPENMETRICS.encode(Only()).decode()
     for kind in KINDS:
         count = 0
         for lines in _lines(tables, kind, since, before):
             if not count:
-                out.write(head(kind.family, Format.OPENMETRICS))
+                out.write(
+                    OPENMETRICS.encode(Only([metric_of(kind.family)])).decode().removesuffix(end)
+                )
                 families += 1
             count += len(lines)
             out.write("".join(lines))
         samples += count
-    out.write(end(Format.OPENMETRICS))
+    out.write(end)
     return Written(samples, families)
 
 
@@ -103,7 +107,7 @@ def _written(
         key = (*labels, value.lower()) if is_label else tuple(labels)
         text = texts.get(key)
         if text is None:
-            text = texts[key] = kind.family.name + label_text(names, (*key, JOB[1]))
+            text = texts[key] = kind.family.name + label_set(names, (*key, JOB[1])).text
         if not is_label and math.isnan(value):
             continue
         lines.append(f"{text} {1 if is_label else number(value)} {tick / 1e6:.3f}\n")

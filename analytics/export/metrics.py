@@ -17,8 +17,7 @@ from analytics.report.facts import Pair
 from analytics.runs import Runs
 from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
-from shared.metrics.family import Family
-from shared.metrics.labelled import LABEL_SETS_MAX
+from shared.metrics.family import LABEL_SETS_MAX, Family
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 
@@ -43,20 +42,20 @@ class ExportMetrics:
         self._seen: Seen | None = None
         self._runs: dict[str, Runs] = {}
         self._gaps: set[Gap] = set()
-        self._durations = registry.histograms(of_analytics.RUN_DURATION_SECONDS)
-        self._rows = registry.counters(of_analytics.ROWS_TOTAL)
-        self._gap_counts = registry.counters(of_analytics.SOURCE_GAPS_TOTAL)
+        self._durations = registry.own_histogram(of_analytics.RUN_DURATION_SECONDS)
+        self._rows = registry.own_counter(of_analytics.ROWS_TOTAL)
+        self._gap_counts = registry.own_counter(of_analytics.SOURCE_GAPS_TOTAL)
         registry.read(of_analytics.NEWEST_TICK_TIMESTAMP_SECONDS, self._newest)
-        registry.read_each(
+        registry.read(
             of_analytics.LAST_SUCCESS_TIMESTAMP_SECONDS,
             lambda: {job: runs.finished_at for job, runs in self._runs.items()},
         )
-        registry.read_each(of_analytics.SOURCE_WATERMARK_TIMESTAMP_SECONDS, self._watermarks)
+        registry.read(of_analytics.SOURCE_WATERMARK_TIMESTAMP_SECONDS, self._watermarks)
         registry.read_table((of_analytics.PAIRS,), self._counts)
         registry.read_table(tuple(family for family, _ in BY_PAIR), self._by_pair)
         registry.read_table((of_analytics.GROUP_STATUS,), self._status)
         registry.read_table((of_analytics.GROUP_BOTTLENECK,), self._blamed)
-        registry.read_each(
+        registry.read(
             of_analytics.STORE_FULL_SECONDS,
             lambda: dict(self._seen.full_s) if self._seen is not None else {},
         )

@@ -84,8 +84,8 @@ class BrokerMetrics(TrafficMetrics):
         read(of_log.RECOVERY_DONE_BYTES, lambda: recovery.done_bytes)
         read(of_log.RECOVERY_TOTAL_BYTES, lambda: recovery.total_bytes)
         read(of_log.RECOVERY_ETA_SECONDS, recovery.eta_seconds)
-        self.registry.read_each(of_log.STORE_FREE_BYTES, volumes.free)
-        self.registry.read_each(of_log.STORE_CAPACITY_BYTES, volumes.capacity)
+        self.registry.read(of_log.STORE_FREE_BYTES, volumes.free)
+        self.registry.read(of_log.STORE_CAPACITY_BYTES, volumes.capacity)
         self._volumes = volumes
 
     async def refresh(self) -> None:

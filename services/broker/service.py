@@ -83,10 +83,11 @@ class Broker:
         self._health = Health(self._clock)
         self._gate = Gate(self._health)
         self._node: GroupNode | None = None
-        self._registry = Registry(SERVICE, config.series_limits)
-        add_process_facts(self._registry, is_ready=lambda: self._health.ready)
+        self.registry = Registry(SERVICE, config.series_limits)
+        """A program that runs the service inside itself may register metrics of its own here."""
+        add_process_facts(self.registry, is_ready=lambda: self._health.ready)
         self._metrics = BrokerMetrics(
-            self._registry,
+            self.registry,
             self._clock,
             group_delays=config.group_delay_histograms,
             queue_series_max=config.queue_series_max,
@@ -182,7 +183,7 @@ class Broker:
         self._metrics.give_way(is_awaited)
         admin = AdminServer(
             self._health,
-            self._registry,
+            self.registry,
             host=config.admin_host,
             port=config.admin_port,
             routes=role_probes(lambda: self._is_primary, lambda: self._is_replica),

@@ -1,7 +1,8 @@
 """Counters and histograms of sends, reads, requests and flushes: all that happens per message.
 
-They are plain additions on the event loop. ``metrics`` adds the rest of the broker's series. Names,
-labels and definitions are in docs/metrics.md.
+Those of each send or pull are plain additions on the event loop, those of rarer events are
+``prometheus_client``'s. ``metrics`` adds the rest of the broker's series. Names, labels and
+definitions are in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ class TrafficMetrics:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        counters, histograms = registry.counters, registry.histograms
+        counters, histograms = registry.own_counter, registry.own_histogram
         self.messages_in = counters(of_requests.BROKER_MESSAGES_IN_TOTAL)
         self.received_bytes = counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
         self.messages_out = counters(of_requests.BROKER_MESSAGES_OUT_TOTAL)
         self.sent_bytes = counters(of_requests.BROKER_SENT_BYTES_TOTAL)
-        self.message_size = registry.histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES)
+        self.message_size = histograms(of_requests.BROKER_MESSAGE_SIZE_BYTES).labels()
         self.put_results = counters(of_requests.BROKER_PUT_RESULTS_TOTAL)
         self.put_duration = histograms(of_requests.BROKER_PUT_DURATION_SECONDS)
-        self.append_duration = registry.histogram(of_requests.BROKER_APPEND_DURATION_SECONDS)
+        self.append_duration = histograms(of_requests.BROKER_APPEND_DURATION_SECONDS).labels()
         self.request_duration = histograms(of_requests.BROKER_REQUEST_DURATION_SECONDS)
         self.rejected = counters(of_requests.BROKER_REQUESTS_REJECTED_TOTAL)
-        self.connections_refused = counters(of_requests.BROKER_CONNECTIONS_REFUSED_TOTAL)
-        self.long_polls = registry.gauge(of_requests.BROKER_LONG_POLLS, 0)
-        self.long_poll_wakeups = counters(of_requests.BROKER_LONG_POLL_WAKEUPS_TOTAL)
+        self.connections_refused = registry.counter(of_requests.BROKER_CONNECTIONS_REFUSED_TOTAL)
+        self.long_polls = registry.gauge(of_requests.BROKER_LONG_POLLS)
+        self.long_poll_wakeups = registry.counter(of_requests.BROKER_LONG_POLL_WAKEUPS_TOTAL)
         self.clock_steps = registry.counter(of_requests.BROKER_CLOCK_STEPS_TOTAL)
         self.flush_duration = registry.histogram(of_log.LOG_FLUSH_DURATION_SECONDS)
         self.group_commit_size = registry.histogram(of_log.LOG_GROUP_COMMIT_REQUESTS)

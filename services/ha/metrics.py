@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 from services.ha.core.replica import Replica
 from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
-from shared.metrics.family import Family
-from shared.metrics.registry import Reading, Registry
+from shared.metrics.family import Family, Reading
+from shared.metrics.registry import Registry
 
 ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
 ROLE_OF: Final[Mapping[str, str]] = {
@@ -93,7 +93,7 @@ class AckDuration:
     """How long slaves take to have on disk what is sent to them."""
 
     def __init__(self, registry: Registry) -> None:
-        self._histograms = registry.histograms(of_ha.HA_ACK_DURATION_SECONDS)
+        self._histograms = registry.histogram(of_ha.HA_ACK_DURATION_SECONDS)
 
     def observe(self, node: str, seconds: float) -> None:
         """It took a node so long; called for each of its ACKs."""
@@ -117,7 +117,7 @@ class HaMetrics:
         self._own, self._status, self._links, self._skews = own, status, links, skews
         registry.read_pass(OF_STATUS, self._read)
         registry.read_pass(COUNTED, counters)
-        registry.read_each(
+        registry.read(
             of_ha.HA_CLOCK_SKEW_SECONDS,
             lambda: {node: skew.ahead_ms / MS_PER_S for node, skew in self._skews().items()},
         )

@@ -74,9 +74,10 @@ class Ha:
         self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._health = Health(self._clock)
-        self._registry = Registry(SERVICE)
+        self.registry = Registry(SERVICE)
+        """A program that runs the service inside itself may register metrics of its own here."""
         add_process_facts(
-            self._registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
+            self.registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
         )
         self._paced = RateLimitedLogger(self._clock.monotonic)
         self._setup = setup_of(config)
@@ -94,7 +95,7 @@ class Ha:
             probes = Probes(self._clock, self._state)
             admin = AdminServer(
                 self._health,
-                self._registry,
+                self.registry,
                 host=config.admin_host,
                 port=config.admin_port,
                 routes=[
@@ -207,7 +208,7 @@ class Ha:
                 turned=lambda: say_confirmed(traced, replica),
             )
             HaMetrics(
-                self._registry,
+                self.registry,
                 own.name,
                 self._status,
                 lambda: counted(replica, loop_stalls=watch.loop_stalls),
@@ -257,7 +258,7 @@ class Ha:
             proof_timeout_s=config.proof_timeout_ms / 1000,
             connections_max=config.connections_max,
             buffer_max=config.link_buffer_max,
-            acknowledged=AckDuration(self._registry).observe,
+            acknowledged=AckDuration(self.registry).observe,
             tls=proof.tls,
         )
 

@@ -17,10 +17,10 @@ class ReputMetrics:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self.errors = registry.counters(of_dispatch.DISPATCH_ERRORS_TOTAL)
+        self.errors = registry.counter(of_dispatch.DISPATCH_ERRORS_TOTAL)
         self.step_duration = registry.histogram(of_dispatch.DISPATCH_STEP_DURATION_SECONDS)
         self.sync_duration = registry.histogram(of_dispatch.DISPATCH_SYNC_DURATION_SECONDS)
-        targets = registry.histograms(of_dispatch.DISPATCH_DURATION_SECONDS)
+        targets = registry.histogram(of_dispatch.DISPATCH_DURATION_SECONDS)
         self._queues, self._index = targets.labels("queue"), targets.labels("index")
         self.notify = targets.labels("notify")
         self._visible_delay = registry.histogram(of_dispatch.DISPATCH_VISIBLE_DELAY_SECONDS)

@@ -49,9 +49,10 @@ class Reput:
         self._config = config
         self._stop = stop
         self._health = Health(clock if clock is not None else SystemClock())
-        self._registry = Registry(SERVICE)
-        add_process_facts(self._registry, is_ready=lambda: self._health.ready)
-        self._metrics = ReputMetrics(self._registry)
+        self.registry = Registry(SERVICE)
+        """A program that runs the service inside itself may register metrics of its own here."""
+        add_process_facts(self.registry, is_ready=lambda: self._health.ready)
+        self._metrics = ReputMetrics(self.registry)
 
     async def run(self) -> None:
         """Run the process from opening the probes to releasing the lock."""
@@ -59,7 +60,7 @@ class Reput:
         raise_descriptor_limit()
         async with AsyncExitStack() as closing:
             admin = AdminServer(
-                self._health, self._registry, host=config.admin_host, port=config.admin_port
+                self._health, self.registry, host=config.admin_host, port=config.admin_port
             )
             await closing.enter_async_context(admin)
             log.info(

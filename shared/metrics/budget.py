@@ -11,8 +11,7 @@ from typing import Final
 from shared.metrics.bounds import Limits
 from shared.metrics.catalogue import families_of
 from shared.metrics.catalogue.analytics import ANALYTICS
-from shared.metrics.family import Family, Kind
-from shared.metrics.labelled import LABEL_SETS_MAX
+from shared.metrics.family import LABEL_SETS_MAX, Family, Kind
 
 QUEUE_SERIES_MAX: Final = 20_000
 """A broker's default of ``queue_series_max``, for all families by queue together."""

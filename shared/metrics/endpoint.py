@@ -14,9 +14,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from shared.metrics.accept import choose
-from shared.metrics.exposition import pieces
-from shared.metrics.instruments import Taken
+from shared.metrics.exposition import Format, Taken, choose, pieces
 from shared.metrics.registry import Registry
 from shared.runtime import collector
 from shared.runtime.give_way import GiveWay, never
@@ -54,17 +52,17 @@ class MetricsEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one scrape; a HEAD request gets the headers only."""
+        form = choose(request.headers.get(hdrs.ACCEPT))
         if request.method == hdrs.METH_HEAD:
-            form = choose(request.headers.get(hdrs.ACCEPT))
-            return web.Response(headers={hdrs.CONTENT_TYPE: form.value})
+            return web.Response(headers={hdrs.CONTENT_TYPE: form.content_type})
         if self.scrapes >= SCRAPES_MAX:
             return _later(f"{self.scrapes} scrapes are under way")
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: form.content_type})
         self.scrapes += 1
         try:
             with collector.waits():
                 async with asyncio.timeout(self._timeout_s):
-                    await self._send(request, response)
+                    await self._send(request, response, form)
         except TimeoutError:
             if not response.prepared:
                 return _later("values were not taken in time")
@@ -76,21 +74,19 @@ class MetricsEndpoint:
             self.scrapes -= 1
         return response
 
-    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
-        form = choose(request.headers.get(hdrs.ACCEPT))
+    async def _send(self, request: web.Request, response: web.StreamResponse, form: Format) -> None:
         turns = Turns(self._clock, GiveWay(self._is_awaited))
-        taken = await self.take(turns)
-        response.headers[hdrs.CONTENT_TYPE] = form.value
+        found = pieces(await self.take(turns), form)
         await response.prepare(request)
-        text: list[str] = []
-        for piece in pieces(taken, form):
+        text: list[bytes] = []
+        for piece in found:
             text.append(piece)
             if turns.over:
                 # Waits while the scraper lags by more than the connection's buffer.
-                await response.write("".join(text).encode())
+                await response.write(b"".join(text))
                 text.clear()
                 await turns.pass_on()
-        await response.write_eof("".join(text).encode())
+        await response.write_eof(b"".join(text))
 
     async def take(self, turns: Turns) -> list[Taken]:
         """Sample and take all values; scrapes do this one after the other."""
@@ -98,11 +94,12 @@ class MetricsEndpoint:
             if self._before_scrape is not None:
                 await self._before_scrape()
                 await turns.pass_on()
-            taken: list[Taken] | None = None
-            for taken in self._registry.take(self._clock.monotonic()):  # noqa: B007 - the last
-                if turns.over:
+            taken: list[Taken] = []
+            for each in self._registry.take(self._clock.monotonic()):
+                if each is not None:
+                    taken.append(each)
+                elif turns.over:
                     await turns.pass_on()
-            assert taken is not None, "the last step tells all"
             return taken
 
 

@@ -1,71 +1,90 @@
-"""Formats values as lines of text, a few hundred at a time. Pure.
+"""Text formats of a scrape: ``prometheus_client`` writes all but the lines of our label sets.
 
-A line consists of a family's name, a label set's text, which is cached between scrapes, and the
-number. Before: ``registry`` took the values. After: ``endpoint`` sends the pieces.
+Before: ``registry`` took the values. After: ``endpoint`` sends the pieces.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-from shared.metrics.instruments import Buckets, Samples, Taken
-from shared.metrics.text import Format, Number, bound_text, end, head, number
+from prometheus_client import Metric, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
 
-LINES_AT_ONCE: Final = 128
-"""Lines of one piece: about a tenth of a millisecond, and 12 KiB."""
+from shared.metrics.samples import Buckets, Samples, metric_of
+
+Taken = Samples | Buckets | Metric
+"""Values of one family."""
+_RANGES_MAX: Final = 32
+"""Number of ranges of an Accept header that are read; the rest is ignored."""
 
 
-def pieces(taken: Sequence[Taken], form: Format) -> Iterator[str]:
+class Format(NamedTuple):
+    """A text format of the library."""
+
+    encode: Callable[[Collector], bytes]
+    content_type: str
+
+
+class Only(NamedTuple):
+    """Metrics for one call of an encoder."""
+
+    metrics: Sequence[Metric] = ()
+
+    def collect(self) -> Sequence[Metric]:
+        """Return the metrics."""
+        return self.metrics
+
+
+TEXT: Final = Format(generate_latest, CONTENT_TYPE_PLAIN_0_0_4)
+OPENMETRICS: Final = Format(openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST)
+
+
+def pieces(taken: Sequence[Taken], form: Format) -> Iterator[bytes]:
     """Yield the whole text in pieces of whole lines. Each family's values are freed once they are
     formatted: freeing those of 100,000 series at once would take milliseconds."""
+    end = form.encode(Only())
     waiting = list(reversed(taken))
     del taken
     while waiting:
         family = waiting.pop()
-        yield head(family.family, form)
-        if isinstance(family, Buckets):
-            yield from _buckets(family)
+        if isinstance(family, Metric):
+            yield form.encode(Only([family])).removesuffix(end)
         else:
-            yield from _samples(family)
-    yield end(form)
+            yield form.encode(Only([metric_of(family.family)])).removesuffix(end)
+            for lines in family.lines():
+                yield lines.encode()
+    yield end
 
 
-def _samples(taken: Samples) -> Iterator[str]:
-    name = taken.family.name
-    for start in range(0, len(taken.texts), LINES_AT_ONCE):
-        piece = slice(start, start + LINES_AT_ONCE)
-        yield "".join(
-            [
-                # value * 0 is 0 unless the value is infinite or NaN, which are rare.
-                f"{name}{text} {+value}\n" if value * 0 == 0 else _odd(name, text, value)
-                for text, value in zip(taken.texts[piece], taken.values[piece], strict=True)
-                if value is not None
-            ]
-        )
+def choose(accept: str | None) -> Format:
+    """Return the format with the highest weight in an Accept header; plain text if they are equal.
+
+    ``choose_encoder`` of the library ignores weights, and fails for a version that is no number.
+    """
+    weights = {TEXT: 0.0, OPENMETRICS: 0.0}
+    for part in (accept or "").lower().split(",")[:_RANGES_MAX]:
+        name, *rest = "".join(part.replace('"', "").split()).split(";")
+        parameters = dict(each.partition("=")[::2] for each in rest)
+        if name in ("text/plain", "text/*", "*/*", "*"):
+            form = TEXT
+        elif name == "application/openmetrics-text" and parameters.get("version") in _VERSIONS:
+            form = OPENMETRICS
+        else:
+            continue
+        weights[form] = max(weights[form], _weight(parameters.get("q", "1")))
+    return max(weights, key=weights.__getitem__)
 
 
-def _odd(name: str, text: str, value: Number) -> str:
-    """Format an infinite value; NaN gives no line, because it means unknown."""
-    return f"{name}{text} {number(value)}\n" if value == value else ""
+_VERSIONS: Final = (None, "1.0.0")
 
 
-def _buckets(taken: Buckets) -> Iterator[str]:
-    name = taken.family.name
-    bounds = [*(bound_text(bound) for bound in taken.family.buckets), "+Inf"]
-    tails = [f'le="{bound}"}} ' for bound in bounds]
-    at_once = max(1, LINES_AT_ONCE // (len(bounds) + 2))
-    for start in range(0, len(taken.texts), at_once):
-        lines: list[str] = []
-        for text, counts in zip(
-            taken.texts[start : start + at_once],
-            taken.counts[start : start + at_once],
-            strict=True,
-        ):
-            before = f"{name}_bucket{text[:-1]}," if text else f"{name}_bucket{{"
-            *each, total = counts
-            below = list(itertools.accumulate(each))
-            lines += [f"{before}{tail}{count}\n" for tail, count in zip(tails, below, strict=True)]
-            lines.append(f"{name}_count{text} {below[-1]}\n{name}_sum{text} {number(total)}\n")
-        yield "".join(lines)
+def _weight(text: str) -> float:
+    """Parse a weight from 0 to 1; an invalid weight counts as 0."""
+    try:
+        weight = float(text)
+    except ValueError:
+        return 0.0
+    return weight if 0.0 <= weight <= 1.0 else 0.0

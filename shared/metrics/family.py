@@ -11,9 +11,14 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 NAMESPACE: Final = "tidemark_"
-"""Prefix of all names except ``process_*``, which Prometheus client libraries have in common."""
+"""Prefix of all names but ``process_*`` and ``python_info``, which client libraries share."""
 OTHER: Final = "_other"
 """Label value of the series that combines all label sets beyond a limit."""
+Number = int | float
+Reading = Number | Mapping[str, Number | None] | None
+"""A family's value, or its values by the value of its only label. None: unknown."""
+LABEL_SETS_MAX: Final = 256
+"""Limit for a family without a limit of its own, so that a bug cannot flood the scraper."""
 
 SECONDS_BUCKETS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
@@ -27,6 +32,9 @@ DELAY_BUCKETS: Final = (
 """From a waiting consumer to one that has stopped for an hour."""
 SIZE_BUCKETS: Final = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304)
 REQUESTS_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+_BASE_UNITS: Final = ("seconds", "bytes", "ratio")
 
 
 class Kind(enum.Enum):
@@ -64,6 +72,12 @@ class Family(NamedTuple):
     """Ascending upper bounds without infinity; histograms only."""
     fold: Fold = Fold.SUM
     """Applies to gauges; counters and histograms are always summed."""
+
+    @property
+    def base_unit(self) -> str:
+        """Unit as OpenMetrics names it; empty if it has no name there."""
+        name = self.name.removesuffix("_total")
+        return next((unit for unit in _BASE_UNITS if name.endswith("_" + unit)), "")
 
 
 def declared(module: Mapping[str, object]) -> tuple[Family, ...]:

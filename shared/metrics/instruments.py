@@ -1,9 +1,10 @@
-"""Instruments that count events as they happen: counters, gauges, histograms. Pure.
+"""Counters and histograms of hot paths and of label sets by topic and group.
 
-They belong to the event loop: one thread counts and takes values, so there are no locks. Hot paths
-keep a bound method, which adds to a number or appends a value to a list. Instruments with labels
-are in ``labelled``. Before: a part of a service creates one for a family of the catalogue. After:
-``registry`` takes the values.
+``prometheus_client``'s take a lock for each number that they change: 0.8 µs for a counter, 1.6 µs
+for a histogram, and a send changes eight. These belong to the event loop: one thread counts and
+takes values, so there are no locks. Hot paths keep a bound method, which adds to a number or
+appends a value to a list. Before: a part of a service gets one of ``Labelled.labels``. After:
+``labelled`` takes the counts.
 """
 
 from __future__ import annotations
@@ -11,41 +12,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import add, sub
-from typing import Final, NamedTuple
+from typing import Final
 
-from shared.metrics.family import Family
-from shared.metrics.text import Number
+from shared.metrics.family import Number
+from shared.metrics.labelled import Child
 
-
-class Samples(NamedTuple):
-    """Values of a counter or gauge: the label sets as text, and one value for each."""
-
-    family: Family
-    texts: Sequence[str]
-    values: Sequence[Number | None]
-    """None: no sample."""
-
-
-class Buckets(NamedTuple):
-    """Values of a histogram."""
-
-    family: Family
-    texts: Sequence[str]
-    counts: Sequence[Sequence[Number]]
-    """For each label set the number of values in each bucket, the last bucket holding all above the
-    bounds, then the sum of the values."""
-
-
-PUT_DOWN_MAX: Final = 128
+BUFFERED_MAX: Final = 128
 """Values of a histogram that are buffered before they are counted; they take 4 KiB."""
-PUT_DOWN_FEW: Final = 16
+BUFFERED_FEW: Final = 16
 """The same where there are thousands of histograms."""
-Taken = Samples | Buckets
 Count = Callable[[int], None]
 """A counter's bound ``inc``, kept by hot paths."""
 
 
-class Counter:
+class Counter(Child):
     """A number that only grows."""
 
     __slots__ = ("_value",)
@@ -62,35 +42,30 @@ class Counter:
         """The count so far."""
         return self._value
 
+    @property
+    def counts(self) -> list[Number]:
+        """See ``Child``."""
+        return [self._value]
 
-class Gauge:
-    """A number that is set; unknown until then."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, start: Number | None = None) -> None:
-        self.value = start
-        """The present value; None: unknown, no sample."""
-
-    def set(self, value: Number | None) -> None:
-        """Set the present value."""
-        self.value = value
+    def moved(self) -> float:
+        """See ``bounds.Child``."""
+        return self._value
 
 
-class Histogram:
+class Histogram(Child):
     """Distribution of values over buckets.
 
     A value is buffered first, and counted with others later: in the middle of a request the
     counting code is not in the CPU's caches, and took three times as long.
     """
 
-    __slots__ = ("_bounds", "_counts", "_put_down_max", "_spreads", "_sum", "_values")
+    __slots__ = ("_bounds", "_buffered_max", "_counts", "_spreads", "_sum", "_values")
 
-    def __init__(self, bounds: Sequence[float], put_down_max: int = PUT_DOWN_MAX) -> None:
-        """bounds: ascending upper bounds of the buckets, without infinity. put_down_max: values
+    def __init__(self, bounds: Sequence[float], buffered_max: int = BUFFERED_MAX) -> None:
+        """bounds: ascending upper bounds of the buckets, without infinity. buffered_max: values
         buffered before they are counted.
         """
-        self._bounds, self._put_down_max = bounds, put_down_max
+        self._bounds, self._buffered_max = bounds, buffered_max
         self._counts = [0] * (len(bounds) + 1)
         self._sum: Number = 0
         self._values: list[float] = []
@@ -102,7 +77,7 @@ class Histogram:
         """Count one value."""
         values = self._values
         values.append(value)
-        if len(values) >= self._put_down_max:
+        if len(values) >= self._buffered_max:
             self._count_up()
 
     def observe_counts(self, counts: Sequence[int], total: float) -> None:
@@ -115,17 +90,21 @@ class Histogram:
         self._sum += total
         spreads = self._spreads
         spreads.append(counts)
-        if len(spreads) >= self._put_down_max:
+        if len(spreads) >= self._buffered_max:
             self._add_up()
 
     @property
     def counts(self) -> list[Number]:
-        """Counts and sum, in the format of ``Buckets.counts``."""
+        """Counts and sum, in the format of ``samples.Buckets``."""
         if self._values:
             self._count_up()
         if self._spreads:
             self._add_up()
         return [*self._counts, self._sum]
+
+    def moved(self) -> float:
+        """See ``bounds.Child``."""
+        return sum(self._counts) + len(self._values) + sum(map(sum, self._spreads))
 
     def _count_up(self) -> None:
         values, self._values = sorted(self._values), []

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.metrics.exposition import pieces
+from shared.metrics.exposition import TEXT, Format, pieces
+from shared.metrics.family import Number
 from shared.metrics.registry import Registry
-from shared.metrics.text import Format, Number, label_text
+from shared.metrics.samples import label_set
 
 _AN_HOUR_S = 3600.0
 
 
-def exposed(registry: Registry, form: Format = Format.TEXT, *, now_s: float = _AN_HOUR_S) -> str:
+def exposed(registry: Registry, form: Format = TEXT, *, now_s: float = _AN_HOUR_S) -> str:
     """The whole text of one scrape."""
-    *_, taken = registry.take(now_s)
-    assert taken is not None
-    return "".join(pieces(taken, form))
+    taken = [each for each in registry.take(now_s) if each is not None]
+    return b"".join(pieces(taken, form)).decode()
+
+
+def missing(registry: Registry) -> list[str]:
+    """Names of the service's families that have no source of values."""
+    text = exposed(registry)
+    return [each.name for each in registry.families if f"# TYPE {each.name} " not in text]
 
 
 def samples(registry: Registry, *, now_s: float = _AN_HOUR_S) -> dict[str, Number]:
@@ -28,7 +34,7 @@ def samples(registry: Registry, *, now_s: float = _AN_HOUR_S) -> dict[str, Numbe
 def sample(registry: Registry, name: str, labels: Mapping[str, str] | None = None) -> Number | None:
     """One sample; labels in the order of the catalogue. None: there is none."""
     given = labels or {}
-    return samples(registry).get(name + label_text(tuple(given), tuple(given.values())))
+    return samples(registry).get(name + label_set(tuple(given), tuple(given.values())).text)
 
 
 def _number(text: str) -> Number:

@@ -18,7 +18,7 @@ from services.reput.service import Reput
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig
 from shared.metrics.registry import Registry
-from tests.support.metrics import exposed
+from tests.support.metrics import exposed, missing
 from tests.support.node import free_port
 from tests.support.prometheus import check
 
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool], *parts: asyncio.Task[None]) -> No
 
 
 def assert_whole(registry: Registry) -> None:
-    assert [family.name for family in registry.missing()] == []
+    assert missing(registry) == []
     assert check("promtool", "check", "metrics", text=exposed(registry)).strip() == ""
 
 
@@ -61,8 +61,8 @@ async def test_a_broker_and_a_reput_have_a_source_for_each_family(
     tasks = [asyncio.create_task(broker.run()), asyncio.create_task(reput.run())]
     try:
         await until(lambda: broker._health.ready and reput._health.ready, *tasks)
-        assert_whole(broker._registry)
-        assert_whole(reput._registry)
+        assert_whole(broker.registry)
+        assert_whole(reput.registry)
     finally:
         stop.set()
         await asyncio.gather(*tasks)
@@ -97,7 +97,7 @@ async def test_ha_has_a_source_for_each_family(tmp_path: Path, run_dir: Path) ->
     task = asyncio.create_task(ha.run())
     try:
         await until(lambda: ha._health.state == "serving", task)
-        assert_whole(ha._registry)
+        assert_whole(ha.registry)
     finally:
         asked.set()
         await task

@@ -17,7 +17,7 @@ class GroupCounters:
 
     def __init__(self, registry: Registry, *, delays: bool = True) -> None:
         """delays: whether groups have histograms of their delays, 38 series each."""
-        counters, histograms = registry.counters, registry.histograms
+        counters, histograms = registry.own_counter, registry.own_histogram
         self._has_delays = delays
         self._consumed = counters(of_groups.GROUP_CONSUMED_MESSAGES_TOTAL)
         self._skipped = counters(of_groups.GROUP_SKIPPED_MESSAGES_TOTAL)

@@ -12,8 +12,8 @@ from services.broker.retention.keeper import Retention
 from services.broker.retention.retention import Why
 from shared.files.commit_log import CommitLogReader
 from shared.metrics.catalogue import log as of_log
+from shared.metrics.family import Number
 from shared.metrics.registry import Registry
-from shared.metrics.text import Number
 from tidemark.formats.record import RECORD_SIZE_MIN, peek_store_timestamp
 from tidemark.offsets import PhysicalOffset
 
@@ -26,7 +26,7 @@ class RetentionMetrics:
         self.show: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
         """The retention, the log that it shortens, and the end of what is visible; set once the
         store is open."""
-        registry.read_each(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
+        registry.read(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
         registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
         for family, read in (
             (of_log.STORE_USED_RATIO, _used_ratio),

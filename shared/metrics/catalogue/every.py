@@ -1,4 +1,8 @@
-"""Every process. Pure."""
+"""Every process. Pure.
+
+The help texts of ``process_*`` and ``python_info`` are those of the collectors of
+``prometheus_client``, which export them; a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +40,21 @@ PROCESS_RESIDENT_MEMORY_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "Resident memory, mapped files included",
+    "Resident memory size in bytes.",
 )
 PROCESS_VIRTUAL_MEMORY_BYTES: Final = Family(
     "process_virtual_memory_bytes",
     Kind.GAUGE,
     (),
     "bytes",
-    "Address space, mapped files included",
+    "Virtual memory size in bytes.",
 )
 PROCESS_OPEN_FDS: Final = Family(
     "process_open_fds",
     Kind.GAUGE,
     (),
     "descriptors",
-    "Open file descriptors",
+    "Number of open file descriptors.",
     alert="above 80 % of `process_max_fds`",
 )
 PROCESS_MAX_FDS: Final = Family(
@@ -58,14 +62,28 @@ PROCESS_MAX_FDS: Final = Family(
     Kind.GAUGE,
     (),
     "descriptors",
-    "How many it may open",
+    "Maximum number of open file descriptors.",
 )
 PROCESS_CPU_SECONDS_TOTAL: Final = Family(
     "process_cpu_seconds_total",
     Kind.COUNTER,
     (),
     "s",
-    "Processor time spent, user and system",
+    "Total user and system CPU time spent in seconds.",
+)
+PROCESS_START_TIME_SECONDS: Final = Family(
+    "process_start_time_seconds",
+    Kind.GAUGE,
+    (),
+    "s",
+    "Start time of the process since unix epoch in seconds.",
+)
+PYTHON_INFO: Final = Family(
+    "python_info",
+    Kind.GAUGE,
+    ("version", "implementation", "major", "minor", "patchlevel"),
+    "–",
+    "Python platform information",
 )
 UP_SINCE_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_up_since_timestamp_seconds",

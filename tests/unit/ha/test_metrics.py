@@ -7,9 +7,8 @@ from typing import Any
 from services.ha.metrics import HaMetrics
 from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
-from shared.metrics.family import Family
-from shared.metrics.registry import Reading, Registry
-from shared.metrics.text import Number
+from shared.metrics.family import Family, Number, Reading
+from shared.metrics.registry import Registry
 from tests.support.metrics import samples
 
 

@@ -175,8 +175,8 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
         assert small.positions.get(Slot.REPUT_GENERATION) == small.positions.get(Slot.GENERATION)
         _, text = await reput.get("/metrics")
         assert f"tidemark_dispatch_offset_bytes {small.end}" in text
-        assert "tidemark_dispatch_messages_total 1\n" in text
-        assert "tidemark_dispatch_lag_bytes 0\n" in text
+        assert "tidemark_dispatch_messages_total 1.0\n" in text
+        assert "tidemark_dispatch_lag_bytes 0.0\n" in text
         await reput.end()
         small.close()
 
@@ -215,18 +215,18 @@ async def test_each_step_is_measured_by_what_it_did_and_how_late_it_was_visible(
     async with running(config) as reput:
         await reput.wait_ready()
         _, text = await reput.get("/metrics")
-        assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1\n' in text
-        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0\n' in text  # no keys
-        assert 'tidemark_dispatch_duration_seconds_count{target="notify"} 1\n' in text
-        assert "tidemark_dispatch_visible_delay_seconds_count 1\n" in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="queue"} 1.0\n' in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 0.0\n' in text  # no keys
+        assert 'tidemark_dispatch_duration_seconds_count{target="notify"} 1.0\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 1.0\n" in text
         (delay_s,) = re.findall(r"tidemark_dispatch_visible_delay_seconds_sum (\S+)", text)
         assert 3.0 <= float(delay_s) < 60.0
         small.put(keys="k", at_ms=time.time_ns() // 1_000_000)
         small.flush()
         await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
         _, text = await reput.get("/metrics")
-        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 1\n' in text
-        assert "tidemark_dispatch_visible_delay_seconds_count 2\n" in text
+        assert 'tidemark_dispatch_duration_seconds_count{target="index"} 1.0\n' in text
+        assert "tidemark_dispatch_visible_delay_seconds_count 2.0\n" in text
 
 
 async def test_what_the_broker_traces_is_said_when_it_is_in_its_queue(

@@ -107,10 +107,11 @@ async def test_metrics_are_prometheus_text_with_process_facts(server: AdminServe
     status, text = await get(server, "/metrics")
     assert status == 200
     (info,) = [line for line in text.splitlines() if line.startswith("tidemark_node_info")]
-    assert info.endswith('wire_version="2",store_format="1"} 1')
+    assert 'store_format="1",version=' in info
+    assert info.endswith('wire_version="2"} 1.0')
     assert "\ntidemark_process_anonymous_memory_bytes " in text
     assert "\nprocess_open_fds " in text
-    assert "\ntidemark_ready 0\n" in text
+    assert "\ntidemark_ready 0.0\n" in text
 
 
 async def test_the_start_is_judged_on_the_admin_port(server: AdminServer, health: Health) -> None:

@@ -24,7 +24,7 @@ from analytics.tables import TableRoot
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
 from tests.support.lag_world import END, START, MemoryTables, as_table, tables, tick
-from tests.support.metrics import exposed
+from tests.support.metrics import exposed, missing
 from tests.support.prometheus import check
 
 NOW = END + timedelta(seconds=10)
@@ -193,7 +193,7 @@ def test_every_family_has_a_source_and_promtool_finds_no_fault(
     registry = Registry("analytics")
     add_process_facts(registry, is_ready=lambda: True)
     ExportMetrics(registry, lambda: NOW.timestamp()).show(seen_of(world, tmp_path))
-    assert [family.name for family in registry.missing()] == []
+    assert missing(registry) == []
     text = exposed(registry)
     assert check("promtool", "check", "metrics", text=text).strip() == ""
     for family in registry.families:

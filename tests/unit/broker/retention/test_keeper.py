@@ -427,7 +427,7 @@ async def test_metrics_show_it_and_before_the_store_is_open_nothing(made: Retain
     await made.judge()
     metrics.show = (made.retention, made.reader, lambda: PhysicalOffset(made.small.end))
     shown = exposed(registry)
-    assert 'tidemark_log_segments_deleted_total{reason="age"} 1\n' in shown
+    assert 'tidemark_log_segments_deleted_total{reason="age"} 1.0\n' in shown
     oldest = made.small.units[made.border(1)][3]
     at_ms = made.reader.store_timestamp(
         PhysicalOffset(oldest.physical_offset), oldest.size, made.small.end
@@ -435,4 +435,4 @@ async def test_metrics_show_it_and_before_the_store_is_open_nothing(made: Retain
     assert at_ms is not None
     assert sample(registry, "tidemark_log_oldest_message_timestamp_seconds") == (at_ms / 1000)
     assert "\ntidemark_store_full_seconds " not in shown, "not to be foreseen"
-    assert "tidemark_retention_sends_refused 0\n" in shown
+    assert "tidemark_retention_sends_refused 0.0\n" in shown

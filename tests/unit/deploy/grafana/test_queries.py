@@ -36,6 +36,8 @@ FITTING: Final[Mapping[str, Sequence[str]]] = {
 }
 """Grafana's units for what a query yields; other rates are events, everything else is counted."""
 NOT_SHOWN: Final[Mapping[str, str]] = {
+    "process_start_time_seconds": "the same as tidemark_up_since_timestamp_seconds",
+    "python_info": "tidemark_node_info has the version too",
     "process_virtual_memory_bytes": "mapped files make it large and meaningless",
     "tidemark_group_broadcasting": "for lag analytics: such a group has no lag that a board shows",
     "tidemark_group_consume_enabled": "for lag analytics, whose status PAUSED it is",

@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from shared.metrics.bounds import IDLE_S, SWAPS_MAX, Limits
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import requests as of_requests
-from shared.metrics.family import Family
+from shared.metrics.family import Family, Number
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
-from shared.metrics.text import Number
 from tests.support.metrics import exposed, samples
 
 IN, BYTES = of_requests.BROKER_MESSAGES_IN_TOTAL, of_requests.BROKER_RECEIVED_BYTES_TOTAL
@@ -69,7 +68,7 @@ def registry() -> Registry:
 
 
 def test_up_to_the_bound_all_are_shown_and_beyond_the_rest_is_other(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     for number in range(5):
         counters.labels(f"t{number}").inc(10)
     scraper.scrape()
@@ -79,7 +78,7 @@ def test_up_to_the_bound_all_are_shown_and_beyond_the_rest_is_other(registry: Re
 
 
 def test_the_more_active_takes_the_place_of_the_least_active(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     for number in range(3):
         counters.labels(f"t{number}").inc(100)
     scraper.scrape()
@@ -99,7 +98,7 @@ def test_the_more_active_takes_the_place_of_the_least_active(registry: Registry)
 
 
 def test_equals_do_not_push_each_other_out(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     for number in range(6):
         counters.labels(f"t{number}")
     for _ in range(10):
@@ -112,7 +111,7 @@ def test_equals_do_not_push_each_other_out(registry: Registry) -> None:
 def test_one_that_comes_back_begins_at_0_and_what_was_folded_stays_with_the_others(
     registry: Registry,
 ) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     first = counters.labels("first")
     first.inc(1000)
     for number in range(3):
@@ -134,7 +133,7 @@ def test_one_that_comes_back_begins_at_0_and_what_was_folded_stays_with_the_othe
 
 def test_never_more_than_the_bound_is_shown_while_many_change_places() -> None:
     registry = Registry("broker", Limits(topics=300))
-    counters, scraper, rng = registry.counters(BYTES), Scraper(registry), random.Random(7)
+    counters, scraper, rng = registry.own_counter(BYTES), Scraper(registry), random.Random(7)
     total = 0
     for _ in range(12):
         for _ in range(900):
@@ -185,7 +184,8 @@ def test_whoever_is_shown_every_count_is_in_one_series_and_none_goes_back(
     steps: Sequence[tuple[str, float, int]], most: int
 ) -> None:
     registry = Registry("broker", Limits(topics=most, groups=most))
-    counters, delays, scraper = registry.counters(IN), registry.histograms(DELAY), Scraper(registry)
+    counters, delays = registry.own_counter(IN), registry.own_histogram(DELAY)
+    scraper = Scraper(registry)
     there = {f"t{number}" for number in range(8)}
     registry.bounds.connect(there.__contains__, there.__contains__)
     counted = 0
@@ -214,7 +214,7 @@ def test_what_nobody_uses_for_a_day_disappears_and_comes_back_with_what_is_new(
     registry: Registry,
 ) -> None:
     """Else a rule would take what it had counted long ago for something that just happened."""
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     quiet, busy = counters.labels("quiet"), counters.labels("busy")
     quiet.inc(5)
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_what_nobody_uses_for_a_day_disappears_and_comes_back_with_what_is_new(
 
 
 def test_a_day_without_scrapes_makes_nobody_idle_that_was_used(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     used = counters.labels("used")
     scraper.scrape()
     used.inc()
@@ -240,7 +240,7 @@ def test_a_day_without_scrapes_makes_nobody_idle_that_was_used(registry: Registr
 
 
 def test_an_idle_one_that_finds_no_room_is_folded(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     quiet = counters.labels("quiet")
     quiet.inc(5)
     scraper.scrape()
@@ -258,7 +258,7 @@ def test_an_idle_one_that_finds_no_room_is_folded(registry: Registry) -> None:
 
 
 def test_what_is_deleted_disappears_with_all_that_was_kept_of_it(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     there = {"a", "b"}
     registry.bounds.connect(there.__contains__, lambda _: True)
     kept: dict[str, object] = registry.kept()
@@ -279,7 +279,7 @@ def test_what_is_deleted_disappears_with_all_that_was_kept_of_it(registry: Regis
 
 def test_a_pair_goes_with_its_group_or_its_topic_and_plain_pulls_have_no_group() -> None:
     registry = Registry("broker")
-    out = registry.counters(of_requests.BROKER_MESSAGES_OUT_TOTAL)
+    out = registry.own_counter(of_requests.BROKER_MESSAGES_OUT_TOTAL)
     for topic, group in (("t", ""), ("t", "g"), ("t", "gone"), ("gone", "g")):
         out.labels(topic, group).inc()
     registry.bounds.connect(lambda topic: topic == "t", lambda group: group == "g")
@@ -290,7 +290,7 @@ def test_a_pair_goes_with_its_group_or_its_topic_and_plain_pulls_have_no_group()
 
 
 def test_while_nobody_knows_what_exists_nothing_is_forgotten(registry: Registry) -> None:
-    counters = registry.counters(BYTES)
+    counters = registry.own_counter(BYTES)
     counters.labels("t").inc()
     registry.bounds.connect(lambda _: False, lambda _: False)
     registry.bounds.connect(None, None)
@@ -298,7 +298,7 @@ def test_while_nobody_knows_what_exists_nothing_is_forgotten(registry: Registry)
 
 
 def test_a_topic_that_is_named_like_the_rest_is_part_of_it(registry: Registry) -> None:
-    counters, scraper = registry.counters(BYTES), Scraper(registry)
+    counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     counters.labels("_other").inc(4)
     for number in range(4):
         counters.labels(f"t{number}").inc(1)
@@ -309,7 +309,7 @@ def test_a_topic_that_is_named_like_the_rest_is_part_of_it(registry: Registry) -
 
 def test_labels_without_a_bound_of_their_own_are_bounded_too() -> None:
     registry = Registry("broker")
-    rejected = registry.counters(of_requests.BROKER_REQUESTS_REJECTED_TOTAL)
+    rejected = registry.own_counter(of_requests.BROKER_REQUESTS_REJECTED_TOTAL)
     for number in range(1000):
         rejected.labels("put", f"code-{number}").inc()
     found = [name for name in samples(registry) if name.startswith(rejected.family.name)]
@@ -413,7 +413,7 @@ def test_rows_that_are_gone_make_room(registry: Registry) -> None:
 
 
 def test_counters_and_tables_of_a_pair_are_shown_or_folded_together(registry: Registry) -> None:
-    consumed = registry.counters(of_groups.GROUP_CONSUMED_MESSAGES_TOTAL)
+    consumed = registry.own_counter(of_groups.GROUP_CONSUMED_MESSAGES_TOTAL)
     pairs = Pairs(registry)
     for number in range(5):
         consumed.labels(f"g{number}", "t").inc(number)

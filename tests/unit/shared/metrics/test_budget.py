@@ -38,11 +38,11 @@ def test_a_broker_with_more_names_than_it_shows_stays_below() -> None:
             ]
         match family.kind:
             case Kind.COUNTER:
-                counters = registry.counters(family)
+                counters = registry.own_counter(family)
                 for row in rows:
                     counters.labels(*row).inc()
             case Kind.HISTOGRAM:
-                histograms = registry.histograms(family)
+                histograms = registry.own_histogram(family)
                 for row in rows:
                     histograms.labels(*row).observe(1)
             case Kind.GAUGE:

@@ -1,15 +1,16 @@
-"""What is exposed, read again by Prometheus' own parsers and by promtool."""
+"""What is exposed, read again by Prometheus' own parsers and by promtool; and by the library's own
+exposition of the same registry."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,22 +18,22 @@ from shared.metrics.catalogue import BY_NAME, families_of
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
-from shared.metrics.exposition import LINES_AT_ONCE, pieces
-from shared.metrics.family import Family, Kind
-from shared.metrics.instruments import Buckets, Samples, Taken
+from shared.metrics.exposition import OPENMETRICS, TEXT, Format, Taken, pieces
+from shared.metrics.family import Family, Kind, Number
+from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
+from shared.metrics.samples import LINES_AT_ONCE, Buckets, Samples, label_set
 from shared.metrics.tables import Table
-from shared.metrics.text import Format, Number, label_text
-from tests.support.metrics import exposed
+from tests.support.metrics import exposed, missing
 from tests.support.prometheus import check
 
 GAUGE, COUNTER = of_groups.GROUP_LAG_MESSAGES, of_groups.GROUP_SKIPPED_MESSAGES_TOTAL
 HISTOGRAM, ALONE = of_groups.GROUP_CONSUME_DELAY_SECONDS, of_log.LOG_MAX_OFFSET_BYTES
 PARSERS: dict[Format, Callable[[str], Iterable[Metric]]] = {
-    Format.TEXT: text_string_to_metric_families,
-    Format.OPENMETRICS: openmetrics.text_string_to_metric_families,
+    TEXT: text_string_to_metric_families,
+    OPENMETRICS: openmetrics.text_string_to_metric_families,
 }
-both = pytest.mark.parametrize("form", Format)
+both = pytest.mark.parametrize("form", [TEXT, OPENMETRICS], ids=["text", "openmetrics"])
 Found = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
@@ -53,6 +54,10 @@ def read(text: str, form: Format) -> Found:
     return found
 
 
+def written(taken: Sequence[Taken], form: Format) -> str:
+    return b"".join(pieces(taken, form)).decode()
+
+
 def key(
     name: str, labels: Iterable[str], values: Iterable[str], **more: str
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -62,7 +67,7 @@ def key(
 @st.composite
 def gauges(draw: st.DrawFn) -> tuple[Samples, Found]:
     rows = draw(st.dictionaries(st.tuples(texts, texts, texts), numbers, max_size=6))
-    taken = Samples(GAUGE, [label_text(GAUGE.labels, row) for row in rows], [*rows.values()])
+    taken = Samples(GAUGE, [label_set(GAUGE.labels, row) for row in rows], [*rows.values()])
     shown = {row: value for row, value in rows.items() if value is not None}
     return taken, {key(GAUGE.name, GAUGE.labels, row): v for row, v in shown.items()}
 
@@ -83,14 +88,14 @@ def histograms(draw: st.DrawFn) -> tuple[Buckets, Found]:
             found[key(HISTOGRAM.name + "_bucket", HISTOGRAM.labels, row, le=bound)] = count
         found[key(HISTOGRAM.name + "_count", HISTOGRAM.labels, row)] = below[-1]
         found[key(HISTOGRAM.name + "_sum", HISTOGRAM.labels, row)] = total
-    labels = [label_text(HISTOGRAM.labels, row) for row in rows]
+    labels = [label_set(HISTOGRAM.labels, row) for row in rows]
     return Buckets(HISTOGRAM, labels, [[*each, total] for each, total in rows.values()]), found
 
 
 @st.composite
 def counters(draw: st.DrawFn) -> tuple[Samples, Found]:
     rows = draw(st.dictionaries(st.tuples(texts, texts, texts), counts, max_size=6))
-    taken = Samples(COUNTER, [label_text(COUNTER.labels, row) for row in rows], [*rows.values()])
+    taken = Samples(COUNTER, [label_set(COUNTER.labels, row) for row in rows], [*rows.values()])
     return taken, {key(COUNTER.name, COUNTER.labels, row): v for row, v in rows.items()}
 
 
@@ -99,7 +104,7 @@ def counters(draw: st.DrawFn) -> tuple[Samples, Found]:
 def test_prometheus_reads_what_was_put_in(
     form: Format, parts: tuple[tuple[Taken, Found], ...]
 ) -> None:
-    text = "".join(pieces([taken for taken, _ in parts], form))
+    text = written([taken for taken, _ in parts], form)
     wanted = {name: value for _, found in parts for name, value in found.items()}
     assert read(text, form) == wanted
 
@@ -121,39 +126,57 @@ def test_prometheus_reads_what_was_put_in(
     ],
 )
 def test_numbers_are_written_exactly(form: Format, value: Number, line: str) -> None:
-    text = "".join(pieces([Samples(ALONE, [""], [value])], form))
+    text = written([Samples(ALONE, [label_set((), ())], [value])], form)
     assert f"\n{ALONE.name} {line}\n" in text
     assert read(text, form) == {(ALONE.name, ()): value}
 
 
 @both
 def test_what_is_not_known_has_no_line(form: Format) -> None:
-    taken = Samples(ALONE, ["", ""], [None, math.nan])
-    assert [line for line in "".join(pieces([taken], form)).splitlines() if line[0] != "#"] == []
+    taken = Samples(ALONE, [label_set((), ())] * 2, [None, math.nan])
+    assert [line for line in written([taken], form).splitlines() if line[0] != "#"] == []
 
 
 def test_labels_that_nobody_should_have_spoil_nothing() -> None:
     odd = 'a\\"b\n\0\ud800'
-    taken = Samples(COUNTER, [label_text(COUNTER.labels, (odd, "t", "expired"))], [1])
-    text = "".join(pieces([taken], Format.TEXT))
-    ((_, labels),) = read(text, Format.TEXT)
+    taken = Samples(COUNTER, [label_set(COUNTER.labels, (odd, "t", "expired"))], [1])
+    text = written([taken], TEXT)
+    ((_, labels),) = read(text, TEXT)
     assert dict(labels)["group"] == 'a\\"b\n ?'
     assert text.encode(), "it is UTF-8"
 
 
 @both
-def test_every_family_has_its_head_even_without_samples(form: Format) -> None:
-    registry = Registry("broker")
-    found = {family.name: family for family in PARSERS[form](exposed(registry, form))}
-    for family in families_of("broker"):
+@pytest.mark.parametrize("service", ["broker", "reput", "ha"])
+def test_heads_are_those_of_the_catalogue(service: str, form: Format) -> None:
+    found = {family.name: family for family in PARSERS[form](exposed(_filled(service), form))}
+    for family in families_of(service):
         name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
         assert found[name].type == family.kind.value
         assert found[name].documentation == family.meaning
+        assert found[name].samples
+    assert len(found) == len(families_of(service))
+
+
+@both
+def test_the_library_exposes_the_same_and_a_program_adds_metrics_of_its_own(form: Format) -> None:
+    registry = _filled("broker")
+    Counter("orders_total", "Orders of the program", ["shop"], registry=registry).labels("s").inc(2)
+    text = exposed(registry, form)
+    assert 'orders_total{shop="s"} 2.0\n' in text
+    found = read(form.encode(registry).decode(), form)
+    changing = ("process_", "tidemark_process_")
+    assert {name: value for name, value in found.items() if not name[0].startswith(changing)} == {
+        name: value for name, value in read(text, form).items() if not name[0].startswith(changing)
+    }
+    other = CollectorRegistry()
+    other.register(registry)
+    assert b'orders_total{shop="s"} 2.0\n' in generate_latest(other)
 
 
 def test_openmetrics_ends_and_says_units_and_text_does_not() -> None:
-    registry = Registry("reput")
-    openmetrics_text = exposed(registry, Format.OPENMETRICS)
+    registry = _filled("reput")
+    openmetrics_text = exposed(registry, OPENMETRICS)
     assert openmetrics_text.endswith("# EOF\n")
     assert "# UNIT tidemark_dispatch_lag_seconds seconds\n" in openmetrics_text
     assert "# TYPE tidemark_dispatch_records counter\n" in openmetrics_text
@@ -165,32 +188,35 @@ def test_openmetrics_ends_and_says_units_and_text_does_not() -> None:
 
 def test_no_piece_is_longer_than_a_slice_allows() -> None:
     rows = [(f"g{number}", "t", "main") for number in range(10 * LINES_AT_ONCE)]
-    taken = Samples(GAUGE, [label_text(GAUGE.labels, row) for row in rows], [1] * len(rows))
+    taken = Samples(GAUGE, [label_set(GAUGE.labels, row) for row in rows], [1] * len(rows))
     many = Buckets(
-        HISTOGRAM, [label_text(("group",), (row[0],)) for row in rows], [[0] * 18] * len(rows)
+        HISTOGRAM, [label_set(("group",), (row[0],)) for row in rows], [[0] * 18] * len(rows)
     )
-    for form in Format:
-        assert max(piece.count("\n") for piece in pieces([taken, many], form)) <= LINES_AT_ONCE
+    for form in (TEXT, OPENMETRICS):
+        assert max(piece.count(b"\n") for piece in pieces([taken, many], form)) <= LINES_AT_ONCE
 
 
 def _filled(service: str) -> Registry:
     """A registry in which every family of the service has two label sets, or a value."""
     registry = Registry(service)
+    add_process_facts(registry, is_ready=lambda: True)
+    registry.note_dropped(BY_NAME["tidemark_ready"], 1)
+    absent = set(missing(registry))
     for number, family in enumerate(families_of(service)):
         sets = [tuple(f"{name}{each}" for name in family.labels) for each in "ab"]
         match family:
-            case Family(name="tidemark_telemetry_series_dropped_total"):
-                registry.note_dropped(BY_NAME["tidemark_ready"], 1)
+            case Family() if family.name not in absent:
+                continue
             case Family(kind=Kind.HISTOGRAM, labels=()):
                 registry.histogram(family).observe(number)
             case Family(kind=Kind.HISTOGRAM):
-                made = registry.histograms(family)
+                made = registry.own_histogram(family)
                 for labels in sets:
                     made.labels(*labels).observe(number)
             case Family(labels=()):
                 registry.read(family, lambda: 1.5)
             case Family(kind=Kind.COUNTER):
-                counted = registry.counters(family)
+                counted = registry.own_counter(family)
                 for labels in sets:
                     counted.labels(*labels).inc(number)
             case _:
@@ -201,17 +227,9 @@ def _filled(service: str) -> Registry:
 @pytest.mark.parametrize("service", ["broker", "reput", "ha"])
 def test_promtool_finds_no_fault_with_any_family(service: str) -> None:
     text = exposed(_filled(service))
-    assert len(read(text, Format.TEXT)) > len(families_of(service))
+    assert len(read(text, TEXT)) > len(families_of(service))
     said = check("promtool", "check", "metrics", text=text)
     assert said.strip() == ""
-
-
-@both
-@pytest.mark.parametrize("service", ["broker", "reput", "ha"])
-def test_both_formats_say_the_same(service: str, form: Format) -> None:
-    registry = _filled(service)
-    for family in PARSERS[form](exposed(registry, form)):
-        assert family.samples, family.name
 
 
 def test_the_names_of_a_histogram_are_nobody_elses() -> None:

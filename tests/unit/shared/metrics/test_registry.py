@@ -6,20 +6,21 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import Gauge
 
-from shared.metrics.catalogue import SECTIONS, families_of
+from shared.metrics.catalogue import SECTIONS
 from shared.metrics.catalogue import dispatch as of_dispatch
-from shared.metrics.catalogue import every as of_every
 from shared.metrics.catalogue import groups as of_groups
 from shared.metrics.catalogue import ha as of_ha
 from shared.metrics.catalogue import log as of_log
 from shared.metrics.catalogue import requests as of_requests
 from shared.metrics.catalogue.analytics import ANALYTICS
 from shared.metrics.family import NAMESPACE, Family, Fold, Kind
-from shared.metrics.instruments import PUT_DOWN_MAX, Histogram, Samples
-from shared.metrics.registry import Registry
+from shared.metrics.instruments import BUFFERED_MAX, Histogram
+from shared.metrics.registry import Readings, Registry
+from shared.metrics.samples import Buckets, Samples
 from shared.metrics.tables import Table
-from tests.support.metrics import sample, samples
+from tests.support.metrics import samples
 
 
 @pytest.mark.parametrize(
@@ -34,12 +35,14 @@ from tests.support.metrics import sample, samples
             "not in the catalogue",
         ),
         (lambda made: made.counter(of_requests.BROKER_LONG_POLLS), "is a gauge"),
-        (lambda made: made.counter(of_requests.BROKER_MESSAGES_IN_TOTAL), "labels"),
-        (lambda made: made.counters(of_requests.BROKER_CLOCK_STEPS_TOTAL), "labels"),
         (lambda made: made.read(of_log.LOG_FLUSH_DURATION_SECONDS, lambda: 1), "is a histogram"),
-        (lambda made: made.gauge(of_requests.BROKER_CONNECTIONS), "labels"),
-        (lambda made: made.gauge(of_log.LOG_MAX_OFFSET_BYTES), "a source already"),
-        (lambda made: made.read_each(of_log.STORE_FREE_BYTES, dict), "a source already"),
+        (lambda made: made.gauge(of_log.LOG_MAX_OFFSET_BYTES), "Duplicated"),
+        (lambda made: made.read(of_log.STORE_FREE_BYTES, dict), "Duplicated"),
+        (lambda made: made.own_counter(of_requests.BROKER_CLOCK_STEPS_TOTAL), "Duplicated"),
+        (
+            lambda made: Gauge("tidemark_log_max_offset_bytes", "Of a program", registry=made),
+            "Duplicated",
+        ),
     ],
 )
 def test_what_the_catalogue_does_not_say_is_refused(
@@ -48,40 +51,24 @@ def test_what_the_catalogue_does_not_say_is_refused(
     registry = Registry("broker")
     registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda: 1)
     registry.read_pass((of_log.STORE_FREE_BYTES, of_log.STORE_CAPACITY_BYTES), dict)
+    registry.counter(of_requests.BROKER_CLOCK_STEPS_TOTAL)
     with pytest.raises(ValueError, match=why):
         make(registry)
-
-
-def test_missing_are_the_families_without_a_source() -> None:
-    registry = Registry("reput")
-    assert of_dispatch.DISPATCH_ERRORS_TOTAL in registry.missing()
-    registry.counters(of_dispatch.DISPATCH_ERRORS_TOTAL)
-    registry.read(of_every.READY, lambda: 1)
-    missing = registry.missing()
-    assert of_dispatch.DISPATCH_ERRORS_TOTAL not in missing
-    assert of_every.READY not in missing
-    assert len(missing) == len(families_of("reput")) - 3, "and the registry has one of its own"
 
 
 def test_what_is_not_known_has_no_sample() -> None:
     registry = Registry("broker")
     registry.read(of_log.STORE_USED_RATIO, lambda: None)
-    registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": 5, "index": None})
+    registry.read(of_log.STORE_FREE_BYTES, lambda: {"log": 5, "index": None})
     registry.read_pass((of_log.RECOVERY_DONE_BYTES, of_log.RECOVERY_TOTAL_BYTES), dict)
-    polls = registry.gauge(of_requests.BROKER_LONG_POLLS)
-    found = samples(registry)
-    assert found == {'tidemark_store_free_bytes{volume="log"}': 5}
-    polls.set(3)
-    assert sample(registry, "tidemark_broker_long_polls") == 3
-    polls.set(None)
-    assert sample(registry, "tidemark_broker_long_polls") is None
+    assert samples(registry) == {'tidemark_store_free_bytes{volume="log"}': 5}
 
 
 def test_another_function_takes_the_place_of_the_one_before() -> None:
     registry = Registry("broker")
     for number in (1, 2):
         registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda number=number: number)  # type: ignore[misc]
-        registry.read_each(of_log.STORE_FREE_BYTES, lambda number=number: {"log": number})  # type: ignore[misc]
+        registry.read(of_log.STORE_FREE_BYTES, lambda number=number: {"log": number})  # type: ignore[misc]
         registry.read_table(
             (of_groups.GROUP_MEMBERS,),
             lambda number=number: Table([("g",)], [[number]]),  # type: ignore[misc]
@@ -98,15 +85,13 @@ def test_all_functions_are_called_once_and_before_anybody_else_has_a_turn() -> N
         return 1
 
     registry.read(of_log.LOG_MAX_OFFSET_BYTES, lambda: note("read"))
-    registry.read_each(of_log.STORE_FREE_BYTES, lambda: {"log": note("each")})
+    registry.read(of_log.STORE_FREE_BYTES, lambda: {"log": note("each")})
     registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table([("g",)], [[note("table")]]))
     steps = registry.take(0.0)
-    registry.read_pass(
-        (of_log.STORE_CAPACITY_BYTES,),
-        lambda: {of_log.STORE_CAPACITY_BYTES: {"log": note("apart")}},
-        apart=True,
-    )
-    next(steps)
+    family = of_log.STORE_CAPACITY_BYTES
+    registry.register(Readings((family,), lambda: {family: {"log": note("apart")}}))
+    while next(steps) is not None:
+        pass
     assert sorted(called) == ["each", "read", "table"]
     list(steps)
     assert called[3:] == ["apart"]
@@ -114,7 +99,7 @@ def test_all_functions_are_called_once_and_before_anybody_else_has_a_turn() -> N
 
 def test_a_function_that_fails_fails_the_scrape_and_the_next_one_is_as_before() -> None:
     registry = Registry("broker")
-    counters = registry.counters(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
+    counters = registry.own_counter(of_requests.BROKER_RECEIVED_BYTES_TOTAL)
     counters.labels("t").inc(4)
     broken = [True]
 
@@ -136,14 +121,11 @@ def test_a_function_that_fails_fails_the_scrape_and_the_next_one_is_as_before() 
 
 def test_a_histogram_is_of_one_instant_and_counts_before_are_not_changed_by_counts_after() -> None:
     registry = Registry("broker")
-    histogram = registry.histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES)
+    histogram = registry.own_histogram(of_requests.BROKER_MESSAGE_SIZE_BYTES).labels()
     histogram.observe(100)
-    steps = registry.take(0.0)
-    next(steps)
+    found = [each for each in registry.take(0.0) if isinstance(each, Buckets)]
     histogram.observe(100)
-    *_, taken = steps
-    assert taken is not None
-    ((counts),) = [each.counts[0] for each in taken if not isinstance(each, Samples) and each.texts]
+    ((counts,),) = [each.counts for each in found]
     assert sum(counts[:-1]) == 1
     assert counts[-1] == 100
 
@@ -157,7 +139,7 @@ def test_values_one_by_one_and_many_at_once_count_the_same() -> None:
     with pytest.raises(ValueError, match="1 counts for 4 buckets"):
         many.observe_counts([1], 1)
     assert one.counts == many.counts
-    often, few = 2 * PUT_DOWN_MAX + 1, Histogram((1,), put_down_max=2)
+    often, few = 2 * BUFFERED_MAX + 1, Histogram((1,), buffered_max=2)
     for _ in range(often):
         few.observe_counts([2, 1], 7)
     assert few.counts == [2 * often, often, 7 * often]
@@ -169,10 +151,8 @@ def test_label_sets_of_a_table_are_written_anew_only_when_they_are_new() -> None
     registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table(rows, [[1] * len(rows)]))
 
     def texts() -> list[str]:
-        *_, taken = registry.take(0.0)
-        assert taken is not None
-        (found,) = [each for each in taken if each.family is of_groups.GROUP_MEMBERS]
-        return [*found.texts]
+        (found,) = [each for each in registry.take(0.0) if isinstance(each, Samples)]
+        return [each.text for each in found.label_sets]
 
     before = texts()
     del rows[1]
@@ -189,7 +169,7 @@ def test_names_units_and_kinds_agree() -> None:
     for section in SECTIONS:
         for family in section.families:
             name, kind = family.name, family.kind
-            assert name.startswith((NAMESPACE, "process_")), name
+            assert name.startswith((NAMESPACE, "process_", "python_")), name
             assert name.endswith("_total") == (kind is Kind.COUNTER), name
             assert bool(family.buckets) == (kind is Kind.HISTOGRAM), name
             assert list(family.buckets) == sorted(set(family.buckets)), name
