@@ -82,7 +82,8 @@ class LongPolls:
     """Held calls, and the watchers of each queue."""
 
     def __init__(self) -> None:
-        self._held: set[HeldPull] = set()
+        self._held: dict[HeldPull, None] = {}
+        """Those that wait, the oldest first."""
         self._watchers: dict[Queue, dict[Watcher, None]] = {}
         # Queue → end of the log when its first undispatched message was appended. Ends only grow,
         # so insertion order is their order.
@@ -122,14 +123,14 @@ class LongPolls:
         if self._closed:
             held.wake(Wake.CLOSE)
             return held
-        self._held.add(held)
+        self._held[held] = None
         if queue is not None:
             self.watch(queue, held, appended_to=appended_to)
         return held
 
     def let_go(self, held: HeldPull) -> None:
         """Release a call; required after every ``hold``."""
-        self._held.discard(held)
+        self._held.pop(held, None)
         if held.queue is not None:
             self.unwatch(held.queue, held)
 

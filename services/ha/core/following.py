@@ -159,7 +159,7 @@ class Following:
         own = self._own
         if own.state is State.RESYNC:
             return  # of the log that is being emptied
-        own.end = event.end
+        own.ends_at(event.end)
         self._not_before_ms = own.now_ms + FAULT_PAUSE_MS
         self.leave(f"{event.code}: {event.detail}")
         if event.code in RETRIED_FAULTS:
@@ -184,7 +184,8 @@ class Following:
     def _settled(self, done: Done, master: Master, link: int) -> None:
         own = self._own
         self._settling = False
-        own.end, own.durable = done.end, done.durable
+        own.ends_at(done.end)
+        own.durable = done.durable
         peer = self._peers.by_node[master.node]
         if not copies(own.state) or self.master != master or peer.link != link:
             return
@@ -228,8 +229,8 @@ class Following:
         self.leave(f"{code}: {detail}")
 
     def _table_persisted(self, slave: SlaveLink | None, done: Done) -> None:
-        # The link may be over by now; the entry is on disk in any case, and the next divergence
-        # check takes it off again if its bytes never come.
+        # The link may be over by now. The entry is on disk in any case; the next link begins
+        # without it if its bytes never came.
         own = self._own
         own.table_writes -= 1
         if slave is None:

@@ -14,6 +14,7 @@ from services.ha.core.effects import Effect, Level, Note, Publish
 from services.ha.core.events import Done, Failed, Sensed
 from services.ha.core.failover import State, Trigger, next_state
 from services.ha.core.liveness import Liveness
+from services.ha.core.recovered_table import without_bytes_dropped
 from services.ha.core.setup import Found, Halt, LogBytes, Setup
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Member
@@ -188,6 +189,16 @@ class Own:
     def holder(self) -> Holder:
         """As the lease names it."""
         return Holder(self.name, self.incarnation, self.setup.process)
+
+    def ends_at(self, end: int) -> None:
+        """Note where the log ends. Epochs of which it has no byte leave the table.
+
+        1. A slave writes the entry of a new epoch while earlier bytes are still being copied.
+        2. These cannot be copied. 3. With the entry, the next link would go on in the new epoch,
+        and refuse the bytes that are missing.
+        """
+        self.end = end
+        self.table = without_bytes_dropped(self.table, end)
 
     @property
     def holds_records(self) -> bool:

@@ -87,6 +87,24 @@ def test_a_fault_is_not_tried_again_at_once() -> None:
     assert group.until(lambda: slave.own.state.value == "catchup") > FAULT_PAUSE_MS // 2
 
 
+def test_an_epoch_whose_earlier_bytes_could_not_be_copied_is_copied_by_the_next_link() -> None:
+    group, slave = in_group()
+    slave.kill()
+    group.send_confirmed()
+    former = group.master
+    former.kill()
+    former.start()
+    group.wait_master()
+    group.send_confirmed()
+    fails(slave, "bad-stream")
+    slave.start()
+    group.until(lambda: "bad-stream" in slave.own.alarms)
+    assert slave.volume.table == group.master.volume.table, "the entry came before its bytes"
+    heals(slave)
+    group.wait_in_sync("a", "b", "c")
+    assert slave.volume.log == group.master.volume.log
+
+
 def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is() -> None:
     # 1. The lease cannot be reached: the master steps down. 2. The lease still names it, as far as
     # the others know: they ask it to lead them on. 3. What an operator sees of it must be so.
