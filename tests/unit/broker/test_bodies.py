@@ -96,7 +96,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("head", [f"Content-Length: {SIZE_MAX}", "Transfer-Encoding: chunked"])
 async def test_bodies_that_are_announced_and_do_not_arrive_cost_nothing(head: str) -> None:
-    """Sixteen connections that announced 16 MiB each, and were silent, gave everybody 503."""
+    """Sixteen connections that announced 16 MiB each, and sent nothing, gave all others 503."""
     async with serving(waiting_max=2 * SIZE_MAX) as served:
         silent = [await begin(served, head) for _ in range(32)]
         reader, writer = await begin(served, "Content-Length: 1000", bytes(1000))
@@ -106,7 +106,9 @@ async def test_bodies_that_are_announced_and_do_not_arrive_cost_nothing(head: st
             each.close()
 
 
-async def test_what_one_peer_has_in_parts_is_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partial_bodies_of_one_peer_take_at_most_half_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http_requests, "peer_of", lambda request: "10.0.0.1")
     part = 200_000
     async with serving(waiting_max=4 * part + 100) as served:
@@ -255,7 +257,7 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
             assert await answered.text() == "1000"
 
 
-# Decoded beside the loop, bodies kept the interpreter and the core: each step of another client's
+# Decoded in a thread, bodies kept the interpreter and the core busy: each step of another client's
 # send waited for them.
 @pytest.mark.parametrize("encoding", encodings.Encoding)
 def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) -> None:
@@ -273,7 +275,7 @@ def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) 
 
 
 class CountedRests(GiveWay):
-    """Counts the looks whether to rest."""
+    """Counts the checks whether to rest."""
 
     count = 0
 
@@ -281,7 +283,7 @@ class CountedRests(GiveWay):
         self.count += 1
 
 
-async def test_a_send_whose_body_has_not_come_makes_nobody_rest() -> None:
+async def test_a_send_without_its_body_makes_no_reader_rest() -> None:
     async with serving(waiting_max=4 * SIZE_MAX) as served:
         served.pools.of[RequestClass.PUT].begin(0.0)
         assert served.pools.others_send()
@@ -292,7 +294,7 @@ async def test_a_send_whose_body_has_not_come_makes_nobody_rest() -> None:
         await until(served.pools.others_send)
 
 
-# What follows a broken chunk is no body: the request waited for more of it until its time-out.
+# After a broken chunk there is no body: the request waited for more of it until its time-out.
 @pytest.mark.parametrize("whole", [b"", b"5\r\nhello\r\n"])
 async def test_a_broken_chunk_is_refused_at_once(whole: bytes) -> None:
     served = Served(waiting_max=1 << 20, timeout_s=3600.0)

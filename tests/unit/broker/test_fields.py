@@ -37,7 +37,7 @@ def test_a_parameter_is_a_decimal_i64_or_refused(value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "+1", "1_000", "0x1", "1e3", "١", "--1", "1.0"])
-def test_what_only_python_takes_for_a_number_is_refused(text: str) -> None:
+def test_numbers_that_only_python_accepts_are_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         fields.parameter_int(text, "max")
 

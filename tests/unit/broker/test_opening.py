@@ -1,4 +1,4 @@
-"""A start's first records, and the JSON files in step with what is served."""
+"""The first records of a start, and the JSON files in step with the served state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tidemark.offsets import PhysicalOffset, QueueOffset
 
 
 class Log:
-    """A log in memory, durable at once; ``full`` while the disk takes no writes."""
+    """A log in memory, durable at once; ``full`` while the disk refuses writes."""
 
     def __init__(self, bodies: Sequence[bytes] = ()) -> None:
         self.bodies = list(bodies)
@@ -140,7 +140,7 @@ async def test_a_new_store_gets_a_start_record_and_no_files(tmp_path: Path) -> N
     assert again.state.start_count == 2
 
 
-async def test_what_rocketmq_left_is_taken_over_once_with_one_snapshot(tmp_path: Path) -> None:
+async def test_rocketmqs_state_is_taken_over_once_with_one_snapshot(tmp_path: Path) -> None:
     log = Log()
     start = Start(tmp_path, log)
     for name, text in ROCKETMQS.items():
@@ -212,7 +212,7 @@ async def test_a_timercheck_of_ours_counts_alone_once_rocketmq_has_moved_it(tmp_
 @pytest.mark.parametrize(
     "raw", [b"", b"\0" * 4096, timer_check(5000, 7)[:55], timer_check(5000, -1)]
 )
-async def test_a_timercheck_that_says_nothing_marks_nothing(tmp_path: Path, raw: bytes) -> None:
+async def test_an_empty_timercheck_marks_nothing(tmp_path: Path, raw: bytes) -> None:
     start = Start(tmp_path, Log())
     for name, text in ROCKETMQS.items():
         start.json(name, text)
@@ -225,7 +225,7 @@ async def test_a_timercheck_that_says_nothing_marks_nothing(tmp_path: Path, raw:
 async def test_a_timercheck_of_the_far_future_is_damage_and_marks_nothing(
     tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # One flipped bit, and all that waited counted as delivered.
+    # By one flipped bit all waiting messages counted as delivered.
     start = Start(tmp_path, Log())
     for name, text in ROCKETMQS.items():
         start.json(name, text)
@@ -256,7 +256,7 @@ async def test_only_the_file_that_rocketmq_wrote_counts(tmp_path: Path) -> None:
 
 
 async def test_no_file_is_written_before_it_was_read_for_what_rocketmq_left(tmp_path: Path) -> None:
-    # The part that writes began at once, whatever the one that reads was doing: now and then the
+    # The part that writes began at once, whatever the reading part was doing: now and then the
     # files were ours before they were read, and RocketMQ's topics and groups were lost.
     start = Start(tmp_path, Log())
     for name, text in ROCKETMQS.items():
@@ -394,17 +394,17 @@ async def test_the_record_of_a_masters_start_names_its_epoch_and_is_not_waited_f
     )
     assert await opening.run(start.stop)
     assert recorded == [len(log.bodies)], "its end, in the step in which it was appended"
-    told = records.decode(log.bodies[-1])
-    assert isinstance(told, EpochRecord)
-    assert (told.epoch, told.start_count) == (5, 1)
+    last_record = records.decode(log.bodies[-1])
+    assert isinstance(last_record, EpochRecord)
+    assert (last_record.epoch, last_record.start_count) == (5, 1)
 
 
 async def test_files_of_a_broker_that_was_refused_a_running_store_are_not_taken_over(
     tmp_path: Path,
 ) -> None:
-    """A RocketMQ broker that does not get the lock rewrites its JSON files all the same when it
-    ends. 1. It reads them; 2. a topic is made; 3. it writes what it read; 4. our node is killed.
-    Taken over, its files would delete the topic.
+    """A RocketMQ broker that does not get the lock still rewrites its JSON files when it ends. 1.
+    It reads them; 2. a topic is created; 3. it writes what it read; 4. our node is killed. If its
+    files were taken over, the topic would be deleted.
     """
     log = Log()
     start = Start(tmp_path, log)
@@ -426,7 +426,7 @@ async def test_files_of_a_broker_that_was_refused_a_running_store_are_not_taken_
     assert taken.state.groups.keys() == {"g"}
 
 
-async def test_what_a_refused_broker_wrote_on_a_slave_is_not_taken_over_when_it_is_the_master(
+async def test_files_that_a_refused_broker_wrote_on_a_slave_are_not_taken_over_by_the_master(
     tmp_path: Path,
 ) -> None:
     log = Log()

@@ -1,4 +1,4 @@
-"""The shell around a pull: what is below the shown part of a queue, and the end of a wait."""
+"""The shell around a pull: below the visible part of a queue, and the end of a wait."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def pulled(store: Store, *, floor: int, offset: int) -> tuple[str, int, int, int
     return found.status.value, found.next_offset, found.min_offset, found.max_offset
 
 
-# A golden store asked from offset -1 and was told 0 as minimum, though 796 messages had expired.
+# A golden store asked from offset -1 returned 0 as minimum, though 796 messages had expired.
 @pytest.mark.parametrize("offset", [-1, 0, 795])
-def test_below_an_expired_part_the_minimum_is_told(offset: int) -> None:
+def test_below_an_expired_part_the_minimum_is_returned(offset: int) -> None:
     answer = pulled(Store(first=796, end=1774), floor=0, offset=offset)
     assert answer == ("OFFSET_TOO_SMALL", 796, 796, 1774)
 
@@ -152,8 +152,8 @@ async def test_a_pull_that_cannot_be_held_says_when_to_come_again() -> None:
     assert held.poll_after_ms is None
 
 
-# 1. A consumer stands at 20; 2. a queue file is removed, and reput makes the queues again from the
-# log's start; 3. the queue ended at 5 then, and the pull sent the consumer back to there.
+# 1. A consumer is at 20; 2. a queue file is removed, and reput rebuilds the queues from the log's
+# start; 3. the queue ended at 5 then, and the pull sent the consumer back to there.
 async def test_a_pull_beyond_a_queue_that_is_made_again_waits_for_it() -> None:
     seen = [PhysicalOffset(1000)]
     puller = puller_of(Store(0, 20), dispatched=lambda: seen[0])
@@ -169,9 +169,8 @@ async def test_a_pull_beyond_a_queue_that_is_made_again_waits_for_it() -> None:
     assert within.status.value == "OFFSET_OVERFLOW_ONE"
 
 
-# 1. A follower's pull is held at 20; 2. reput starts again and makes the queues again, which wakes
-# all held pulls; 3. the pull was answered with 5, the follower went back and delivered 5 to 19
-# again.
+# 1. A follower's pull is held at 20; 2. reput restarts and rebuilds the queues, which wakes all
+# held pulls; 3. the pull was answered with 5, the follower went back and delivered 5 to 19 again.
 async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
     seen = [PhysicalOffset(1000)]
     puller = puller_of(Store(0, 20), dispatched=lambda: seen[0])
@@ -215,7 +214,7 @@ class Slots(dict[Slot, int]):
 
 
 async def test_a_queue_that_ends_before_its_last_message_is_compared_with_the_log() -> None:
-    """A unit that pointed behind the log's end hid those behind it, for good and without a word."""
+    """A unit that pointed behind the log's end hid the later ones, for good and silently."""
     page = Slots()
     far = [PhysicalOffset(900)]
     puller = puller_of(Store(0, 5), dispatched=lambda: far[0], known={("t", 0): QueueOffset(9)})
@@ -240,7 +239,7 @@ async def test_a_queue_that_ends_before_its_last_message_is_compared_with_the_lo
     assert not checks.settle()
 
 
-async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() -> None:
+async def test_a_queue_that_reput_found_sound_is_not_compared_again_until_reput_restarts() -> None:
     page = Slots()
     checks = unit_checks(page)
     assert checks.is_open("t", 0, 5)
@@ -257,8 +256,8 @@ async def test_what_reput_finds_sound_is_not_asked_again_until_it_begins_anew() 
     assert checks.is_open("t", 0, 5)
 
 
-def test_a_comparison_that_is_not_answered_is_named_until_it_is() -> None:
-    """Readers of the unit were asked to try again for ever, and the node was ready."""
+def test_an_unanswered_comparison_is_reported_until_it_is_answered() -> None:
+    """Readers of the unit had to retry for ever, and the node was ready."""
 
     class Now(SystemClock):
         s = 100.0
@@ -300,7 +299,7 @@ def test_a_queue_of_a_topic_that_was_deleted_and_made_again_is_not_compared() ->
     assert page.rings == []
 
 
-def test_an_answer_of_before_an_older_page_was_put_back_is_not_taken_for_this_ones() -> None:
+def test_an_answer_from_before_a_page_was_restored_is_ignored() -> None:
     page = Slots()
     page[Slot.UNIT_CHECKED] = 1 << 1  # "sound", to a count that the older page does not know of
     checks = unit_checks(page)
@@ -309,8 +308,7 @@ def test_an_answer_of_before_an_older_page_was_put_back_is_not_taken_for_this_on
     assert checks.is_open("t", 0, 5), "reput has not answered yet"
 
 
-# A reput that had begun anew made the queues again: reads of their units meanwhile were taken for
-# damage, which only the log could have.
+# While a restarted reput rebuilt the queues, reads of units that were missing reported damage.
 async def test_while_reput_begins_anew_a_missing_unit_is_no_damage() -> None:
     page = Slots()
     page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
@@ -373,7 +371,8 @@ def test_a_reader_that_knows_the_queues_of_before_reput_began_anew_looks_again()
 
 
 async def test_a_pull_held_at_the_end_of_a_cut_queue_is_woken_once_it_is_whole() -> None:
-    """Dispatch had come as far again before the broker looked: the pull was held for its time."""
+    """Dispatch had reached its end again before the broker checked: the pull was held to its
+    time-out."""
     page = Slots()
     page[Slot.REPUT_PID] = page[Slot.RESUMED_BY] = 7
     puller = puller_of(Store(0, 5), known={("t", 0): QueueOffset(9)})

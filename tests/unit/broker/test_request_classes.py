@@ -1,4 +1,4 @@
-"""Requests in hand: counted from head to answer, but not while they are held."""
+"""Running requests: counted from head to answer, but not while they are held."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_pull_that_ends_while_it_is_held_leaves_nothing_behind() -> None
     assert pools.queued()["pull"] == 0
 
 
-def test_what_is_no_request_may_be_held_too() -> None:
+def test_work_without_a_request_may_be_held_too() -> None:
     with held(Clock()):
         pass
 
@@ -90,7 +90,7 @@ def test_what_is_no_request_may_be_held_too() -> None:
 async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
     slept: list[float],
 ) -> None:
-    """Look-ups one after the other took a slice in each turn of the loop that a send needs."""
+    """Consecutive look-ups took a slice in each turn of the loop that a send needs."""
     clock = Clock()
     pools = RequestClasses(clock)
     way, puts = pools.behind_sends(), pools.of[RequestClass.PUT]
@@ -108,7 +108,7 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
 async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
     slept: list[float],
 ) -> None:
-    """Sixteen clients that made topics kept the loop busy beside another one's sends."""
+    """Sixteen clients that created topics kept the loop busy beside another client's sends."""
     clock = Clock()
     pools = RequestClasses(clock)
     puts = pools.of[RequestClass.PUT]

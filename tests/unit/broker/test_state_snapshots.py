@@ -1,6 +1,6 @@
 """Snapshots: at file borders and inside files, whole or in slices; where the newest one begins.
 
-``Files`` plays the log: files of a fixed size, each begun with what the state log gives, as the
+``Files`` simulates the log: files of a fixed size, each begun with what the state log gives, as the
 appender does it.
 """
 
@@ -39,7 +39,7 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Files:
-    """A log of bodies, file after file; every append begins a file that it does not fit into."""
+    """A log of bodies, file after file; an append that does not fit begins the next file."""
 
     def __init__(self, file_size: int) -> None:
         self.file_size = file_size
@@ -85,7 +85,7 @@ class Files:
         return True
 
     def suffix(self, start: int) -> BrokerState:
-        """What the records from a physical offset on add up to."""
+        """Sum up the records from a physical offset on."""
         state = BrokerState()
         for at, body in self.log:
             if at >= start:
@@ -127,7 +127,7 @@ async def test_any_file_that_begins_with_a_snapshot_rebuilds_everything() -> Non
     assert log.snapshot_start == starts[-1] == whole.snapshot_at
 
 
-async def test_snapshots_say_offsets_and_delay_as_they_are_served() -> None:
+async def test_snapshots_have_the_served_offsets_and_delay_progress() -> None:
     files, log = made(2000)
     log.offsets_now = lambda: {"g": {("t", 0): 9}}
     log.delay_now = lambda: DelayState({1: 4})
@@ -157,7 +157,7 @@ async def test_after_many_records_there_is_a_snapshot_inside_the_file(
     assert log.snapshot_start == found[-1]
 
 
-async def test_a_state_from_elsewhere_replaces_what_the_records_said() -> None:
+async def test_a_foreign_state_replaces_that_of_the_records() -> None:
     files, log = made(4096)
     log.offsets_now = lambda: {"served before": {("t", 0): 1}}
     for number in range(10):
@@ -260,11 +260,11 @@ def test_offsets_are_the_same_from_every_snapshot_whatever_comes_in_between(
                     pass
         await offsets.finish()
         await log._finish_slices()
-        told = {group: pairs for group, pairs in served.offsets.items() if pairs}
+        committed = {group: pairs for group, pairs in served.offsets.items() if pairs}
         starts = [at for at, body in files.log if (records.part_of(body) or (1, 1))[0] == 0]
         for start in [0, *starts]:
             state = files.suffix(start)
             if start == 0 or state.snapshots:
-                assert state.offsets == told
+                assert state.offsets == committed
 
     asyncio.run(run())

@@ -1,6 +1,6 @@
-"""A broker that answers what a test has written down, and keeps what it was asked.
+"""A fake broker with canned answers, which keeps the requests.
 
-For commands that only ask and print: what they send is the API's, checked here; that a real broker
+It serves commands that only ask and print. Their requests are checked here; that a real broker
 answers so is checked with real processes (tests/processes/test_delivery_verbs.py).
 """
 
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 
 class CannedBroker:
-    """Answers by (method, path); anything else is unknown-group, unless ``otherwise`` says."""
+    """Answers by (method, path); any other request gets unknown-group, or ``otherwise`` if set."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], Answer] = {}
@@ -42,7 +42,7 @@ class CannedBroker:
         self.url = ""
 
     def calls(self, method: str, path: str) -> list[Asked]:
-        """What was asked of one of them."""
+        """Return the requests for one of them."""
         return [one for one in self.asked if (one.method, one.path) == (method, path)]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

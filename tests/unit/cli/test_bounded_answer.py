@@ -1,4 +1,4 @@
-"""An answer is read to its end, however it comes, and never beyond the bound."""
+"""A response is read to its end, in whatever pieces it comes, and never beyond the bound."""
 
 from __future__ import annotations
 

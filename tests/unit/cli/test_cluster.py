@@ -24,7 +24,7 @@ from tidemark.cli.main import cli
 
 
 class Group(BaseHTTPRequestHandler):
-    """What the nodes of a group answer; every order is noted."""
+    """The answers of the nodes of a group; every command is noted."""
 
     view: ClassVar[dict[str, Any]] = {}
     answers: ClassVar[dict[str, tuple[int, dict[str, Any]]]] = {}
@@ -52,7 +52,7 @@ class Group(BaseHTTPRequestHandler):
 
 
 class OwnHa(Group):
-    """The same over the socket of the node on which the command runs."""
+    """The same over the socket of the local node."""
 
     def do_POST(self) -> None:
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -135,7 +135,7 @@ def test_a_refusal_keeps_its_code_and_advice(url: str) -> None:
     assert (error["code"], error["advice"]) == ("cluster-refused", "Wait for it.")
 
 
-def test_an_unclean_failover_says_the_loss_and_needs_two_assurances(url: str) -> None:
+def test_an_unclean_failover_shows_the_loss_and_needs_two_confirmations(url: str) -> None:
     path = "/n1/v1/cluster/failover"
     Group.answers[path] = (200, {"estimated_loss_bytes": 200, "known_confirm": 5000})
     dry = _run("failover", "--to", "n1", "--dry-run", url=url)
@@ -150,7 +150,7 @@ def test_an_unclean_failover_says_the_loss_and_needs_two_assurances(url: str) ->
     )
 
 
-def test_what_is_not_known_of_a_loss_is_not_called_nothing(url: str) -> None:
+def test_an_unknown_loss_is_not_shown_as_none(url: str) -> None:
     Group.answers["/n1/v1/cluster/failover"] = (
         200,
         {"estimated_loss_bytes": None, "loss_reason": "no other node answers"},
@@ -159,7 +159,7 @@ def test_what_is_not_known_of_a_loss_is_not_called_nothing(url: str) -> None:
     assert "the loss on n1 is not known: no other node answers" in result.output
 
 
-def test_a_node_that_is_none_of_the_group_is_named(url: str) -> None:
+def test_a_node_outside_the_group_is_named(url: str) -> None:
     result = _run("failover", "--to", "n7", "--dry-run", url=url)
     assert result.exit_code == 1
     assert "there is no node 'n7'; the group has n0, n1" in result.output
@@ -181,17 +181,17 @@ def test_an_order_that_changed_nothing_is_shown_as_such(url: str) -> None:
 
 
 def test_of_several_addresses_one_that_answers_is_enough(url: str) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        gone = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{unused.getsockname()[1]}"
         assert "tidemark / g0" in _run("status", url=f"{gone}, {url}").output
         refused = _run("status", url=gone)
     assert refused.exit_code == 1
     assert "--url accepts the addresses of several nodes" in refused.output
 
 
-def test_a_node_whose_ha_is_gone_says_what_little_it_knows(url: str) -> None:
-    # Status ended with a traceback: such a node names no lease, no set and no ends.
+def test_a_node_without_ha_shows_what_it_knows(url: str) -> None:
+    # Status ended with a traceback: such a node reports no lease, no set and no ends.
     own = {"node": "n0", "role": "slave", "api": None, "admin": None}
     Group.view = {"cluster": "tidemark", "group": "g0", "epoch": 7, "master": None,
                   "reason": "ha of node n0 does not answer", "nodes": [own]}  # fmt: skip
@@ -209,7 +209,7 @@ def test_a_node_alone_is_no_group(url: str) -> None:
     assert "this node is alone, in no group" in result.output
 
 
-def test_status_says_what_losing_the_master_would_cost_and_that_failover_is_paused(
+def test_status_shows_the_cost_of_losing_the_master_and_a_paused_failover(
     url: str,
 ) -> None:
     assert "n1 takes over" in _run("status", url=url).output
@@ -232,10 +232,10 @@ def test_status_says_that_a_node_in_sync_cannot_lead(url: str) -> None:
     assert "can lead (n1: reput is not there)" in shown
 
 
-def test_on_a_node_its_own_orders_go_over_its_socket(
+def test_commands_to_the_local_node_go_over_its_socket(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its port may take none: whoever reaches it could make any node the master.
+    # Its port may accept none: any client that reaches it could make any node the master.
     Group.answers["/n0/v1/cluster/switchover"] = (
         403,
         {"code": "order-by-socket", "detail": "on the node only.", "advice": "Go there."},
@@ -250,7 +250,7 @@ def test_on_a_node_its_own_orders_go_over_its_socket(
         monkeypatch.setenv(RUN_DIR_VARIABLE, run_dir)
         assert _run("switchover", "--to", "n1", url=url).exit_code == 0
         assert _run("pause", url=url).exit_code == 0
-        # What another node has to do still goes to that node.
+        # A command for another node still goes to that node.
         assert _run("adopt", "n1", url=url).exit_code == 0
         server.shutdown()
         server.server_close()
@@ -261,7 +261,7 @@ def test_on_a_node_its_own_orders_go_over_its_socket(
     ]
 
 
-def test_half_of_what_names_a_node_names_none() -> None:
+def test_an_incomplete_node_name_selects_no_node() -> None:
     assert own_node({NODE_VARIABLE: "n0"}) is None
     assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: ""}) is None
     assert own_node({RUN_DIR_VARIABLE: "/run", NODE_VARIABLE: "n0"}) == OwnNode("n0", Path("/run"))

@@ -96,7 +96,7 @@ def test_a_topic_that_the_broker_makes_itself_is_filled_in_order(broker: FakeBro
     assert run(broker, "consume", "new").stdout_bytes == text
 
 
-def test_keys_are_what_the_regular_expression_finds(broker: FakeBroker) -> None:
+def test_keys_are_the_matches_of_the_regular_expression(broker: FakeBroker) -> None:
     text = b"order=17 ok\nnothing here\norder=\xff bad\n"
     done = run(
         broker, "produce", "lines", "--key-regex", r"order=(\S+)", "--tags", "new", stdin=text
@@ -108,7 +108,7 @@ def test_keys_are_what_the_regular_expression_finds(broker: FakeBroker) -> None:
     assert "1 lines got no key" in done.stderr
 
 
-def test_what_was_produced_can_be_told_to_a_program(broker: FakeBroker) -> None:
+def test_results_of_produce_can_be_read_by_a_program(broker: FakeBroker) -> None:
     done = run(broker, "produce", "lines", "-o", "json", "--ack", "memory", stdin=b"a\nb\n")
     facts = json.loads(done.stdout)
     assert (facts["lines"], facts["bytes"], facts["level"]) == (2, 4, "memory")
@@ -131,7 +131,7 @@ def test_a_rate_is_kept(broker: FakeBroker) -> None:
     assert facts["seconds"] >= 0.15
 
 
-def test_a_refused_line_is_named_with_what_was_stored_before(broker: FakeBroker) -> None:
+def test_a_refused_line_is_reported_with_the_lines_stored_before(broker: FakeBroker) -> None:
     done = run(broker, "produce", "lines", "--batch", "2", stdin=b"a\nb\nc\nbad\ne\n")
     assert done.exit_code == 1
     assert "[bad-property]" in done.stderr
@@ -140,7 +140,7 @@ def test_a_refused_line_is_named_with_what_was_stored_before(broker: FakeBroker)
     assert "Traceback" not in done.stderr
 
 
-def test_nobody_there_is_told_with_cause_and_fix(unused_tcp_port: int) -> None:
+def test_an_unreachable_broker_is_reported_with_cause_and_remedy(unused_tcp_port: int) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
     done = CliRunner().invoke(cli, ["topic", "list", "--url", url])
     assert done.exit_code == 1
@@ -171,15 +171,13 @@ def test_an_error_is_json_where_json_was_asked_for(broker: FakeBroker) -> None:
         ["topic", "list", "--url", "not a url"],
     ],
 )
-def test_a_command_that_is_not_understood_ends_with_two(
-    broker: FakeBroker, arguments: list[str]
-) -> None:
+def test_an_invalid_command_ends_with_two(broker: FakeBroker, arguments: list[str]) -> None:
     done = run(broker, *arguments)
     assert done.exit_code == 2
     assert "Traceback" not in done.output
 
 
-def test_consuming_starts_and_ends_where_it_is_told(broker: FakeBroker) -> None:
+def test_consume_starts_and_ends_at_the_given_offsets(broker: FakeBroker) -> None:
     run(broker, "produce", "lines", stdin=b"".join(b"%d\n" % number for number in range(10)))
     assert run(broker, "consume", "lines", "--offset", "7").stdout_bytes == b"7\n8\n9\n"
     assert run(broker, "consume", "lines", "--max", "2").stdout_bytes == b"0\n1\n"
@@ -203,7 +201,7 @@ def test_consuming_as_json_gives_the_names_of_the_api(broker: FakeBroker) -> Non
 def test_only_messages_with_the_asked_tags_are_written(broker: FakeBroker) -> None:
     run(broker, "produce", "lines", "--tags", "a", stdin=b"1\n")
     run(broker, "produce", "lines", "--tags", "b", stdin=b"2\n")
-    # The fake broker does not filter: what is left is the command's own comparison.
+    # The fake broker does not filter: the command compares the tags itself.
     assert run(broker, "consume", "lines", "--tags", "b || c").stdout_bytes == b"2\n"
 
 

@@ -49,7 +49,7 @@ def test_a_group_gets_every_line_once_and_ends_where_the_topic_did(
     assert len(run(tidemark_store, "lines", "--group", "others").stdout.split()) == 105
 
 
-def test_what_was_not_written_is_not_committed(tidemark_store: LocalStore) -> None:
+def test_messages_that_were_not_written_are_not_committed(tidemark_store: LocalStore) -> None:
     fill(tidemark_store, "lines", 20, queues=1)
     shares = [
         run(tidemark_store, "lines", "--group", "readers", "--max", str(count)).stdout.split()
@@ -101,7 +101,7 @@ def test_a_group_takes_only_the_tags_it_names(tidemark_store: LocalStore) -> Non
     assert run(tidemark_store, "lines", "--group", "readers", "--tags", "b || c").stdout == ""
 
 
-def test_a_new_group_begins_where_it_is_told(tidemark_store: LocalStore) -> None:
+def test_a_new_group_begins_at_the_given_start(tidemark_store: LocalStore) -> None:
     fill(tidemark_store, "lines", 4)
     tidemark_store.clock.advance(60)
     since_ms = tidemark_store.clock.wall_ms()
@@ -119,7 +119,7 @@ def test_messages_of_a_group_are_written_as_json(tidemark_store: LocalStore) -> 
     assert (facts["topic"], facts["body_text"], facts["tags"]) == ("lines", "0", "a")
 
 
-def test_a_topic_that_is_not_there_is_named(tidemark_store: LocalStore) -> None:
+def test_a_missing_topic_is_named(tidemark_store: LocalStore) -> None:
     done = run(tidemark_store, "nothing", "--group", "readers")
     assert done.exit_code == 1
     assert "[unknown-topic]" in done.stderr

@@ -1,4 +1,4 @@
-"""What the commands of delivery ask of a broker, and what they make of its answers."""
+"""The delivery commands: their requests to a broker, and their output for its answers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def described(name: str) -> dict[str, Any]:
 # -- group ----------------------------------------------------------------------------------------
 
 
-def test_a_group_is_made_with_what_was_given_and_nothing_else(broker: CannedBroker) -> None:
+def test_a_group_is_created_with_the_given_fields_only(broker: CannedBroker) -> None:
     broker.answers["PUT", "groups/billing"] = lambda asked: config("billing", **asked.body)
     made = printed(
         broker, "group", "create", "billing", "--order", "--retry-max", "3", "--start", "last",
@@ -211,7 +211,7 @@ def test_a_deleted_group_is_named_again_before(broker: CannedBroker) -> None:
 # -- lag ------------------------------------------------------------------------------------------
 
 
-def test_lag_of_a_group_is_shown_queue_by_queue_and_what_is_unknown_has_a_reason(
+def test_lag_of_a_group_is_shown_by_queue_and_unknown_values_have_a_reason(
     broker: CannedBroker,
 ) -> None:
     broker.answers["GET", "groups/billing"] = described("billing")
@@ -230,7 +230,7 @@ def test_lag_of_a_group_is_shown_queue_by_queue_and_what_is_unknown_has_a_reason
     assert table[2].split()[:3] == ["orders", "1", "-"]
 
 
-def test_lag_of_all_groups_is_a_line_each_and_a_group_that_went_is_left_out(
+def test_lag_of_all_groups_is_a_line_each_without_deleted_groups(
     broker: CannedBroker,
 ) -> None:
     names = [f"g-{number}" for number in range(30)]
@@ -244,12 +244,12 @@ def test_lag_of_all_groups_is_a_line_each_and_a_group_that_went_is_left_out(
     assert {(row["messages"], row["members"], row["unknown_queues"]) for row in rows} == {(3, 1, 1)}
 
 
-def test_a_watcher_looks_again_until_it_is_interrupted(broker: CannedBroker) -> None:
-    looks = iter(range(1, 1_000_000))
+def test_watch_repeats_until_it_is_interrupted(broker: CannedBroker) -> None:
+    samples = iter(range(1, 1_000_000))
 
     def look(_asked: Asked) -> dict[str, Any]:
         facts = described("billing")
-        facts["topics"][0]["queues"][0]["messages"] = next(looks)
+        facts["topics"][0]["queues"][0]["messages"] = next(samples)
         return facts
 
     broker.answers["GET", "groups/billing"] = look
@@ -316,7 +316,7 @@ def test_delayed_messages_are_listed_over_pages_up_to_a_number(broker: CannedBro
     assert "6 listed, 10 waiting in all" in few.stderr
 
 
-def test_a_delayed_message_is_cancelled_or_only_looked_for(broker: CannedBroker) -> None:
+def test_a_delayed_message_is_cancelled_or_only_found_in_a_dry_run(broker: CannedBroker) -> None:
     broker.answers["GET", "delayed"] = paged(10)
     wanted = waiting(9)["unique_id"]
     broker.answers["DELETE", f"delayed/{wanted}"] = {"cancelled": 1}
@@ -374,7 +374,7 @@ def test_dead_letters_are_listed_over_pages_up_to_a_number(broker: CannedBroker)
 
 
 def redriving(letters: int, refused: int = 0) -> Any:
-    """Calls that each look at no more than 400 of so many letters."""
+    """Calls that each read at most 400 of this many letters."""
 
     def step(asked: Asked) -> dict[str, Any]:
         start = asked.body.get("from_offset") or 0
@@ -419,7 +419,7 @@ def test_a_redrive_stops_after_as_many_as_were_asked_for(broker: CannedBroker) -
     assert [one.body["max"] for one in broker.asked] == [500, 100]
 
 
-def test_letters_that_cannot_be_sent_are_said_and_fail_the_command(broker: CannedBroker) -> None:
+def test_letters_that_cannot_be_sent_are_listed_and_fail_the_command(broker: CannedBroker) -> None:
     broker.answers["POST", "groups/billing/redrive"] = redriving(10, refused=1)
     done = run(broker, "dlq", "redrive", "billing", "-o", "json")
     assert done.exit_code == 1
@@ -430,7 +430,7 @@ def test_letters_that_cannot_be_sent_are_said_and_fail_the_command(broker: Canne
 # -- trace, retention -----------------------------------------------------------------------------
 
 
-def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
+def test_a_trace_is_shown_in_lines(broker: CannedBroker) -> None:
     message = {"topic": "orders", "queue": 1, "queue_offset": 7, "message_id": HEX_ID}
     trace: dict[str, Any] = {
         "message": {**message, "body": b"hello"},
@@ -445,7 +445,7 @@ def test_a_trace_is_told_in_lines(broker: CannedBroker) -> None:
         **trace,
         "message": {**message, "body_text": "hello"},
     }
-    # A topic was once taken to say that the id is a unique id: message ids were not found.
+    # With a topic the id was once always treated as a unique id: message ids were not found.
     assert run(broker, "message", "trace", HEX_ID, "--topic", "orders").exit_code == 0
     assert broker.asked[-1].query == {}
     lines = run(broker, "message", "trace", HEX_ID).stdout.splitlines()
@@ -493,7 +493,7 @@ def retention_facts(full_in_s: float | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("full_in_s", "shown"), [(2280.0, "38 min"), (None, "unknown: too_few_samples")]
 )
-def test_retention_is_told_with_its_forecast(
+def test_retention_is_shown_with_its_forecast(
     broker: CannedBroker, full_in_s: float | None, shown: str
 ) -> None:
     facts = retention_facts(full_in_s)
@@ -510,7 +510,7 @@ def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> 
     broker.answers["PUT", "topics/orders"] = facts
     printed(broker, "topic", "create", "orders")
     assert broker.asked[-1].body == {}
-    # The client once said four queues where none were named: a topic with more lost the others.
+    # The client once sent four queues where none were given: a topic with more lost the others.
     assert printed(broker, "topic", "create", "orders", "--retention", "7d") == facts
     assert broker.asked[-1].body == {"retention_ms": 604_800_000}
     # With eight queues it answered 8, and status 0.
@@ -542,7 +542,7 @@ def test_a_topic_gets_a_retention_and_keeps_its_queues(broker: CannedBroker) -> 
         ["topic", "create", "orders", "--retention", "7"],
     ],
 )
-def test_what_is_not_understood_ends_with_two(broker: CannedBroker, arguments: list[str]) -> None:
+def test_invalid_arguments_end_with_two(broker: CannedBroker, arguments: list[str]) -> None:
     done = run(broker, *arguments)
     assert done.exit_code == 2, done.output
     assert broker.asked == []
@@ -559,9 +559,7 @@ def test_what_is_not_understood_ends_with_two(broker: CannedBroker, arguments: l
         ["dlq", "redrive", "none"],
     ],
 )
-def test_a_group_that_is_not_there_fails_with_its_code(
-    broker: CannedBroker, arguments: list[str]
-) -> None:
+def test_a_missing_group_fails_with_its_code(broker: CannedBroker, arguments: list[str]) -> None:
     done = run(broker, *arguments, "-o", "json")
     assert done.exit_code == 1
     assert json.loads(done.stderr.splitlines()[-1])["code"] == "unknown-group"

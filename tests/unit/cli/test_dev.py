@@ -26,14 +26,14 @@ def test_a_log_line_becomes_a_sentence_with_its_facts() -> None:
     assert text == "warning: the disk is slow path=/x wait_ms=7"
 
 
-def test_what_nobody_needs_now_is_shown_only_when_asked_for() -> None:
+def test_details_are_shown_only_on_request() -> None:
     line = json.dumps({"level": "info", "message": "listening"}).encode()
     assert readable(line, verbose=False) is None
     assert readable(line, verbose=True) == "info: listening"
 
 
 @pytest.mark.parametrize("line", [b"Traceback (most recent call last):\n", b"[1, 2]\n", b"\xff\n"])
-def test_what_is_no_log_line_is_shown_as_it_is(line: bytes) -> None:
+def test_a_text_that_is_no_log_line_is_shown_unchanged(line: bytes) -> None:
     assert readable(line, verbose=False) == line.decode("utf-8", "replace").rstrip()
 
 
@@ -41,7 +41,7 @@ def test_an_empty_line_is_not_shown() -> None:
     assert readable(b"\n", verbose=True) is None
 
 
-def test_why_a_service_is_not_ready_is_told_with_progress() -> None:
+def test_the_reason_for_not_being_ready_is_shown_with_progress() -> None:
     body = {"state": "recovering", "reasons": [{"code": "recovering", "detail": "walks the log"}],
             "recovery": {"done_bytes": 50, "total_bytes": 200, "eta_seconds": 3.2}}  # fmt: skip
     assert not_ready(json.dumps(body).encode()) == "walks the log; recovered 25 %, about 3 s left"
@@ -65,7 +65,7 @@ def test_the_greeting_names_every_address() -> None:
     assert "1.2 s" in text
 
 
-def test_a_port_that_another_node_has_is_named() -> None:
+def test_a_port_of_another_node_is_named() -> None:
     # A second `make run` said that it was ready: the node that answered was the first one.
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -78,7 +78,7 @@ def test_a_port_that_another_node_has_is_named() -> None:
     Ports(port, 0, 0).check("127.0.0.1")
 
 
-def test_a_host_that_is_none_of_this_machine_is_named() -> None:
+def test_an_address_that_is_not_of_this_machine_is_named() -> None:
     with pytest.raises(CannotListen, match=r"port 0 of 192\.0\.2\.1: "):
         Ports(0, 0, 0).check("192.0.2.1")
 
@@ -110,7 +110,7 @@ def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
         local_nodes(tmp_path / "group", "127.0.0.1", 9000, 1).__enter__()
 
 
-def test_a_healthy_start_prints_nothing_of_what_it_waits_for() -> None:
+def test_a_healthy_start_prints_no_reasons_for_waiting() -> None:
     # After two seconds a first start of a group printed "there is no store ...: does ha run?".
     progress = StartProgress(100.0)
     end = 100.0 + REPORT_AFTER_S

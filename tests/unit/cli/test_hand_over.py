@@ -1,4 +1,4 @@
-"""What is asked of ha before a node is stopped, and what follows from each answer."""
+"""Requests to ha before a node is stopped, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECOVERING = (503, {"code": "not-serving", "detail": "the node recovers its log.
 
 
 class Ha(BaseHTTPRequestHandler):
-    """Answers one order after another; the last answer stays."""
+    """Answers one command after another; the last answer is repeated."""
 
     answers: ClassVar[list[tuple[int, dict[str, Any]]]] = []
     asked: ClassVar[list[str]] = []
@@ -78,7 +78,7 @@ def test_the_socket_is_the_one_that_ha_makes() -> None:
     assert SOCKET_NAME == SERVED_NAME
 
 
-def test_a_master_hands_over_and_says_to_whom(run_dir: Path) -> None:
+def test_a_master_hands_over_and_names_the_new_master(run_dir: Path) -> None:
     result = hand_over(run_dir)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"handed_over": True, "master": "n1", "epoch": 8}
@@ -86,8 +86,8 @@ def test_a_master_hands_over_and_says_to_whom(run_dir: Path) -> None:
 
 
 def test_three_containers_may_ask_at_once(run_dir: Path) -> None:
-    # One of them orders the switch; the others wait until it is done, for their process must not
-    # be stopped in the middle of it.
+    # One of them requests the switch; the others wait until it is done, because their process must
+    # not be stopped in the middle of it.
     Ha.answers = [UNDER_WAY, UNDER_WAY, NO_MASTER, SLAVE]
     result = hand_over(run_dir)
     assert result.exit_code == 0, result.output
@@ -95,7 +95,7 @@ def test_three_containers_may_ask_at_once(run_dir: Path) -> None:
     assert len(Ha.asked) == 4
 
 
-def test_a_slave_that_is_about_to_be_in_sync_is_waited_for(run_dir: Path) -> None:
+def test_the_hand_over_waits_for_a_slave_that_is_about_to_be_in_sync(run_dir: Path) -> None:
     Ha.answers = [NO_SLAVE, DONE]
     assert json.loads(hand_over(run_dir).stdout)["handed_over"] is True
 
@@ -117,14 +117,14 @@ def test_a_node_alone_has_no_ha_and_nothing_to_hand_over(tmp_path: Path) -> None
     assert json.loads(result.stdout)["handed_over"] is False
 
 
-def test_a_socket_that_a_killed_ha_left_is_nobody(tmp_path: Path) -> None:
+def test_a_socket_left_by_a_killed_ha_counts_as_no_ha(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tm-") as directory:
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(f"{directory}/{SOCKET_NAME}.sock")
         assert hand_over(Path(directory)).exit_code == 0
 
 
-def test_a_ha_that_too_many_ask_is_not_taken_for_none() -> None:
+def test_an_overloaded_ha_does_not_count_as_no_ha() -> None:
     # A connection beyond what it accepts at a time fails at once; a master went on to be stopped.
     with tempfile.TemporaryDirectory(prefix="tm-") as directory, contextlib.ExitStack() as open_:
         path = f"{directory}/{SOCKET_NAME}.sock"
@@ -142,7 +142,9 @@ def test_a_ha_that_too_many_ask_is_not_taken_for_none() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_SLAVE, UNDER_WAY, NO_MASTER])
-def test_when_the_time_is_up_it_says_why(run_dir: Path, answer: tuple[int, dict[str, Any]]) -> None:
+def test_a_hand_over_that_times_out_gives_the_reason(
+    run_dir: Path, answer: tuple[int, dict[str, Any]]
+) -> None:
     Ha.answers = [answer]
     result = hand_over(run_dir, timeout_s=0.5)
     assert result.exit_code == 1
@@ -152,6 +154,6 @@ def test_when_the_time_is_up_it_says_why(run_dir: Path, answer: tuple[int, dict[
     assert "is lost" in error["advice"]
 
 
-def test_an_answer_that_says_nothing_is_asked_about_again() -> None:
+def test_an_empty_answer_is_requested_again() -> None:
     assert judge(HaAnswer(500, {})).done is None
     assert judge(HaAnswer(502, {"detail": "cut short"})).why == "cut short"

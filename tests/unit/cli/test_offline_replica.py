@@ -1,4 +1,4 @@
-"""What the offline tools say of the end of a replica's log."""
+"""What the offline tools report of the end of a replica's log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidemark.formats.checkpoint import Slot
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_what_a_masters_disk_had_says_nothing_of_its_slaves(
+def test_the_durable_mark_of_a_master_does_not_hold_on_a_slave(
     tmp_path: Path, *, grouped: bool
 ) -> None:
-    # 1. The master syncs a record, and says so in a state record behind it. 2. The slave writes
-    # both. 3. The power goes: it keeps the second, and of the first a part.
+    # 1. The master syncs a record, and a later state record says so. 2. The slave writes both.
+    # 3. The power fails: the slave keeps the second, and only a part of the first.
     small = SmallStore(tmp_path / "store")
     small.store.mark_running()
     small.put()

@@ -54,7 +54,7 @@ def test_a_table_that_does_not_fit_is_shown_line_by_line_and_nothing_is_folded()
         ("lag_ms", None, "lag  -"),
     ],
 )
-def test_milliseconds_are_shown_as_a_person_says_them(
+def test_milliseconds_are_shown_in_readable_units(
     name: str, value: int | None, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output.print_facts({name: value})
@@ -67,7 +67,7 @@ def test_points_in_time_are_dates(name: str, capsys: pytest.CaptureFixture[str])
     assert " 2026-09-2" in capsys.readouterr().out
 
 
-async def test_a_server_that_is_down_is_told_in_the_words_of_the_operating_system() -> None:
+async def test_a_server_that_is_down_is_reported_with_the_operating_systems_text() -> None:
     # It was: Cannot connect to host 127.0.0.1:1 ssl:default [Connect call failed ('127.0.0.1', 1)]
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectorError) as caught:

@@ -1,4 +1,4 @@
-"""`tidemark store` on damaged copies of real stores: every damage is named where it is."""
+"""`tidemark store` on damaged copies of real stores: every damage is reported with its place."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_cut_needs_a_yes_and_a_dry_run_cuts_nothing(store: Path) -> None:
 
 
 def test_a_rebuild_that_cannot_go_on_says_why_in_a_sentence() -> None:
-    # It called itself a bug ([internal]) and printed log lines for what the store's owner did.
+    # It was reported as a bug ([internal]), with log lines for a mistake of the store's owner.
     stderr = "x\ntidemark: [stray-file] lines/0 is a file where a directory belongs. Move it away."
     assert exit_reason(stderr, 1).startswith("[stray-file] lines/0 is a file")
     assert exit_reason("a\nb\nc\nd", 137) == "reput ended with status 137: b / c / d"
@@ -303,7 +303,7 @@ def test_units_of_other_delay_levels_are_compared_with_those_that_the_store_reco
     store: Path,
 ) -> None:
     """The due time of a delayed message is in its unit alone. Units of other levels than the usual
-    ones were called damaged, and a rebuild made them due at other times."""
+    ones were reported as damaged, and a rebuild made them due at other times."""
     level = store / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "2" / f"{0:020}"
     units = list(UNIT.iter_unpack(level.read_bytes()))
     last = max(range(len(units)), key=lambda at: units[at][0])
@@ -336,7 +336,7 @@ def test_units_of_other_delay_levels_are_compared_with_those_that_the_store_reco
     assert config_of(OsDisk(), store, StoreConfig()).delay_levels == DELAY_LEVELS
 
 
-def test_a_queue_of_a_topic_that_was_deleted_begins_where_the_node_says(
+def test_a_queue_of_a_recreated_topic_begins_at_its_recorded_offset(
     tidemark_store: LocalStore,
 ) -> None:
     """The numbers below are the deleted topic's. The dump showed minimum 0 and their units."""
@@ -360,7 +360,7 @@ def test_a_queue_of_a_topic_that_was_deleted_begins_where_the_node_says(
 
 
 def test_damage_at_the_beginning_offers_a_log_that_begins_behind_it(tmp_path: Path) -> None:
-    """The one advice was a cut at 0, which loses the topics and every sound message."""
+    """The only advice was a cut at 0, which loses the topics and every sound message."""
     size = 32 << 10
     settings = {"store.commit_log_file_size": size}
     with LocalStore(tmp_path, settings=settings) as filled:

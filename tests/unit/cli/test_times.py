@@ -31,7 +31,7 @@ def test_times_are_understood_in_every_form(text: str, time_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-5", "yesterday", "10 m", "5w", "٣", "2026-13-01"])
-def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-20T10:00:00"):
         parse_time_ms(text, now_ms=NOW)
 
@@ -40,14 +40,14 @@ def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     ("text", "length_ms"),
     [("0ms", 0), ("250ms", 250), ("90s", 90_000), ("12h", 43_200_000), ("7d", 604_800_000)],
 )
-def test_a_length_of_time_is_read_and_shown_alike(text: str, length_ms: int) -> None:
+def test_a_duration_is_parsed_and_shown_alike(text: str, length_ms: int) -> None:
     assert parse_duration_ms(text) == length_ms
     assert shown_duration(length_ms) == text
     assert parse_duration_ms(shown_duration(length_ms + 1) or "") == length_ms + 1
 
 
 @pytest.mark.parametrize("text", ["", "7", "-1d", "d", "1.5h", "1w", "٣d"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="ms, s, m, h or d"):
         parse_duration_ms(text)
 
@@ -56,7 +56,7 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     ("seconds", "text"),
     [(0, "0 s"), (95.4, "95 s"), (2280, "38 min"), (46_800, "13 h"), (432_000, "5 d")],
 )
-def test_a_forecast_is_shown_as_roughly_as_it_is_known(seconds: float, text: str) -> None:
+def test_a_forecast_is_shown_with_its_accuracy(seconds: float, text: str) -> None:
     assert shown_about(seconds) == text
 
 

@@ -1,7 +1,6 @@
-"""A broker for the client's tests: the API of one node over lists in memory, faults on demand.
+"""A fake broker for the client's tests: the API of one node over lists in memory, with faults.
 
-Not the broker: it stores nothing and checks little. What the real one answers is tested with it in
-tests/processes.
+It stores nothing and checks little. tests/processes test the client with the real broker.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ class FakeBroker:
     queues: dict[str, list[list[bytes]]] = field(default_factory=dict)
     """Topic to queues to encoded records."""
     faults: list[Fault] = field(default_factory=list)
-    """Each answers one produce or pull request in place of the broker, oldest first."""
+    """Each replaces the answer to one produce or pull request, oldest first."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of produce requests, as they came."""
     pulls: int = 0
     """Pull requests that have come."""
     auto_create: int | None = None
     page_size: int | None = None
-    """Topics in one answer; None: all of them, as brokers answered once."""
+    """Topics in one answer; None: all of them, as older brokers answered."""
     in_flight: int = 0
     in_flight_most: int = 0
     physical_offset: int = 0
@@ -63,17 +62,17 @@ class FakeBroker:
     """Set by every request."""
     url: str = ""
     cluster: list[str] | None = None
-    """What the nodes of its group are called; None: it is alone."""
+    """Addresses of the nodes of its group; None: it is alone."""
     cluster_master: str | None = None
-    """Whom it calls the master."""
+    """The node that it names as the master."""
     views: int = 0
-    """How often it was asked for its group."""
+    """Number of requests for the state of its group."""
     read_from: list[str] = field(default_factory=list)
-    """What pull requests said in the header of that name."""
+    """Values of the header ``Prefer`` of pull requests."""
     authorized: list[str | None] = field(default_factory=list)
-    """What produce requests said in the header Authorization."""
+    """Values of the header Authorization of produce requests."""
     traced: list[str | None] = field(default_factory=list)
-    """Under which trace sends and pulls came."""
+    """Trace ids of sends and pulls."""
 
     def __post_init__(self) -> None:
         self.hold.set()
@@ -127,7 +126,7 @@ class FakeBroker:
             self.in_flight -= 1
 
     async def produce_now(self, request: web.Request) -> web.StreamResponse:
-        """The answer to a produce request; as a fault: none."""
+        """The answer to a produce request; None as a fault: no answer."""
         body = msgpack.unpackb(await request.read())
         topic = request.match_info["topic"]
         if topic not in self.queues:
@@ -232,7 +231,7 @@ class FakeBroker:
 
 @contextmanager
 def in_a_thread(broker: FakeBroker) -> Iterator[FakeBroker]:
-    """Serve in a thread of its own, for what blocks: the sync façade, the command line."""
+    """Serve in a thread of its own, for callers that block: the sync façade, the command line."""
     ready, stop = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -1,7 +1,7 @@
-"""The calls of groups for the client's tests: the tests say who has which queue, faults on demand.
+"""A fake broker with groups for the client's tests: the test assigns queues and causes faults.
 
-Not the broker: it assigns nothing by itself except everything to who joins alone, and knows neither
-sessions nor time. What the real one answers is tested with it in tests/processes.
+By itself it only assigns everything to a member that joins alone, and knows neither sessions nor
+time. tests/processes test the client with the real broker.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class GroupBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         self.group_faults: dict[str, list[Fault]] = {}
-        """Per call (``heartbeat``, ``fetch``, ``commit``, …): each answers one in our place."""
+        """Per call (``heartbeat``, ``fetch``, ``commit``, …): each replaces one answer."""
         self.lost_answers: dict[str, int] = {}
-        """Per call: so many are done, and then the connection breaks."""
+        """Per call: so many are carried out, and then the connection breaks."""
         self.config: dict[str, Any] = {
             "order": False,
             "broadcast": False,
@@ -45,7 +45,7 @@ class GroupBroker(FakeBroker):
         self.committed: dict[Queue, int] = {}
         self.commits: list[dict[str, Any]] = []
         self.nacks: list[dict[str, Any]] = []
-        """Those that store something."""
+        """Calls that store something."""
         self.nack_ids: list[str | None] = []
         self.nack_repeats = 0
         self.heartbeats: list[dict[str, Any]] = []
@@ -53,9 +53,9 @@ class GroupBroker(FakeBroker):
         self.left: list[str] = []
         self.min_offsets: dict[Queue, int] = {}
         self.keeps = False
-        """Whether it says to who joins that what it names as held is kept."""
+        """Whether it confirms to a joining member that the queues that it claims are kept."""
         self.unknown_fields: set[str] = set()
-        """Fields that it refuses by name, as a broker of the version before."""
+        """Fields that it rejects by name, as a broker of the version before."""
         self.session_ms: int | None = None
         self.changed = asyncio.Condition()
         self.answers_heartbeats = asyncio.Event()
@@ -82,7 +82,7 @@ class GroupBroker(FakeBroker):
         self._notify()
 
     def forget(self) -> None:
-        """As a restart: members and places are gone, generations begin anew."""
+        """Simulate a restart: members and places are gone, generations begin anew."""
         self.members.clear()
         self.cursors.clear()
         self.generation = ((self.generation >> 32) + 1) << 32
@@ -109,7 +109,7 @@ class GroupBroker(FakeBroker):
         return None if field is None else error(400, "bad-request", field=field)
 
     def _said(self, call: str, request: web.Request) -> None:
-        """Break the connection in place of an answer if the test wants it."""
+        """Break the connection instead of answering if the test asks for it."""
         if self.lost_answers.get(call, 0) > 0:
             self.lost_answers[call] -= 1
             assert request.transport is not None
@@ -314,7 +314,7 @@ class GroupBroker(FakeBroker):
         return answer({"status": "RETRY"})
 
     def put_retry(self, group: str, body: bytes, original_topic: str) -> None:
-        """A message that came back to the group."""
+        """A message that was nacked for the group."""
         self.put(f"%RETRY%{group}", 0, body, properties={properties.RETRY_TOPIC: original_topic})
 
     def add_routes(self, app: web.Application) -> None:

@@ -1,4 +1,4 @@
-"""Whatever the other side answers, the client ends in a result or in a typed error."""
+"""Whatever a server answers, the client returns a result or raises a typed error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_any_value_in_place_of_a_message_or_topic_is_a_broken_answer(value: Any)
         _topic({"topic": "x", "queues": [decoded]})
 
 
-def test_what_is_no_number_in_a_header_is_a_broken_answer() -> None:
+def test_a_header_that_is_no_number_is_a_broken_answer() -> None:
     for headers in ({}, {"Tidemark-Next-Offset": "ten"}):
         with pytest.raises(errors.BrokenAnswer, match="Tidemark-Next-Offset"):
             Answer(headers, b"").number("Tidemark-Next-Offset")
@@ -65,7 +65,7 @@ def test_a_path_keeps_its_segments_apart(topic: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "\udcff"])
-def test_what_cannot_stand_in_a_path_is_refused_before_anything_is_sent(name: str) -> None:
+def test_a_name_that_no_path_can_hold_is_refused_before_anything_is_sent(name: str) -> None:
     with pytest.raises(errors.BadName, match="Nothing was sent"):
         path("topics", name)
 
@@ -85,7 +85,7 @@ def test_only_what_was_given_goes_over_the_wire() -> None:
     }  # fmt: skip
 
 
-def test_an_offset_id_is_told_by_its_form() -> None:
+def test_an_offset_id_is_recognised_by_its_form() -> None:
     assert is_offset_id("0A00000100002A9F000000000000005B")
     assert not is_offset_id("order-1")
     assert not is_offset_id("")

@@ -26,8 +26,8 @@ def bodies(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-# Each committed what the other had in hand.
-async def test_a_second_iteration_does_not_commit_what_the_first_has_in_hand(
+# Each committed the messages that the other had in hand.
+async def test_a_second_iteration_does_not_commit_messages_of_the_first(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2", b"3")
@@ -49,7 +49,7 @@ async def test_a_second_iteration_does_not_commit_what_the_first_has_in_hand(
         assert broker.committed[QUEUE] == 0
         assert (await anext(first)).body == b"2"
         del first
-        await asyncio.create_task(other())  # what is over is in nobody's way
+        await asyncio.create_task(other())  # an ended iteration does not block another
     assert broker.committed[QUEUE] == 3
 
 
@@ -104,7 +104,7 @@ async def test_getone_waits_for_a_message_or_for_the_time(
             await messages.getone(0)
 
 
-async def test_what_is_acknowledged_is_committed_and_what_is_not_comes_again(
+async def test_acknowledged_messages_are_committed_and_the_others_delivered_again(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2", b"3", b"4")
@@ -179,7 +179,7 @@ async def test_an_acknowledgement_of_a_queue_that_was_lost_says_so(
     assert broker.committed.get(QUEUE, 0) == 0
 
 
-async def test_start_and_close_do_what_async_with_does(broker: GroupBroker) -> None:
+async def test_start_and_close_are_equal_to_async_with(broker: GroupBroker) -> None:
     broker.put("orders", 0, b"1", b"2")
     mq = await tidemark.connect(broker.url).start()
     messages = await mq.subscribe("orders", group="billing").start()
@@ -193,7 +193,7 @@ async def test_start_and_close_do_what_async_with_does(broker: GroupBroker) -> N
     await mq.close()
 
 
-# Its tasks went on for ever, and its queues went to others only when the session was over.
+# Its tasks went on for ever, and its queues got other owners only when the session was over.
 async def test_closing_the_client_leaves_the_groups_of_open_subscriptions(
     broker: GroupBroker,
 ) -> None:
@@ -246,9 +246,9 @@ async def test_seek_goes_back_and_forward(broker: GroupBroker, mq: tidemark.Clie
             await messages.seek("orders", 1, 0)
 
 
-# 1. A program reads, fails, and seeks back without an ack; 2. what it had in hand still took room
-# although it had come again; 3. after some rounds there was room for nothing, for ever.
-async def test_a_program_may_seek_back_from_what_it_has_not_acknowledged_any_number_of_times(
+# 1. A program reads, fails, and seeks back without an ack; 2. messages in hand still took capacity
+# although they had come again; 3. after some rounds there was no capacity left, for ever.
+async def test_a_program_may_seek_back_from_unacknowledged_messages_any_number_of_times(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(4)))
@@ -339,11 +339,11 @@ async def test_a_paused_queue_is_not_fetched_and_goes_on_where_it_stopped(
     assert broker.committed[QUEUE] == 2
 
 
-# 1. A fetch under way asks for the queue; 2. it is paused and resumed, and what was fetched of it
-# is dropped; 3. the fetch went on waiting for messages behind those, for up to 15 s; 4. it also had
-# told the broker a place, which counted as the queue's from then on: they came with the next
-# message of the queue, or never.
-async def test_a_queue_that_is_resumed_at_once_brings_again_what_was_dropped(
+# 1. A running fetch asks for the queue; 2. it is paused and resumed, and what was fetched of it is
+# dropped; 3. the fetch went on waiting for later messages, for up to 15 s; 4. the broker also took
+# its position as that of the queue: the dropped messages came with the queue's next message, or
+# never.
+async def test_a_queue_that_is_resumed_at_once_delivers_dropped_messages_again(
     broker: GroupBroker, mq: tidemark.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "FETCH_WAIT_MS", 600_000)
@@ -386,7 +386,7 @@ async def test_a_broker_that_does_not_know_the_new_fields_is_asked_without_them(
         assert bodies(await messages.getmany(9)) == [b"a1", b"a2", b"a3"]
         assert not any("incarnation" in each for each in broker.heartbeats[1:])
         assert ["sequence" in each for each in broker.fetches[:2]] == [True, False]
-        # An upgraded one is told again.
+        # An upgraded broker gets the fields again.
         broker.unknown_fields.clear()
         broker.forget()
         messages._member.hurry()
@@ -413,7 +413,7 @@ async def test_a_refusal_of_another_field_ends_the_subscription(
     assert len(broker.heartbeats) == 1
 
 
-# The message that such a fetch took came with the queue's next message, or never.
+# A message taken by such a fetch came with the queue's next message, or never.
 async def test_a_fetch_that_was_given_up_and_reaches_the_broker_late_takes_no_message_away(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -520,7 +520,7 @@ async def all_of(messages: tidemark.Subscription) -> None:
         pass
 
 
-# The second task committed the message on which the first worked.
+# The second task committed the message that the first was working on.
 async def test_two_tasks_that_share_one_iteration_do_not_commit_each_others_messages(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -549,9 +549,9 @@ async def test_two_tasks_that_share_one_iteration_do_not_commit_each_others_mess
         assert broker.committed[QUEUE] == 3
 
 
-# It was committed although nobody had finished it; after an error of the body it was sent back.
+# It was committed although it was not finished; after an error of the body it was sent back.
 @pytest.mark.parametrize("error", [None, ZeroDivisionError()])
-async def test_what_another_task_has_in_hand_is_delivered_again_when_the_group_is_left(
+async def test_messages_in_hand_of_another_task_are_delivered_again_after_leaving(
     broker: GroupBroker, mq: tidemark.Client, error: Exception | None
 ) -> None:
     broker.put("orders", 0, b"1", b"2")

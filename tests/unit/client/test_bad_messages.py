@@ -1,5 +1,5 @@
-"""A message that cannot be sent fails alone: at once where the client can tell, else without those
-that share its request."""
+"""A message that cannot be sent fails alone: at once if the client detects it, otherwise without
+the other messages of its request."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_wrong_value_fails_alone_with_the_error_that_the_broker_would_an
         ("orders", None, 60_001, errors.BadRequest),
     ],
 )
-async def test_what_is_wrong_beside_the_message_leaves_no_bytes_behind(
+async def test_a_wrong_argument_beside_the_message_leaves_no_bytes_behind(
     broker: FakeBroker, topic: Any, ack: Any, timeout_ms: Any, kind: type[Exception]
 ) -> None:
     async with tidemark.connect(broker.url) as mq:
@@ -143,7 +143,7 @@ async def test_the_broker_names_the_bad_message_and_the_rest_is_sent_again_in_on
     assert len(broker.requests) == 5
 
 
-async def test_a_broker_that_names_none_is_asked_for_halves_and_order_is_kept(
+async def test_if_the_broker_names_no_message_halves_are_sent_and_order_is_kept(
     broker: FakeBroker,
 ) -> None:
     async with tidemark.connect(broker.url) as mq:
@@ -208,7 +208,7 @@ async def test_send_many_names_the_bad_message_of_the_whole_list(broker: FakeBro
     assert re.search(r"index 1007", raised.value.__notes__[0])
 
 
-def test_how_far_ahead_a_time_may_be_is_left_to_the_brokers_clock() -> None:
+def test_the_limit_of_a_due_time_is_left_to_the_brokers_clock() -> None:
     far = NewMessage(b"x", deliver_at_ms=10 * DELAY_MS_MAX + 2**42)
     assert "deliver_at_ms" in far.outgoing().wire
 

@@ -20,7 +20,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield serving
 
 
-async def test_the_four_lines_of_the_readme_send_and_tell_what_the_ack_is_worth(
+async def test_the_four_lines_of_the_readme_send_and_report_the_ack_level(
     broker: FakeBroker,
 ) -> None:
     async with tidemark.connect(broker.url) as mq:
@@ -93,7 +93,7 @@ async def test_an_error_that_takes_store_facts_can_be_answered_too(broker: FakeB
     assert "What happened" in str(caught.value)
 
 
-async def test_something_else_on_the_port_is_named_as_that(broker: FakeBroker) -> None:
+async def test_another_server_on_the_port_is_reported_as_such(broker: FakeBroker) -> None:
     async def proxy(_request: web.Request) -> web.Response:
         return web.Response(status=502, text="<html>Bad gateway</html>")
 
@@ -103,7 +103,7 @@ async def test_something_else_on_the_port_is_named_as_that(broker: FakeBroker) -
             await mq.pull("orders", 0, 0)
 
 
-async def test_records_that_came_damaged_are_not_handed_out(broker: FakeBroker) -> None:
+async def test_damaged_records_are_not_delivered(broker: FakeBroker) -> None:
     async with tidemark.connect(broker.url) as mq:
         await mq.send("orders", b"hello", queue=0)
         stored = bytearray(broker.queues["orders"][0][0])
@@ -113,7 +113,7 @@ async def test_records_that_came_damaged_are_not_handed_out(broker: FakeBroker) 
             await mq.pull("orders", 0, 0)
 
 
-async def test_messages_before_a_damaged_record_are_given_and_then_it_is_named(
+async def test_messages_before_a_damaged_record_are_delivered_and_then_it_is_reported(
     broker: FakeBroker,
 ) -> None:
     async with tidemark.connect(broker.url) as mq:
@@ -225,7 +225,7 @@ async def test_the_master_is_followed_and_found_again_when_it_is_lost(broker: Fa
     assert (stored["body"], successor.requests[-1]["retry"]) == (b"3", True)
 
 
-async def test_what_may_be_stored_is_not_said_to_be_unsent(broker: FakeBroker) -> None:
+async def test_a_message_that_may_be_stored_is_not_reported_as_unsent(broker: FakeBroker) -> None:
     async def refuses(_request: web.Request) -> web.Response:
         return error(400, "bad-request")
 
@@ -249,7 +249,7 @@ async def test_a_node_that_is_being_promoted_is_asked_again(broker: FakeBroker) 
     assert (len(broker.requests), len(other.requests)) == (3, 0)
 
 
-async def test_plain_reads_ask_a_slave_when_told_to_and_fall_back(broker: FakeBroker) -> None:
+async def test_plain_reads_use_a_slave_if_configured_and_fall_back(broker: FakeBroker) -> None:
     async with FakeBroker(queues={"orders": [[]]}).serve() as slave:
         urls = [broker.url, slave.url]
         broker.cluster = slave.cluster = urls
@@ -273,7 +273,7 @@ async def test_plain_reads_ask_a_slave_when_told_to_and_fall_back(broker: FakeBr
         tidemark.connect(broker.url, read_from="nearest")  # type: ignore[arg-type]
 
 
-async def test_every_request_of_a_traced_client_says_under_which_id(broker: FakeBroker) -> None:
+async def test_every_request_of_a_traced_client_carries_the_trace_id(broker: FakeBroker) -> None:
     async with tidemark.connect(broker.url, trace="order-4711_a.b") as mq:
         await mq.send("orders", b"1")
         await mq.pull("orders", 0, 0)
@@ -283,7 +283,7 @@ async def test_every_request_of_a_traced_client_says_under_which_id(broker: Fake
 
 
 @pytest.mark.parametrize("trace", ["", "two words", "x" * 65, "größe", "a\n"])
-def test_a_trace_that_brokers_would_pass_over_is_refused(broker: FakeBroker, trace: str) -> None:
+def test_a_trace_id_that_brokers_would_ignore_is_refused(broker: FakeBroker, trace: str) -> None:
     with pytest.raises(ValueError, match="trace has 1 to 64 characters"):
         tidemark.connect(broker.url, trace=trace)
 
@@ -324,7 +324,7 @@ async def test_the_client_finds_a_broker_that_starts_later_on_the_same_port(
             assert (await mq.send("orders", b"again")).queue_offset == 1
 
 
-async def test_nobody_there_is_said_with_the_address(unused_tcp_port: int) -> None:
+async def test_an_unreachable_broker_is_reported_with_its_address(unused_tcp_port: int) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
     async with tidemark.connect(url, retry_for_s=0) as mq:
         with pytest.raises(errors.Unreachable, match=url) as caught:
@@ -468,7 +468,7 @@ async def test_when_a_later_request_of_send_many_fails_the_error_says_what_was_s
     assert len(caught.value.results) == 2
 
 
-async def test_what_a_request_of_send_many_stored_before_its_time_ran_out_is_told_too(
+async def test_messages_that_send_many_stored_before_a_timeout_are_reported_too(
     broker: FakeBroker,
 ) -> None:
     async def late(_request: web.Request) -> web.Response:
@@ -538,7 +538,7 @@ async def test_while_messages_are_worked_on_the_next_pull_is_under_way_and_no_ot
         await reading.aclose()
 
 
-async def test_what_goes_wrong_ahead_is_told_behind_what_came_before(broker: FakeBroker) -> None:
+async def test_an_error_of_a_prefetch_is_raised_after_earlier_messages(broker: FakeBroker) -> None:
     async def gone(_request: web.Request) -> web.Response:
         return error(404, "unknown-topic")
 
@@ -581,7 +581,9 @@ async def test_a_reader_that_is_cancelled_takes_its_pull_along(broker: FakeBroke
             await reading
 
 
-async def test_following_yields_what_comes_and_stays_below_a_given_end(broker: FakeBroker) -> None:
+async def test_following_yields_new_messages_and_stays_below_a_given_end(
+    broker: FakeBroker,
+) -> None:
     async with tidemark.connect(broker.url) as mq:
         await mq.send_many("orders", [b"0", b"1"], queue=0)
         reading = mq.read("orders", 0, follow=True)
@@ -601,7 +603,7 @@ async def test_topics_are_made_listed_shown_and_deleted(broker: FakeBroker) -> N
             await mq.topic("new")
 
 
-async def test_a_closed_client_says_so_to_everybody_who_calls(broker: FakeBroker) -> None:
+async def test_every_call_of_a_closed_client_raises_closed(broker: FakeBroker) -> None:
     mq = tidemark.connect(broker.url)
     async with mq:
         pass
@@ -609,7 +611,7 @@ async def test_a_closed_client_says_so_to_everybody_who_calls(broker: FakeBroker
         await mq.send("orders", b"x")
 
 
-def test_what_is_no_url_is_refused_at_once() -> None:
+def test_an_invalid_url_is_refused_at_once() -> None:
     for url in ("localhost:8080", "ftp://localhost", "http://"):
         with pytest.raises(ValueError, match="http://localhost:8080"):
             tidemark.connect(url)

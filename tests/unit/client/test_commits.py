@@ -59,7 +59,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(stored=st.booleans())
     def fail(self, stored: bool) -> None:
         if self.under_way:
-            if stored:  # done, but nobody heard of it: it must leave again all the same
+            if stored:  # stored, but the response was lost: it must be sent again all the same
                 self.stored_unheard = dict(self.under_way)
             self.ledger.failed()
             self.under_way = {}
@@ -82,7 +82,7 @@ class Ledger(RuleBasedStateMachine):
 TestLedger = Ledger.TestCase
 
 
-def test_what_the_broker_has_is_not_told_again() -> None:
+def test_committed_positions_are_not_sent_again() -> None:
     ledger = CommitLedger(INTERVAL_MS)
     ledger.know(("orders", 0), 5)
     ledger.offer(("orders", 0), 5)
@@ -92,7 +92,7 @@ def test_what_the_broker_has_is_not_told_again() -> None:
     assert ledger.take(0) == {("orders", 0): 6}
 
 
-def test_who_hurries_need_not_wait_for_the_interval() -> None:
+def test_a_hurried_commit_does_not_wait_for_the_interval() -> None:
     ledger = CommitLedger(INTERVAL_MS)
     ledger.offer(("orders", 0), 1)
     ledger.take(0)

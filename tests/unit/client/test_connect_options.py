@@ -1,4 +1,4 @@
-"""What ``connect`` takes beside the address: callbacks, headers, an SSL context."""
+"""Options of ``connect`` besides the address: callbacks, headers, an SSL context."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _broken(request: web.Request) -> web.Response:
 
 
 class Heard:
-    """What the callbacks were called with."""
+    """The arguments of the callbacks."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -49,7 +49,7 @@ class Heard:
             await self.came.wait()
 
 
-async def test_callbacks_hear_of_a_node_that_answers_and_of_one_that_answers_no_more(
+async def test_callbacks_are_called_when_a_node_begins_and_ceases_to_answer(
     broker: FakeBroker,
 ) -> None:
     heard = Heard()

@@ -47,7 +47,7 @@ LETTER = {
 
 
 class Answers(FakeBroker):
-    """Says what the test gave it, and keeps what was asked."""
+    """Answers what the test sets, and keeps the requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ async def mq(broker: Answers) -> AsyncIterator[tidemark.Client]:
         yield client
 
 
-async def test_a_group_is_configured_with_what_is_given_and_nothing_else(
+async def test_a_group_is_configured_with_the_given_fields_only(
     broker: Answers, mq: tidemark.Client
 ) -> None:
     broker.answers = [CONFIG, {**CONFIG, "start": 1000}]
@@ -99,7 +99,7 @@ async def test_groups_are_listed_by_name(broker: Answers, mq: tidemark.Client) -
     assert [(group.name, group.members) for group in await mq.groups.list()] == [("a", 2), ("b", 2)]
 
 
-async def test_a_group_shows_members_and_lag_and_what_is_unknown(
+async def test_a_group_shows_members_lag_and_unknown_values(
     broker: Answers, mq: tidemark.Client
 ) -> None:
     queue = {"queue": 1, "member": "m", "committed": 2, "min_offset": 0, "max_offset": 5, **LAG}

@@ -18,7 +18,7 @@ from tidemark.client.subscription import Subscription
 
 
 class Handling:
-    """A handler whose messages wait until the test lets them go."""
+    """A handler whose messages wait until the test releases them."""
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
@@ -194,7 +194,7 @@ async def test_an_ordered_message_that_fails_for_ever_goes_to_the_dead_letters(
     assert broker.nacks == [{"topic": "orders", "queue": 0, "queue_offset": 0, "delay_level": -1}]
 
 
-async def test_what_waits_of_a_queue_that_is_taken_away_is_left_to_the_next_member(
+async def test_waiting_messages_of_a_lost_queue_are_left_to_its_next_member(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     handling = Handling()
@@ -219,7 +219,7 @@ async def until_leaving(messages: Subscription, queue: tuple[str, int]) -> None:
         await member.pulse.wait()
 
 
-async def test_stop_lets_what_is_under_way_finish_and_leaves_the_rest(
+async def test_stop_lets_running_handlers_finish_and_leaves_the_rest(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     handling = Handling()
@@ -234,7 +234,7 @@ async def test_stop_lets_what_is_under_way_finish_and_leaves_the_rest(
     assert broker.committed["orders", 0] == 2
 
 
-async def test_cancelling_leaves_what_is_under_way_undone(
+async def test_cancelling_leaves_running_handlers_unfinished(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     handling = Handling()
@@ -297,8 +297,8 @@ async def test_the_sharding_key_orders_before_the_first_key(
     assert [message_key(message) for message in pulled] == ["k", "s", None]
 
 
-# What the cancelled run had was not handed out any more, and the queue's commit stood still.
-async def test_a_run_after_a_cancelled_one_is_given_what_that_one_left(
+# Messages of the cancelled run were not handed out any more, and the queue's commit did not move.
+async def test_a_run_after_a_cancelled_one_gets_its_remaining_messages(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(6)))
@@ -321,7 +321,7 @@ async def test_a_run_after_a_cancelled_one_is_given_what_that_one_left(
         await running
 
 
-# All that was fetched before was handled all the same: up to ``max_span`` messages.
+# Everything fetched before was handled all the same: up to ``max_span`` messages.
 async def test_a_handler_may_pause_its_queue_and_others_go_on(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -356,7 +356,7 @@ async def test_a_handler_may_pause_its_queue_and_others_go_on(
         await running
 
 
-async def test_what_waits_of_a_paused_queue_is_left_to_its_next_member(
+async def test_waiting_messages_of_a_paused_queue_are_left_to_its_next_member(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"0", b"1", b"2", keys=["a"])

@@ -13,8 +13,9 @@ ASSIGNMENTS = st.lists(st.sampled_from(QUEUES), unique=True)
 class Broker(RuleBasedStateMachine):
     """A member's holdings under every order of assignments, callbacks, work and releases.
 
-    Checked against what the broker may conclude: a queue that ``holding`` leaves out can be given
-    to another, so nothing of it may be under way, and the program must have been notified.
+    They are checked against what the broker may conclude: a queue that ``holding`` leaves out can
+    be given to another member, so none of its messages may be in hand, and the program must have
+    been notified.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Broker(RuleBasedStateMachine):
         for held in left:
             assert held.queue not in self.holdings.holding()
             self.gone.append(held)
-            self.assigned.discard(held.queue)  # if it came back, the next heartbeat says so
+            self.assigned.discard(held.queue)  # if it came back, the next heartbeat shows it
 
     @rule(assignment=ASSIGNMENTS, untouched=st.sets(st.sampled_from(QUEUES)))
     def rejoin(self, assignment: list[Queue], untouched: set[Queue]) -> None:
@@ -90,7 +91,7 @@ class Broker(RuleBasedStateMachine):
             self.notified.discard(held.queue)
             self.gone.append(held)
         kept = {held.queue for held in self.holdings if before.get(held.queue) is held}
-        # Going on where we are needs both: the broker's word, and nobody else's hand on it.
+        # To go on in place needs both: the broker's confirmation, and no other owner since.
         assert kept == (set(assignment) & untouched & before.keys()) - busy
         assert all(not self.holdings.get(queue).is_placed for queue in kept)  # type: ignore[union-attr]
 
@@ -110,7 +111,7 @@ class Broker(RuleBasedStateMachine):
 TestHoldings = Broker.TestCase
 
 
-def test_a_queue_taken_back_before_the_program_heard_of_it_goes_as_it_came() -> None:
+def test_a_queue_lost_before_its_callback_causes_no_callback() -> None:
     holdings = Holdings()
     (held,) = holdings.assign([("orders", 0)]).arriving
     change = holdings.assign([])
@@ -120,7 +121,8 @@ def test_a_queue_taken_back_before_the_program_heard_of_it_goes_as_it_came() -> 
 
 
 def test_a_queue_that_comes_back_while_it_leaves_is_released_first() -> None:
-    """1. taken away with a message under way; 2. given back; 3. what was handed out is finished.
+    """1. A queue is lost with a message in hand; 2. it is assigned again; 3. the message is
+    finished.
 
     Going on at once would hand out from a place that was dropped with the buffer.
     """
@@ -140,7 +142,7 @@ def test_a_queue_that_comes_back_while_it_leaves_is_released_first() -> None:
     assert again is not held
 
 
-def test_queues_that_the_broker_says_are_not_ours_are_lost_once() -> None:
+def test_queues_that_the_broker_rejects_are_lost_once() -> None:
     holdings = Holdings()
     (held,) = holdings.assign([("orders", 0)]).arriving
     assert holdings.lose([held]) == [held]

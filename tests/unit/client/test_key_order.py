@@ -53,7 +53,7 @@ def test_messages_of_one_key_are_handled_one_after_another_in_order(
 
 
 @given(st.lists(KEYS, max_size=40), st.integers(0, 10), st.data())
-def test_what_is_dropped_never_starts_and_what_is_kept_keeps_its_order(
+def test_dropped_messages_never_start_and_kept_ones_keep_their_order(
     keys: list[str | None], start_count: int, data: st.DataObject
 ) -> None:
     order: KeyOrder[int] = KeyOrder()

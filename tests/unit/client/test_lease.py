@@ -30,13 +30,13 @@ def test_a_lease_is_counted_from_when_the_heartbeat_left() -> None:
         max_size=20,
     )
 )
-def test_whoever_holds_a_lease_is_alive_for_the_broker(
+def test_a_member_with_a_lease_is_alive_for_the_broker(
     heartbeats: list[tuple[int, int, int]],
 ) -> None:
-    """Heartbeats with any pause, any time on the way, and answers that come late or overtake.
+    """Heartbeats with any pause, any delay, and responses that come late or out of order.
 
-    The broker's deadline is set when a heartbeat comes; the member's when its answer does. At no
-    time may the member believe longer than the broker.
+    The broker sets the deadline when a heartbeat comes; the member when its response does. The
+    member's deadline must never be later than the broker's.
     """
     events: list[tuple[int, bool, int]] = []
     """When, whether it is the answer, and when the heartbeat left."""

@@ -12,7 +12,7 @@ A, B = "http://a:1", "http://b:1"
 
 
 class Group:
-    """What two nodes say when they are asked, if they say anything."""
+    """The answers of two nodes, if they answer at all."""
 
     def __init__(self) -> None:
         self.master, self.epoch = A, 1
@@ -36,7 +36,7 @@ class Group:
                     await asyncio.Event().wait()
 
 
-async def test_nobody_is_asked_while_calls_are_answered() -> None:
+async def test_no_node_is_asked_while_calls_are_answered() -> None:
     group = Group()
     group.discovery.start()
     for _ in range(30):
@@ -46,7 +46,7 @@ async def test_nobody_is_asked_while_calls_are_answered() -> None:
     await group.discovery.close()
 
 
-async def test_who_pauses_goes_on_when_another_node_is_master() -> None:
+async def test_a_paused_call_goes_on_when_another_node_is_master() -> None:
     group = Group()
     group.discovery.start()
     group.stopped = {A}
@@ -67,7 +67,7 @@ async def test_a_call_to_a_node_that_fell_silent_is_given_up_for_another_master(
     group.stopped = {A}
     calling = asyncio.create_task(group.call(A))
     await asyncio.sleep(LATE_S + 0.5)
-    assert not calling.done()  # there is nobody else to go to
+    assert not calling.done()  # there is no other node to use
     group.master, group.epoch = B, 2
     done, _ = await asyncio.wait({calling}, timeout=30.0)
     assert done
@@ -85,7 +85,7 @@ async def test_a_slow_call_to_a_node_that_answers_questions_is_left_alone() -> N
             with group.discovery.watching(A, deadline, is_held=False, is_read=False):
                 await asyncio.sleep(LATE_S + 1.0)
 
-    group.master, group.epoch = B, 2  # A says so when it is asked, and will refuse the call itself
+    group.master, group.epoch = B, 2  # A answers so, and will refuse the call itself
     await slow()
     assert group.nodes.current == B
     await group.discovery.close()

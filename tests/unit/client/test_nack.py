@@ -1,4 +1,4 @@
-"""Messages that are sent back: once, by whoever has their queue, whatever their handling raises."""
+"""Nacks of messages: once, by the holder of their queue, whatever their handler raises."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def awaits_what_was_cancelled(message: Message) -> None:
         await cancelled
 
 
-# The worker was gone, the run neither returned nor raised, and the queue's commit stood still.
+# The worker was gone, the run neither returned nor raised, and the queue's commit did not move.
 async def test_a_cancellation_of_the_handlers_own_making_is_a_failure(
     broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,7 +154,7 @@ def plain(_message: Message) -> None:
 
 
 class Plain:
-    """Its call is not async, which only the call tells."""
+    """Its call is not async, which shows only when it is called."""
 
     def __call__(self, _message: Message) -> None:
         """Do nothing."""
@@ -173,7 +173,7 @@ async def test_a_plain_function_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("handler", [Plain(), lambda message: None])
-async def test_what_is_found_out_at_the_first_message_ends_the_run(
+async def test_a_handler_error_found_at_the_first_message_ends_the_run(
     broker: GroupBroker, mq: tidemark.Client, handler: object
 ) -> None:
     broker.put("orders", 0, b"1")
@@ -184,7 +184,7 @@ async def test_what_is_found_out_at_the_first_message_ends_the_run(
     assert broker.committed[QUEUE] == 0
 
 
-async def test_whatever_is_awaitable_will_do(broker: GroupBroker, mq: tidemark.Client) -> None:
+async def test_any_awaitable_handler_works(broker: GroupBroker, mq: tidemark.Client) -> None:
     broker.put("orders", 0, b"1", b"2")
 
     async def handle(message: Message, *, seen: list[bytes]) -> None:
@@ -269,7 +269,7 @@ async def test_the_programs_own_nack_waits_for_a_broker_that_is_away(
     assert len(broker.nacks) == 1
 
 
-async def test_what_the_broker_refuses_for_good_is_raised_to_who_asked(
+async def test_a_permanent_refusal_of_a_nack_is_raised_to_its_caller(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1")
@@ -328,7 +328,7 @@ async def test_nack_and_commit_end_by_their_time_outs(broker: GroupBroker) -> No
 
 
 # A repetition was another nack to the broker, which stored a second copy.
-async def test_every_repetition_of_a_nack_says_which_one_it_is(
+async def test_every_repetition_of_a_nack_carries_its_id(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2")
@@ -413,7 +413,7 @@ async def test_a_plain_function_is_refused_as_callback(
         mq.subscribe("orders", group="billing", **refused)
 
 
-async def test_what_is_found_out_when_a_queue_comes_ends_the_subscription(
+async def test_a_callback_error_found_at_the_first_queue_ends_the_subscription(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1")

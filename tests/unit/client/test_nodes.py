@@ -37,7 +37,7 @@ def test_calls_that_come_back_late_do_not_undo_what_others_found() -> None:
     assert nodes.current == C
 
 
-def test_nobody_is_asked_at_once_where_no_master_is_known() -> None:
+def test_no_node_is_asked_at_once_where_no_master_is_known() -> None:
     nodes = Nodes([A, B])
     assert not nodes.redirected(A, None)
     assert nodes.current == B
@@ -45,7 +45,7 @@ def test_nobody_is_asked_at_once_where_no_master_is_known() -> None:
     assert nodes.current == A
 
 
-def test_what_was_given_stays_known() -> None:
+def test_given_addresses_stay_known() -> None:
     nodes = Nodes([A])
     nodes.learned([B, C])
     assert nodes.urls == (B, C, A)
@@ -80,7 +80,7 @@ def view(master: str | None, epoch: int, *urls: str) -> View:
     return View(urls, epoch, master, is_alone=False)
 
 
-def test_who_says_that_it_is_the_master_is_believed() -> None:
+def test_a_node_that_claims_to_be_the_master_is_used() -> None:
     nodes = Nodes([A])
     assert not nodes.record_view(A, view(B, 1, A, B))
     assert nodes.current == A
@@ -88,7 +88,7 @@ def test_who_says_that_it_is_the_master_is_believed() -> None:
     assert (nodes.current, nodes.master) == (B, B)
 
 
-def test_a_master_of_before_that_was_stopped_is_not_believed_again() -> None:
+def test_a_stopped_master_of_an_earlier_epoch_is_not_used_again() -> None:
     nodes = Nodes([A, B])
     assert nodes.record_view(A, view(A, 4, A, B))
     assert nodes.record_view(B, view(B, 5, A, B))
@@ -108,7 +108,7 @@ def test_a_master_that_fails_is_not_known_any_more() -> None:
 
 def test_plain_reads_go_to_a_given_node_that_is_not_the_master() -> None:
     nodes = Nodes([A, B])
-    assert nodes.reader == A  # nobody knows better yet
+    assert nodes.reader == A  # the master is not known yet
     nodes.record_view(A, view(A, 1, A, B, C))
     assert nodes.reader == B
     nodes.reader_failed(A)
@@ -129,9 +129,13 @@ def test_one_given_node_is_read_from_whatever_it_is() -> None:
 
 
 def test_an_answer_about_a_group_is_read() -> None:
-    told = [{"node": "n0", "api": A + "/"}, {"node": "n1", "api": B}, {"node": "n2", "api": None}]
-    read = read_view({"epoch": 3, "master": "n1", "nodes": told})
+    nodes_of_group = [
+        {"node": "n0", "api": A + "/"},
+        {"node": "n1", "api": B},
+        {"node": "n2", "api": None},
+    ]
+    read = read_view({"epoch": 3, "master": "n1", "nodes": nodes_of_group})
     assert read == View([A, B], 3, B, is_alone=False)
     assert read_view({"epoch": None, "master": None, "nodes": []}).is_alone
-    unsure = read_view({"epoch": None, "master": None, "nodes": told[2:]})
+    unsure = read_view({"epoch": None, "master": None, "nodes": nodes_of_group[2:]})
     assert (list(unsure.urls), unsure.is_alone) == ([], False)

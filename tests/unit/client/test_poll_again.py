@@ -1,4 +1,4 @@
-"""A member, or a reader, that the broker could not hold asks again when it was told to."""
+"""A member, or a reader, whose call the broker could not hold retries after the given time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Early:
         self.broker.group_faults["fetch"] = [self] * times
 
 
-async def test_a_member_that_is_not_held_fetches_again_when_it_was_told_to(
+async def test_a_member_that_is_not_held_fetches_again_after_the_given_time(
     broker: GroupBroker,
 ) -> None:
     early = Early(broker, HOUR_MS)
@@ -74,7 +74,7 @@ async def test_a_short_time_to_wait_brings_the_message_after_it(broker: GroupBro
         assert (await anext(aiter(messages))).body == b"1"
 
 
-async def test_a_member_that_is_let_go_without_a_word_asks_less_and_less(
+async def test_a_member_that_gets_no_time_asks_less_and_less_often(
     broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[int] = []
@@ -93,7 +93,7 @@ async def test_a_member_that_is_let_go_without_a_word_asks_less_and_less(
     assert pauses == list(range(1, 8))
 
 
-async def test_a_reader_that_is_not_held_pulls_again_when_it_was_told_to(
+async def test_a_reader_that_is_not_held_pulls_again_after_the_given_time(
     broker: GroupBroker,
 ) -> None:
     count = 0

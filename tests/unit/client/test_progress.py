@@ -66,13 +66,13 @@ def test_the_position_is_the_lowest_that_is_not_done(steps: list[tuple[str, int]
         last = progress.position
 
 
-def test_nothing_is_known_of_a_queue_that_was_not_begun() -> None:
+def test_a_queue_that_was_not_begun_has_no_position() -> None:
     assert QueueProgress().position is None
     assert QueueProgress(7).position == 7
 
 
 @given(st.integers(1, 50))
-def test_what_is_finished_behind_one_that_is_not_waits_for_it(count: int) -> None:
+def test_a_finished_message_waits_for_unfinished_ones_before_it(count: int) -> None:
     progress = QueueProgress(0)
     progress.hand_all(range(count))
     for offset in range(count - 1, 0, -1):
@@ -82,7 +82,7 @@ def test_what_is_finished_behind_one_that_is_not_waits_for_it(count: int) -> Non
     assert progress.position == count
 
 
-def test_a_step_that_cannot_be_is_refused() -> None:
+def test_an_impossible_step_is_refused() -> None:
     progress = QueueProgress(3)
     with pytest.raises(ValueError, match="queue offset 2 after 3"):
         progress.hand(2)

@@ -1,4 +1,4 @@
-"""What a program finds in the package before it has used any of it."""
+"""The public names of the package before it has been used."""
 
 from __future__ import annotations
 

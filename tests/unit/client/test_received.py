@@ -47,7 +47,7 @@ def queue(size: int, **more: object) -> dict[str, Any]:
     }
 
 
-def test_records_of_several_queues_are_told_apart_by_their_sizes() -> None:
+def test_records_of_several_queues_are_separated_by_their_sizes() -> None:
     one, two = records({"body": b"1"}), records({"body": b"2"}, {"body": b"3"})
     facts = {
         "generation": 7,
@@ -79,7 +79,7 @@ def test_a_fetch_that_is_cut_anywhere_is_not_taken(data: st.DataObject) -> None:
 
 # One damaged body made a whole batch unreadable.
 @given(st.integers(0, 3), st.data())
-def test_what_lies_before_a_damaged_record_is_sound(count: int, data: st.DataObject) -> None:
+def test_messages_before_a_damaged_record_are_delivered(count: int, data: st.DataObject) -> None:
     sound = [{"body": b"%d" % number} for number in range(count)]
     raw = bytearray(records(*sound, {"body": b"damaged"}, {"body": b"behind"}))
     body_at = raw.index(b"damaged")
@@ -90,7 +90,7 @@ def test_what_lies_before_a_damaged_record_is_sound(count: int, data: st.DataObj
     assert [each.body for each in messages] == [each["body"] for each in sound]
 
 
-def test_what_lies_before_our_place_is_left_out() -> None:
+def test_messages_before_our_position_are_left_out() -> None:
     raw = records({"body": b"0"}, {"body": b"1"}, {"body": b"2"})
     messages = received(decoded(raw), "orders", {"orders": None}, from_offset=1)
     assert [message.body for message in messages] == [b"1", b"2"]

@@ -7,7 +7,9 @@ from tidemark.client.retries import DELAY_MAX_S, Failure, delay_s, failure_of, m
 
 @pytest.mark.parametrize("failure", list(Failure))
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_only_what_cannot_be_stored_twice_is_repeated(failure: Failure, idempotent: bool) -> None:
+def test_only_calls_that_cannot_store_twice_are_repeated(
+    failure: Failure, idempotent: bool
+) -> None:
     nothing_was_done = failure in (Failure.NOT_SENT, Failure.BUSY, Failure.NOT_MASTER)
     harmless = failure in (Failure.LOST, Failure.UNKNOWN_OUTCOME) and idempotent
     assert may_repeat(failure, idempotent=idempotent) == (nothing_was_done or harmless)

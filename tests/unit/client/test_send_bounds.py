@@ -15,7 +15,7 @@ from tidemark.client.batching import Limits
 from tidemark.client.turns import Turns
 
 HANGS_S = 60.0
-"""Far beyond every time-out below: what takes so long has none."""
+"""Far beyond every time-out below: a call that takes so long has none."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_4096_concurrent_send_many_all_succeed_over_few_connections(
         )
     assert broker.in_flight_most <= 8
     assert len(results) == 4096
-    # First come, first served: nobody was overtaken by more than those in flight with it.
+    # In the order of their calls: none was overtaken by more than those in flight with it.
     assert all(abs(each[0].queue_offset - n) <= 16 for n, each in enumerate(results))
 
 
@@ -140,7 +140,7 @@ async def test_a_send_that_waits_behind_others_ends_by_its_time_out_and_is_not_s
     assert len(broker.requests) == 1
 
 
-async def test_all_that_wait_end_when_the_broker_answers_nothing_for_the_clients_time_out(
+async def test_all_waiting_sends_end_when_the_broker_is_silent_for_the_clients_time_out(
     broker: FakeBroker,
 ) -> None:
     broker.hold.clear()
@@ -160,7 +160,7 @@ async def test_all_that_wait_end_when_the_broker_answers_nothing_for_the_clients
         broker.hold.set()
 
 
-async def test_a_row_that_moves_is_no_failure_however_long_it_is(
+async def test_a_moving_queue_of_sends_does_not_time_out(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each answer takes two thirds of the time-out, the whole row many times of it."""
@@ -196,7 +196,7 @@ async def test_leaving_the_client_ends_too_when_the_broker_says_nothing(
     broker.hold.set()
 
 
-def test_a_time_out_that_is_none_is_refused() -> None:
+def test_an_invalid_time_out_is_refused() -> None:
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="request_timeout_s"):
             tidemark.connect("http://localhost:1", request_timeout_s=wrong)
@@ -205,7 +205,7 @@ def test_a_time_out_that_is_none_is_refused() -> None:
 # -- turns -----------------------------------------------------------------------------------------
 
 
-async def test_turns_come_in_order_and_one_that_gives_up_makes_way() -> None:
+async def test_turns_come_in_order_and_a_cancelled_one_is_skipped() -> None:
     turns, order = Turns(10), list[str]()
 
     async def take(name: str, amount: int, ends_in_s: float = 3600.0) -> None:
@@ -222,7 +222,7 @@ async def test_turns_come_in_order_and_one_that_gives_up_makes_way() -> None:
     ]  # fmt: skip
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert order == ["late late"]  # nobody overtakes the large one
+    assert order == ["late late"]  # no other send overtakes the large one
     assert not turns.take_now(1)
     tasks[0].cancel()
     await asyncio.wait(tasks[:3])

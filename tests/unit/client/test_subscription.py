@@ -1,4 +1,4 @@
-"""A subscription: what its body is handed, and what is committed or sent back as that ends."""
+"""A subscription: what its body receives, and what is committed or nacked at its end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_failed_message_that_has_expired_counts_as_done(
     assert broker.committed["orders", 0] == 2
 
 
-async def test_in_an_ordered_group_a_failed_message_stays_where_it_is(
+async def test_in_an_ordered_group_a_failed_message_stays_in_its_place(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2", b"3")
@@ -207,7 +207,7 @@ async def test_a_retried_message_comes_under_its_own_topic_and_is_committed_wher
     assert broker.committed["%RETRY%billing", 0] == 1
 
 
-async def test_tags_are_compared_again_and_what_does_not_pass_is_committed(
+async def test_tags_are_compared_again_and_excluded_messages_are_committed(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", tags="new")
@@ -223,7 +223,7 @@ async def test_tags_are_compared_again_and_what_does_not_pass_is_committed(
     assert broker.committed["orders", 0] == 4
 
 
-async def test_expired_messages_are_passed_over_and_said(
+async def test_expired_messages_are_skipped_and_logged(
     broker: GroupBroker, mq: tidemark.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(5)))

@@ -1,7 +1,7 @@
-"""Whatever goes wrong between member and broker: nothing is committed that was not handled.
+"""Whatever goes wrong between member and broker, no message is committed that was not handled.
 
-Two members of one group, each asking in its own way, against a broker that loses requests and
-answers, refuses, forgets its members and gives queues to others without asking, all by one seed.
+Two members of one group, with different ways to read, run against a broker that loses requests and
+responses, refuses, restarts without its members and reassigns queues, all by one seed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Chaos(GroupBroker):
     async def member(self, request: web.Request) -> web.StreamResponse:
         answer = await super().member(request)
         if request.method == "POST":
-            # Queues that a reassignment has left to nobody find their way back.
+            # Queues that a reassignment has left without an owner get one again.
             taken = {queue for has in self.members.values() for queue in has}
             free = [queue for queue in self.handled if queue not in taken]
             name = request.match_info["member"]
@@ -119,7 +119,7 @@ WAYS = (consume_each, consume_batches, consume_several)
 
 @pytest.mark.parametrize("order", [False, True], ids=["shared", "ordered"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_nothing_is_committed_that_was_not_handled(seed: int, order: bool) -> None:
+async def test_no_unhandled_message_is_committed(seed: int, order: bool) -> None:
     broker = Chaos(seed)
     broker.config["order"] = order
     for queue in range(QUEUES):

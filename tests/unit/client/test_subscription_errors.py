@@ -1,4 +1,4 @@
-"""A subscription refuses what cannot work at its door, and tells its body what went wrong later."""
+"""A subscription refuses invalid settings at its start, and raises later errors in its body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.client.holdings import Hold
 
 
 async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemark.Client) -> None:
-    # `async for message in mq.subscribe(...)` once waited for ever, and said nothing.
+    # `async for message in mq.subscribe(...)` once waited for ever, without an error.
     messages = mq.subscribe("orders", group="billing")
     for ask in (lambda: take(messages, 1), lambda: anext(messages.batches()), messages.commit):
         with pytest.raises(RuntimeError, match="async with"):
@@ -30,19 +30,19 @@ async def test_a_subscription_is_entered_before_it_is_asked_and_once(mq: tidemar
         await messages.__aenter__()
 
 
-async def test_settings_that_cannot_work_are_refused(mq: tidemark.Client) -> None:
+async def test_invalid_settings_are_refused(mq: tidemark.Client) -> None:
     with pytest.raises(ValueError, match="max_in_flight"):
         mq.subscribe("orders", group="billing", max_in_flight=0)
     with pytest.raises(ValueError, match="commit_interval_ms"):
         mq.subscribe("orders", group="billing", commit_interval_ms=-1)
     with pytest.raises(ValueError, match="at least one topic"):
         mq.subscribe({}, group="billing")
-    # They were once passed over, and messages of all tags came.
+    # They were once ignored, and messages of all tags came.
     with pytest.raises(ValueError, match="its expression"):
         mq.subscribe({"orders": "*"}, group="billing", tags="new")
 
 
-# The broker kept a member that its program did not know: its queues stood still for a session.
+# The broker kept a member that its program did not know: its queues stalled for a session.
 async def test_a_start_that_is_cancelled_leaves_the_group(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -117,13 +117,13 @@ async def test_members_that_start_together_set_the_group_one_after_another(
         await mq.subscribe("orders", group="billing", order=False).__aenter__()
 
 
-async def test_a_missing_topic_is_an_error_at_the_door(mq: tidemark.Client) -> None:
+async def test_a_missing_topic_is_an_error_at_the_start(mq: tidemark.Client) -> None:
     with pytest.raises(errors.UnknownTopic):
         async with mq.subscribe("missing", group="billing"):
             pytest.fail("it let us in")
 
 
-async def test_a_broadcast_member_that_cannot_find_where_to_begin_is_none(
+async def test_a_broadcast_member_that_cannot_find_its_start_fails(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.group_faults["group"] = [refusal(403, "not-permitted")]
@@ -133,7 +133,7 @@ async def test_a_broadcast_member_that_cannot_find_where_to_begin_is_none(
     assert len(broker.left) == 1
 
 
-async def test_a_background_part_that_dies_is_heard_of_where_messages_are_asked_for(
+async def test_the_error_of_a_background_part_is_raised_where_messages_are_requested(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.group_faults["fetch"] = [refusal(404, "unknown-topic")]
@@ -151,7 +151,7 @@ async def test_asking_again_after_an_error_raises_it_again(
                 await take(messages, 1)
 
 
-async def test_a_part_that_dies_while_the_body_does_not_ask_is_heard_of_at_its_end(
+async def test_the_error_of_a_background_part_is_raised_at_the_end_of_the_body(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     async def idle() -> None:
@@ -182,7 +182,7 @@ async def test_a_commit_that_cannot_be_made_any_more_says_so(
 
 async def silence(_request: web.Request) -> web.StreamResponse:
     await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
+    raise AssertionError("it is never set")
 
 
 # Each request had ten seconds of its own, whatever the client's time-out was.

@@ -1,4 +1,4 @@
-"""A subscription keeps, gives up and takes up queues: at lost answers, restarts, changed owners."""
+"""Queues of a subscription that are kept, lost and gained: lost responses, restarts, new owners."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_restarted_broker_costs_no_message_and_no_duplicate(
 
 
 # 1. Messages are handled and committed; 2. the broker is killed before it has written that; 3. it
-# says that the queue is kept: to begin at what is committed would hand them out again.
+# confirms that the queue is kept: to begin at the committed offset would deliver them again.
 async def test_commits_that_a_broker_lost_are_made_again_for_a_queue_that_is_kept(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
@@ -85,7 +85,7 @@ async def test_commits_that_a_broker_lost_are_made_again_for_a_queue_that_is_kep
     assert broker.committed["orders", 0] == 5
 
 
-async def test_who_has_lost_its_lease_claims_nothing(
+async def test_a_member_without_a_lease_claims_no_queue(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"0")
@@ -98,7 +98,7 @@ async def test_who_has_lost_its_lease_claims_nothing(
         assert broker.heartbeats[-1]["holding"] == []
 
 
-async def test_what_others_committed_while_we_were_forgotten_is_not_handed_out_again(
+async def test_messages_that_others_committed_after_a_restart_are_not_delivered_again(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(6)))
@@ -120,10 +120,10 @@ async def test_what_others_committed_while_we_were_forgotten_is_not_handed_out_a
             await messages._member.pulse.wait()
         assert await take(messages, 2) == [b"4", b"5"]
     assert broker.committed["orders", 0] == 6
-    assert revoked[0] == [("orders", 0)]  # nobody touched the other one
+    assert revoked[0] == [("orders", 0)]  # the other queue was not touched
 
 
-async def test_a_queue_that_is_taken_away_is_finished_told_and_committed_before_it_is_released(
+async def test_a_lost_queue_is_finished_reported_and_committed_before_its_release(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2", b"3")
@@ -149,7 +149,7 @@ async def test_a_queue_that_is_taken_away_is_finished_told_and_committed_before_
         assert await take(messages, 1) == [b"1"]
         broker.assign("other", [("orders", 0)])
         await until_hold(messages, ("orders", 0), Hold.LEAVING)
-        # In hand, so still held: nobody else may have the queue yet.
+        # In hand, so still held: no other member may have the queue yet.
         assert events == [("assigned", [("orders", 0), ("orders", 1)])]
         broker.put("orders", 1, b"4")
         assert await take(messages, 1) == [b"4"]  # 2 and 3 are for the other member
@@ -160,7 +160,7 @@ async def test_a_queue_that_is_taken_away_is_finished_told_and_committed_before_
     assert events[2:] == [("revoked", [("orders", 1)])]
 
 
-async def test_a_queue_that_comes_back_starts_from_what_is_committed(
+async def test_a_queue_that_comes_back_starts_at_the_committed_offset(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1", b"2", b"3")
@@ -177,7 +177,7 @@ async def test_a_queue_that_comes_back_starts_from_what_is_committed(
         assert await take(messages, 1) == [b"3"]
 
 
-async def test_where_a_queue_begins_is_what_is_committed_and_not_what_came_too_early(
+async def test_a_queue_begins_at_the_committed_offset_despite_an_early_fetch(
     mq: tidemark.Client,
 ) -> None:
     """1. a queue is assigned; 2. a fetch sent before brings it from offset 1 on, and is dropped;
@@ -218,7 +218,7 @@ async def test_a_stale_commit_leaves_again_under_the_new_generation(
     assert broker.committed["orders", 0] == 1
 
 
-async def test_a_commit_of_a_queue_that_is_not_ours_does_not_hold_up_the_others(
+async def test_a_commit_of_a_lost_queue_does_not_hold_up_the_others(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, b"1")
@@ -248,7 +248,7 @@ async def test_a_broadcast_member_goes_on_where_it_was_after_a_restart(
     assert broker.commits == []
 
 
-async def test_fetches_that_wait_take_no_place_from_other_calls(broker: GroupBroker) -> None:
+async def test_held_fetches_take_no_connection_from_other_calls(broker: GroupBroker) -> None:
     """A pool of one connection, and a held fetch: heartbeats and commits go on."""
     connection = Connection(broker.url, connections_max=1)
     async with Client(connection, Limits()) as mq, mq.subscribe("orders", group="billing") as ms:
@@ -258,7 +258,7 @@ async def test_fetches_that_wait_take_no_place_from_other_calls(broker: GroupBro
     assert broker.committed["orders", 0] == 1
 
 
-async def test_a_body_that_never_waits_gives_way_to_heartbeats(
+async def test_a_body_that_never_waits_does_not_block_heartbeats(
     broker: GroupBroker, mq: tidemark.Client
 ) -> None:
     broker.put("orders", 0, *(b"%d" % n for n in range(50)))

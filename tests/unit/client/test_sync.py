@@ -81,7 +81,7 @@ def in_a_fork(work: Callable[[], str]) -> str:
         os.close(reading)
 
 
-def test_a_forked_process_is_told_to_connect_by_itself_and_does_not_hang(
+def test_a_forked_process_gets_an_error_to_connect_itself_and_does_not_hang(
     broker: FakeBroker,
 ) -> None:
     """A web server forks its workers behind the import that connects: each first call hung."""

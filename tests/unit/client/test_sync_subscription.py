@@ -173,8 +173,8 @@ def test_a_forked_process_leaves_no_group(broker: GroupBroker) -> None:
         assert broker.left == []
 
 
-# The second thread committed the message on which the first worked. Once it was refused, the first
-# one's loop ended as if there were no more messages.
+# The second thread committed the message that the first was working on. Once that was refused, the
+# first one's loop ended as if there were no more messages.
 @pytest.mark.parametrize("kind", ["messages", "batches"])
 def test_two_threads_that_share_one_loop_do_not_commit_each_others_messages(
     broker: GroupBroker, kind: str
@@ -215,7 +215,7 @@ def test_two_threads_do_not_wait_in_one_loop(broker: GroupBroker) -> None:
         assert waiting.pop().result() is None
 
 
-# It was committed although nobody had finished it.
+# It was committed although it was not finished.
 def test_closing_from_another_thread_leaves_the_message_in_hand_for_the_next_member(
     broker: GroupBroker,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Connections by what they last asked, and refusals by kind of work, over real sockets."""
+"""Connections are counted by their last request, refusals by kind of work; over real sockets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come about")
 
 
-async def test_a_connection_counts_by_what_it_last_asked(served: Served) -> None:
+async def test_a_connection_is_counted_by_its_last_request(served: Served) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
 
     async def ask(line: bytes) -> None:
@@ -135,13 +135,14 @@ async def test_a_refusal_is_counted_by_kind_of_work_and_code(served: Served) -> 
 
 
 class Connection:
-    """One of a client: what it sends, and the status of each answer."""
+    """A connection of a client: what it sends, and the status of each answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def ask(self, size: int = 0) -> int:
-        """A send whose body has so many bytes, none of which come; the status. 0: it is closed."""
+        """Send a request that announces a body and never sends it; the status, 0 if it is
+        closed."""
         head = f"POST /v1/topics/t/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
         self._writer.write(head.encode())
         return await self.status()
@@ -186,8 +187,8 @@ async def two() -> AsyncIterator[Callable[[], Awaitable[Connection]]]:
 async def test_a_client_between_two_requests_keeps_its_connection(
     two: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that sends one message after the other lost its connection, perhaps with a send on
-    its way, to a client that only opened more: between two requests it was idle."""
+    """A client that sent one message after the other lost its connection, perhaps with a send
+    under way, to a client that only opened more: between two requests it was idle."""
     monkeypatch.setattr(connections, "IDLE_MIN_S", 3600.0)
     first, second = await two(), await two()
     assert (await first.ask(), await second.ask()) == (503, 503)  # the gate is shut
@@ -209,7 +210,7 @@ async def test_the_oldest_idle_connection_is_replaced(
     assert await second.ask() == 503
 
 
-async def test_a_connection_whose_refused_body_is_thrown_away_is_replaced(
+async def test_a_connection_that_still_sends_a_refused_body_is_replaced(
     two: Callable[[], Awaitable[Connection]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections with bodies that were refused and did not end took all places for 5 s each."""
@@ -248,8 +249,8 @@ async def test_a_refused_connection_is_not_replaced_before_its_answer_is_written
     await server.close()
 
 
-# A refused body was read at the pace of its sender: other requests waited for it at each turn.
-async def test_what_comes_of_a_refused_body_is_read_in_parts_with_rests(
+# A refused body was read as fast as it came: other requests waited for it at each turn.
+async def test_a_refused_body_is_discarded_in_parts_with_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(give_way, "REST_S", 3600.0)

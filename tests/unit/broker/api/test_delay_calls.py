@@ -1,4 +1,4 @@
-"""Where a list goes on: what one answer gives, the next request takes."""
+"""The position of a list: the next request accepts what a response returned."""
 
 from __future__ import annotations
 

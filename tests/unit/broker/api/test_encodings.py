@@ -1,4 +1,5 @@
-"""Bodies in and out: whatever the bytes are, a value or BadRequest; the caller's encoding back."""
+"""Request and response bodies: any bytes give a value or BadRequest; responses are in the caller's
+encoding."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ LONG = st.text(min_size=1).map(lambda text: text * (3 * SHORT_PIECE // len(text)
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 @given(value=st.dictionaries(st.text(), JSON_VALUES | LONG | st.lists(JSON_VALUES | LONG)))
-def test_pieces_are_what_is_encoded_at_once(encoding: Encoding, value: dict[str, Any]) -> None:
+def test_encoding_in_pieces_gives_the_same_bytes(encoding: Encoding, value: dict[str, Any]) -> None:
     whole = encodings.encode(value, encoding)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encodings, "PIECE", SHORT_PIECE)
@@ -51,7 +52,7 @@ def test_a_long_text_is_encoded_in_short_pieces(text: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_values_of_a_list_are_made_when_their_turn_comes(encoding: Encoding) -> None:
+def test_values_of_a_list_are_made_one_by_one(encoding: Encoding) -> None:
     made: list[int] = []
 
     def values() -> Iterator[object]:
@@ -74,7 +75,7 @@ def test_an_answer_in_json_ends_its_line() -> None:
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 @given(value=JSON_VALUES)
-def test_what_is_encoded_decodes_to_the_same(encoding: Encoding, value: Any) -> None:
+def test_an_encoded_value_decodes_to_the_same_value(encoding: Encoding, value: Any) -> None:
     assert encodings.decode(encodings.encode(value, encoding), encoding) == value
 
 
@@ -147,7 +148,7 @@ def test_a_request_is_read_as_its_content_type_says(
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "x"])
-def test_another_content_type_is_refused_with_what_would_do(content_type: str) -> None:
+def test_another_content_type_is_refused_with_the_supported_ones(content_type: str) -> None:
     with pytest.raises(UnsupportedMediaType) as caught:
         encodings.of_request(content_type)
     assert "application/json" in caught.value.advice
@@ -175,7 +176,7 @@ def test_an_answer_is_in_the_callers_encoding(
 
 
 @given(st.text(), st.text())
-def test_no_header_keeps_an_answer_from_having_an_encoding(accept: str, content_type: str) -> None:
+def test_any_header_leads_to_some_encoding(accept: str, content_type: str) -> None:
     assert encodings.of_answer(accept, content_type) in Encoding
     assert isinstance(encodings.wants_records(accept), bool)
 
@@ -205,7 +206,7 @@ def _body(value: object, encoding: Encoding) -> bytes:
 def test_too_many_values_are_refused_before_any_is_decoded(
     encoding: Encoding, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """16 MiB of empty maps took 1.5 GB and three seconds of the loop, and were refused then."""
+    """16 MiB of empty maps took 1.5 GB and three seconds of the loop before they were refused."""
     body = _body(value, encoding)
     with monkeypatch.context() as patched:
         patched.setattr(msgpack, "unpackb", lambda *_, **__: pytest.fail("it was decoded"))
@@ -223,7 +224,7 @@ def test_too_many_values_are_refused_before_any_is_decoded(
         {"messages": [{"properties": {"a": "b"}, "body_text": '\\"\\', "flag": -5.5}] * 4096},
     ],
 )
-def test_what_a_request_may_hold_is_decoded_whatever_its_texts_hold(
+def test_a_request_within_the_bounds_is_decoded_whatever_its_texts_hold(
     encoding: Encoding, value: object
 ) -> None:
     assert decode(_body(value, encoding), encoding) == value

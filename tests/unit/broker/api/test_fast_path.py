@@ -1,4 +1,4 @@
-"""The short way of sends and pulls: the same requests and answers as the careful one."""
+"""The fast path of sends and pulls: the same requests and answers as the general path."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answered:
 
 
 class Sends:
-    """Remembers what it is given to store."""
+    """Remembers what it is asked to store."""
 
     def __init__(self, answer_size: int) -> None:
         self.answer_size = answer_size
@@ -82,7 +82,7 @@ class Sends:
 
 
 class Puller:
-    """Remembers what it is asked for, and has nothing."""
+    """Remembers requests, and has no messages."""
 
     def __init__(self) -> None:
         self.asked: list[PullRequest] = []
@@ -184,7 +184,7 @@ PLAIN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("value", PLAIN)
-async def test_what_is_read_in_one_pass_is_what_the_careful_way_makes_of_it(
+async def test_the_fast_path_parses_a_body_as_the_general_path_does(
     value: dict[str, Any],
 ) -> None:
     async with served() as node:
@@ -195,7 +195,7 @@ async def test_what_is_read_in_one_pass_is_what_the_careful_way_makes_of_it(
         assert (topic, request, born.address) == ("orders", careful, b"\x7f\x00\x00\x01")
 
 
-async def test_ids_are_made_one_after_another_whichever_way_a_request_takes() -> None:
+async def test_both_paths_number_generated_ids_in_sequence() -> None:
     async with served() as node:
         path = "/v1/topics/orders/messages"
         ids: list[str] = []
@@ -229,8 +229,8 @@ async def test_a_body_in_several_pieces_is_the_same() -> None:
         assert node.last.message_count == 90
 
 
-async def test_how_many_repeats_there_were_is_known_from_before_a_body_that_takes_a_while() -> None:
-    # Otherwise a repeat that came while the rest of this body was on its way is not looked at.
+async def test_the_count_of_repeats_is_taken_before_a_slow_body_is_read() -> None:
+    # Otherwise a repeat that came while the rest of this body was under way is missed.
     async with served() as node:
         body = msgpack.packb({"messages": [{"body": bytes(900), "unique_id": "A"}] * 2})
         begun = node.sends.repeats = 7
@@ -271,7 +271,7 @@ async def test_a_body_in_chunks_that_comes_with_its_head_is_bounded_all_the_same
         ("/v1/topics/%25RETRY%25g/messages", "%RETRY%g"),
     ],
 )
-async def test_a_name_with_escapes_takes_the_long_way_to_the_same_topic(
+async def test_a_name_with_escapes_takes_the_general_path_to_the_same_topic(
     path: str, topic: str
 ) -> None:
     async with served() as node:
@@ -292,7 +292,7 @@ async def test_a_name_with_escapes_takes_the_long_way_to_the_same_topic(
         ("/v1/topics/orders/messages", [1], 400, "bad-request"),
     ],
 )
-async def test_what_is_wrong_is_named_on_either_way(
+async def test_both_paths_report_the_same_errors(
     path: str, body: object, status: int, code: str
 ) -> None:
     async with served() as node:
@@ -309,7 +309,7 @@ async def test_a_shut_gate_refuses_before_the_body_is_read() -> None:
         assert (status, answer["code"]) == (503, "not-serving")
 
 
-async def test_an_announced_body_is_judged_before_it_is_sent() -> None:
+async def test_a_body_that_is_too_large_is_refused_by_its_announced_size() -> None:
     async with served() as node:
         status, _ = await node.post(
             "/v1/topics/orders/messages", msgpack.packb(PLAIN[0]), Expect="100-continue"
@@ -321,7 +321,7 @@ async def test_an_announced_body_is_judged_before_it_is_sent() -> None:
         assert (status, answer["code"]) == (413, "too-large")
 
 
-async def test_levels_and_defaults_are_those_of_the_rules() -> None:
+async def test_ack_levels_and_defaults_are_those_of_the_general_path() -> None:
     async with served() as node:
         path = "/v1/topics/orders/messages"
         await node.post(path, msgpack.packb({"messages": [{"body": b"x"}]}))
@@ -383,14 +383,14 @@ async def test_a_plain_pull_asks_for_the_same_as_one_with_escapes(plain: str, es
         ("missing/queues/0/messages?offset=1", 404, "unknown-topic"),
     ],
 )
-async def test_what_is_wrong_with_a_pull_is_named(path: str, status: int, code: str) -> None:
+async def test_errors_of_a_pull_name_the_parameter(path: str, status: int, code: str) -> None:
     async with served() as node:
         found, answer = await node.get("/v1/topics/" + path)
         assert (found, answer["code"]) == (status, code)
         assert not node.puller.asked
 
 
-async def test_head_and_other_methods_are_told_as_before() -> None:
+async def test_head_and_other_methods_are_answered_as_by_the_general_path() -> None:
     async with served() as node, aiohttp.ClientSession() as session:
         url = f"{node.url}/v1/topics/orders/queues/0/messages?offset=0"
         async with session.delete(url) as answer:

@@ -28,10 +28,10 @@ async def test_the_records_of_each_queue_follow_the_map_in_its_order(rig: Rig) -
     assert answer.headers["Content-Type"] == "application/vnd.tidemark.records"
     data = whole(answer.body)
     (size,) = struct.unpack_from(">I", data)
-    told = msgpack.unpackb(data[4 : 4 + size])
-    assert told["generation"] == fetched.generation
+    head = msgpack.unpackb(data[4 : 4 + size])
+    assert head["generation"] == fetched.generation
     at = 4 + size
-    for each in told["queues"]:
+    for each in head["queues"]:
         end = at + each["size"]
         offsets = []
         while at < end:
@@ -42,7 +42,7 @@ async def test_the_records_of_each_queue_follow_the_map_in_its_order(rig: Rig) -
         assert offsets == list(range(each["from_offset"], each["next_offset"]))
         assert (each["min_offset"], each["max_offset"], each["status"]) == (0, 2, "FOUND")
     assert at == len(data)
-    assert len(told["queues"]) == 3
+    assert len(head["queues"]) == 3
 
 
 async def test_an_answer_without_records_is_only_the_map(rig: Rig) -> None:

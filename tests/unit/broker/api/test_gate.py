@@ -1,4 +1,4 @@
-"""What callers are told while the node does not serve."""
+"""The errors that callers get while the node does not serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def health() -> Health:
     return Health(SystemClock())
 
 
-def test_before_the_start_is_through_callers_hear_how_far_it_is(health: Health) -> None:
+def test_during_the_start_callers_get_its_progress(health: Health) -> None:
     gate = Gate(health)
     health.state = "recovering"
     health.recovery.progress(250, 1000)
@@ -43,9 +43,9 @@ def test_reads_may_be_open_while_sends_are_not(health: Health) -> None:
         gate.check_sends()
 
 
-def test_what_an_earlier_role_could_not_read_hides_no_standing_of_the_next(health: Health) -> None:
-    # A master that had met a damaged queue became one again when it was made anew, and answered
-    # readers and senders behind its deadline: the old fault kept its standing from being asked.
+def test_damage_found_in_an_earlier_role_does_not_hide_the_next_role(health: Health) -> None:
+    # A master that had met a damaged queue became one again when it was rebuilt, and answered
+    # readers and senders past its deadline: the old fault kept its role from being checked.
     class Over:
         def check_reads(self, *, anywhere: bool) -> None:
             raise Fenced("the lease is over")
@@ -62,7 +62,7 @@ def test_what_an_earlier_role_could_not_read_hides_no_standing_of_the_next(healt
         gate.check_sends()
 
 
-def test_damage_is_told_to_everybody_and_its_traceback_does_not_grow(health: Health) -> None:
+def test_damage_is_raised_to_every_caller_and_its_traceback_does_not_grow(health: Health) -> None:
     gate = Gate(health)
     gate.fault = CorruptRecord(4711, "crc")
     for _ in range(3):
@@ -110,7 +110,7 @@ class Slave:
         raise NotMaster("another one")
 
 
-def test_what_the_node_is_in_its_group_comes_before_whether_it_is_open(health: Health) -> None:
+def test_the_role_in_the_group_is_checked_before_the_gate(health: Health) -> None:
     gate = Gate(health)
     gate.standing = Slave()
     for check in (gate.check_reads, gate.check_sends):

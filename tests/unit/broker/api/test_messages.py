@@ -1,4 +1,4 @@
-"""Produce requests: what is accepted is stored as given, what is not is named by its field."""
+"""Produce requests: accepted messages are stored as given; errors name the field."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_sender_may_do_without_unique_ids() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, "false", [], {}])
-def test_whether_ids_are_made_is_said_with_true_or_false(value: object) -> None:
+def test_the_field_that_asks_for_ids_is_a_boolean(value: object) -> None:
     error = refused({"messages": [{"body": b"x"}], "make_unique_ids": value})
     assert error.facts["field"] == "make_unique_ids"
 
@@ -128,7 +128,7 @@ def test_whether_ids_are_made_is_said_with_true_or_false(value: object) -> None:
         ([{"sharding_key": "a"}, {"sharding_key": "a"}], ["a", "a"]),
     ],
 )
-def test_one_pick_stands_for_all_that_are_equal_numbers(
+def test_a_pick_for_all_messages_is_any_equal_number(
     fields: list[dict[str, object]], picks: object
 ) -> None:
     request = parse({"messages": [{"body": b"x", **each} for each in fields]})
@@ -291,7 +291,7 @@ def test_a_name_that_the_store_or_the_sdk_sets_is_refused(name: str) -> None:
         {"unique_id": "x" * 129},
     ],
 )
-def test_what_would_not_come_back_as_given_is_a_bad_property(fields: dict[str, Any]) -> None:
+def test_a_property_that_would_not_read_back_is_refused(fields: dict[str, Any]) -> None:
     assert isinstance(refused({"messages": [{"body": b"x", **fields}]}), BadProperty)
 
 
@@ -375,9 +375,7 @@ FIELDS = st.sampled_from(
     ),
     json_body=st.booleans(),
 )
-def test_no_value_gets_anything_but_a_request_or_a_named_error(
-    value: object, json_body: bool
-) -> None:
+def test_any_value_gives_a_request_or_a_named_error(value: object, json_body: bool) -> None:
     with contextlib.suppress(RequestError):
         parse(value, json_body=json_body)
 
@@ -427,7 +425,7 @@ def test_a_repeated_request_names_an_id_for_every_message() -> None:
     assert error.facts["field"] == "retry"
 
 
-def test_a_group_leaves_the_level_to_the_moment_and_answers_within_its_own_limit() -> None:
+def test_in_a_group_the_default_level_is_chosen_at_the_send_and_the_wait_is_bounded() -> None:
     rules = RULES._replace(ack_default=None, timeout_ms_default=900)
     request = parse({"messages": [{"body": b"x"}]}, rules=rules)
     assert (request.ack, request.timeout_ms) == (None, 900)

@@ -1,4 +1,4 @@
-"""Which requests are traced, and what is said of them."""
+"""Which requests are traced, and with which facts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_header_that_is_no_id_is_passed_over_and_not_written(
     assert len(odd) < 2 or odd not in caplog.text
 
 
-def test_so_many_a_second_are_traced_and_the_others_are_counted_once_a_minute(
+def test_traces_are_limited_per_second_and_the_others_counted_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = StillClock()
@@ -85,7 +85,7 @@ def test_so_many_a_second_are_traced_and_the_others_are_counted_once_a_minute(
     assert said(caplog)[-1]["held_back"] == 60 * 2 * TRACED_PER_S - 1
 
 
-def test_an_error_says_its_code_and_what_is_stored_all_the_same(
+def test_an_error_is_traced_with_its_code_and_the_stored_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     trace = traced(Traces(StillClock()))
@@ -98,7 +98,7 @@ def test_an_error_says_its_code_and_what_is_stored_all_the_same(
     assert second["messages"] == results[:MESSAGES_NAMED_MAX]
 
 
-def test_what_is_appended_is_told_to_the_other_services() -> None:
+def test_appended_messages_are_reported_to_the_other_services() -> None:
     rung: list[tuple[str, TracedRange | None]] = []
     traces = Traces(StillClock())
     traces.ring = lambda service, note: rung.append((service, decode(note)))
@@ -113,7 +113,7 @@ def test_what_is_appended_is_told_to_the_other_services() -> None:
     assert rung == [("reput", expected), ("ha", expected)]
 
 
-def test_what_is_handed_out_is_named_by_ids_and_places_and_nothing_else(
+def test_deliveries_are_traced_by_ids_and_places_only(
     small: SmallStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(40):

@@ -1,4 +1,4 @@
-"""Raw answers sent from a mapping: the same bytes on every loop, to fast, slow and gone readers."""
+"""Raw responses sent from a mapping: the same bytes on every loop; fast, slow and gone readers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Scenario = Callable[["Served"], Awaitable[None]]
 
 
 class Served(NamedTuple):
-    """A server that answers every request with the stretches, and what it has met."""
+    """A server that answers every request with the stretches, and what it has seen."""
 
     port: int
     stretches: list[memoryview]
@@ -40,7 +40,7 @@ class Served(NamedTuple):
 
 @pytest.fixture
 def mapping() -> Iterator[mmap.mmap]:
-    """Random bytes in a mapped file; closing it fails while anybody borrows of it."""
+    """Random bytes in a mapped file; closing it fails while a view of it exists."""
     with tempfile.TemporaryFile() as file:
         file.write(random.Random(7).randbytes(1 << 20) * (SIZE >> 20))
         file.flush()
@@ -185,7 +185,7 @@ def test_a_reader_that_goes_away_takes_nothing_down(loop: str, mapping: mmap.mma
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()
         await served.answered.wait()
-        # Cancelled, where the server cancels what nobody waits for.
+        # Cancelled, if the server cancels handlers of closed connections.
         kinds = ConnectionError | asyncio.CancelledError
         assert all(isinstance(error, kinds) for error in served.errors)
         reader, writer = await served.connect()

@@ -1,1 +1,1 @@
-"""Tests of messages that wait."""
+"""Tests of delayed messages."""

@@ -1,4 +1,4 @@
-"""What others do with delayed messages: list, cancel, carry forward, count."""
+"""Operations on delayed messages: list, cancel, carry forward, count."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def ids(store: DelayedStore, **more: Any) -> list[str]:
 # -- listing ---------------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_listed_next_due_first(store: DelayedStore) -> None:
+async def test_waiting_messages_are_listed_next_due_first(store: DelayedStore) -> None:
     store.wait_level(b"level 2", 2, queue=1)
     store.wait_until(b"soon", FIRST_MS + 500)
     store.wait_level(b"level 1", 1)
@@ -104,7 +104,7 @@ async def test_a_list_of_one_topic_ends_a_page_after_so_many_records(
     assert await ids(store, topic="rare") == ["wanted"]
 
 
-async def test_what_is_delivered_or_cancelled_is_not_listed(store: DelayedStore) -> None:
+async def test_delivered_and_cancelled_messages_are_not_listed(store: DelayedStore) -> None:
     store.wait_level(b"delivered", 1)
     store.wait_level(b"cancelled", 3)
     store.wait_level(b"waits", 3)
@@ -118,9 +118,7 @@ async def test_what_is_delivered_or_cancelled_is_not_listed(store: DelayedStore)
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-async def test_what_is_cancelled_never_comes_whatever_happens(
-    store: DelayedStore, reboot: bool
-) -> None:
+async def test_a_cancelled_message_is_never_delivered(store: DelayedStore, reboot: bool) -> None:
     for name in ("level", "time"):
         store.wait_level(name.encode(), 1) if name == "level" else store.wait_until(
             name.encode(), FIRST_MS + 700
@@ -157,7 +155,7 @@ async def test_a_cancellation_is_dropped_from_the_state_once_its_time_has_passed
 
 
 @pytest.mark.parametrize(("unique_id", "topic"), [("other", None), ("a", "elsewhere")])
-async def test_what_does_not_wait_cannot_be_cancelled(
+async def test_a_message_that_does_not_wait_cannot_be_cancelled(
     store: DelayedStore, unique_id: str, topic: str | None
 ) -> None:
     store.wait_level(b"a", 1)
@@ -165,7 +163,7 @@ async def test_what_does_not_wait_cannot_be_cancelled(
         await store.delayed.cancel(unique_id, topic)
 
 
-async def test_what_was_delivered_or_cancelled_cannot_be_cancelled_again(
+async def test_a_delivered_or_cancelled_message_cannot_be_cancelled_again(
     store: DelayedStore,
 ) -> None:
     store.wait_level(b"a", 1)
@@ -180,11 +178,11 @@ async def test_what_was_delivered_or_cancelled_cannot_be_cancelled_again(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_cancellation_that_is_repeated_tells_what_the_first_try_did(
+async def test_a_repeated_cancellation_returns_the_result_of_the_first(
     store: DelayedStore, restarts: bool
 ) -> None:
-    """1. A cancellation is done, its answer is lost; 2. the repeat was told that none waits, and a
-    program believed that the reminder it had cancelled had been delivered."""
+    """1. A message is cancelled, the response is lost; 2. the repeated call found no waiting
+    message, and a program believed that the reminder it had cancelled had been delivered."""
     store.wait_level(b"level", 2)
     store.wait_until(b"time", FIRST_MS + 90_000)
     store.wait_level(b"other", 2)
@@ -210,15 +208,15 @@ async def test_all_messages_of_one_id_are_cancelled_together(store: DelayedStore
 
 
 async def test_a_retry_is_not_cancelled_with_the_message_that_was_sent(store: DelayedStore) -> None:
-    # A retry has the unique id of its message. Whoever took the one back stopped the other, too:
-    # a group that had failed once never saw its message again.
+    # A retry has the unique id of its message. Cancelling the one cancelled the other, too: a group
+    # that had failed once never saw its message again.
     store.wait_level(b"a", 1)
     store.wait_level(b"a", 2, topic="%RETRY%billing")
     assert len(await store.delayed.cancel("a", None)) == 1
     assert len(await store.delayed.cancel("a", "%RETRY%billing")) == 1
 
 
-async def test_no_more_are_kept_cancelled_than_fit(
+async def test_kept_cancellations_are_bounded(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delayed, "CANCELLED_MAX", 1)
@@ -232,7 +230,7 @@ async def test_no_more_are_kept_cancelled_than_fit(
     assert store.delivered() == [b"b"]
 
 
-async def test_cancelling_waits_until_what_was_just_sent_can_be_found(
+async def test_cancelling_waits_until_a_message_just_sent_is_in_the_index(
     store: DelayedStore,
 ) -> None:
     store.dispatches = False
@@ -245,11 +243,11 @@ async def test_cancelling_waits_until_what_was_just_sent_can_be_found(
     assert len(await waiting) == 1
 
 
-async def test_while_the_index_is_made_again_nobody_says_that_nothing_waits(
+async def test_while_the_index_is_rebuilt_a_cancellation_is_refused(
     store: DelayedStore,
 ) -> None:
-    """1. The power fails, and the node starts: index files are made again; 2. what waits was not
-    found by its id, and its canceller was told that it does not wait."""
+    """1. The power fails, and the node starts: index files are rebuilt; 2. a waiting message was
+    not found by its id, and the caller learned that it does not wait."""
     store.wait_level(b"a", 1)
     store.positions.publish(Slot.INDEX_BEHIND, 1)
     with pytest.raises(DispatchBehind):
@@ -261,7 +259,7 @@ async def test_while_the_index_is_made_again_nobody_says_that_nothing_waits(
 # -- carrying --------------------------------------------------------------------------------------
 
 
-async def test_what_lies_below_waits_on_at_the_end_and_comes_at_its_time(
+async def test_a_carried_message_waits_at_the_end_and_is_delivered_at_its_time(
     store: DelayedStore,
 ) -> None:
     level = store.wait_level(b"level", 3, queue=2)
@@ -288,7 +286,7 @@ async def test_what_lies_below_waits_on_at_the_end_and_comes_at_its_time(
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-async def test_what_was_carried_comes_once_although_its_first_record_is_still_there(
+async def test_a_carried_message_is_delivered_once_while_its_first_record_exists(
     store: DelayedStore, reboot: bool
 ) -> None:
     for number in range(6):
@@ -304,9 +302,11 @@ async def test_what_was_carried_comes_once_although_its_first_record_is_still_th
     assert sorted(store.delivered()) == [b"0", b"1", b"2", b"3", b"4", b"5", b"level"]
 
 
-async def test_what_was_carried_before_the_disk_was_full_comes_once(store: DelayedStore) -> None:
-    """1. Some are carried, the next are refused; 2. progress is told; 3. a kill takes back what the
-    file of pending times knew: it learns of the carried ones from their copies again."""
+async def test_messages_carried_before_the_disk_was_full_are_delivered_once(
+    store: DelayedStore,
+) -> None:
+    """1. Some are carried, the next are refused; 2. progress is recorded; 3. a kill takes back what
+    the file of pending times knew: it learns of the carried ones from their copies again."""
     for number in range(200):
         store.wait_until(b"%d" % number, FIRST_MS + 50_000)
     store.wait_level(b"level", 1)
@@ -326,7 +326,7 @@ async def test_what_was_carried_before_the_disk_was_full_comes_once(store: Delay
     assert len(set(store.delivered())) == 201
 
 
-async def test_what_has_no_place_to_go_to_is_not_carried_and_is_counted(
+async def test_messages_without_a_destination_are_not_carried_and_are_counted(
     store: DelayedStore,
 ) -> None:
     store.wait_level(b"a", 3, topic="..")
@@ -345,7 +345,7 @@ async def test_cancelled_messages_are_not_carried(store: DelayedStore) -> None:
 # -- counting --------------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_counted_and_so_is_how_late_it_is(store: DelayedStore) -> None:
+async def test_waiting_messages_and_their_delay_are_counted(store: DelayedStore) -> None:
     assert (store.delayed.pending, store.delayed.overdue_s) == (0, 0.0)
     store.wait_level(b"a", 1)
     store.wait_until(b"b", FIRST_MS + 9000)
@@ -360,7 +360,7 @@ async def test_what_waits_is_counted_and_so_is_how_late_it_is(store: DelayedStor
     assert store.delayed.pending == 0
 
 
-async def test_nothing_is_known_before_delivery_has_begun(tmp_path: Path) -> None:
+async def test_counts_are_unknown_before_delivery_has_begun(tmp_path: Path) -> None:
     store = DelayedStore(tmp_path)
     store.wait_level(b"a", 1)
     assert store.delayed.pending is None
@@ -376,7 +376,7 @@ async def test_nothing_is_known_before_delivery_has_begun(tmp_path: Path) -> Non
     store.close()
 
 
-async def test_nothing_is_asked_of_a_store_that_is_closed(store: DelayedStore) -> None:
+async def test_a_closed_store_is_not_read(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     store.delayed.delivery.abandon()
     with pytest.raises(NotServing, match="stopping"):
@@ -386,7 +386,7 @@ async def test_nothing_is_asked_of_a_store_that_is_closed(store: DelayedStore) -
 # -- the end, and RocketMQ -------------------------------------------------------------------------
 
 
-async def test_a_clean_stop_tells_how_far_delivery_is(store: DelayedStore) -> None:
+async def test_a_clean_stop_records_the_progress_of_delivery(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     store.now_ms += 2000
     await store.turn()
@@ -395,15 +395,15 @@ async def test_a_clean_stop_tells_how_far_delivery_is(store: DelayedStore) -> No
     await store.turn()
     await store.delayed.finish()
     store.dispatch()
-    told = store.delay_now()
-    assert (told.levels, told.timer) == ({1: 1}, (FIRST_MS + 2001, 0, 1))
+    recorded = store.delay_now()
+    assert (recorded.levels, recorded.timer) == ({1: 1}, (FIRST_MS + 2001, 0, 1))
 
 
-async def test_what_rocketmqs_timer_may_have_delivered_is_delivered_where_it_does_not_say(
+async def test_messages_that_rocketmqs_timer_may_not_have_delivered_are_delivered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What was due before the store was taken over counted as delivered: of 41 messages that a
-    # broker left, due while it was down, none came.
+    # Everything due before the store was taken over counted as delivered: of 41 messages that a
+    # broker left, due while it was down, none was delivered.
     store = DelayedStore(tmp_path)
     store.wait_until(b"past", FIRST_MS + 100)
     store.wait_until(b"ahead", FIRST_MS + 90_000)

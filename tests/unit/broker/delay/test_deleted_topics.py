@@ -1,4 +1,4 @@
-"""A group is deleted and made again while its retries wait: from groups to the log and back."""
+"""A group is deleted and created again while its retries wait: from groups to the log and back."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class _Topics(Topics):
 async def test_a_new_group_gets_none_of_the_retries_that_wait_for_a_deleted_one(
     tmp_path: Path, has_snapshot: bool, is_killed: bool
 ) -> None:
-    """1. Messages of a group wait for their next try; 2. the group is deleted, and perhaps a kill
-    comes before its retry topic is; 3. a consumer that still runs joins; 4. they come due."""
+    """1. Messages of a group wait for a retry; 2. the group is deleted, and perhaps a kill comes
+    before its retry topic is; 3. a consumer that still runs joins; 4. the retries are due."""
     store = DelayedStore(tmp_path)
 
     def flushed() -> int:
@@ -56,9 +56,9 @@ async def test_a_new_group_gets_none_of_the_retries_that_wait_for_a_deleted_one(
     if has_snapshot:
         store.append_offsets_now(store.state.snapshot_records(flushed(), 4096))
         store.dispatch()
-        told = replay(store.queues, store.reader, store.dispatched())
-        assert told.snapshots == 1
-        store.state.become(told)
+        replayed = replay(store.queues, store.reader, store.dispatched())
+        assert replayed.snapshots == 1
+        store.state.become(replayed)
     await configs.ensure("g")
     assert await configs.retry_topic("g") == retry_topic
     store.wait_level(b"new", 1, topic=retry_topic)

@@ -66,7 +66,7 @@ async def test_any_time_is_delivered_to_the_millisecond(store: DelayedStore) -> 
     assert store.delivered() == [b"a"]
 
 
-async def test_a_copy_is_what_was_sent_and_says_where_it_waited(store: DelayedStore) -> None:
+async def test_a_copy_equals_the_sent_message_and_names_its_origin(store: DelayedStore) -> None:
     waiting = store.wait_level(b"a", 1)
     store.now_ms += LEVELS_MS[0]
     await store.turn()
@@ -79,7 +79,9 @@ async def test_a_copy_is_what_was_sent_and_says_where_it_waited(store: DelayedSt
     assert copy.store_timestamp_ms == store.now_ms
 
 
-async def test_what_is_due_together_goes_in_the_order_of_its_times(store: DelayedStore) -> None:
+async def test_messages_due_together_are_delivered_in_the_order_of_their_times(
+    store: DelayedStore,
+) -> None:
     store.wait_until(b"third", FIRST_MS + 1003)
     store.wait_until(b"second", FIRST_MS + 1002)
     store.wait_level(b"first", 1)
@@ -129,7 +131,7 @@ async def test_a_clock_that_steps_forward_delivers_at_once(store: DelayedStore) 
     assert store.delivered() == [b"level", b"time"]
 
 
-async def test_a_level_due_too_far_ahead_goes_now(store: DelayedStore) -> None:
+async def test_a_level_message_due_too_far_ahead_is_delivered_now(store: DelayedStore) -> None:
     # The clock stepped back by a day after it was stored: it would wait for a day and its delay.
     store.wait_level(b"a", 1)
     store.now_ms -= 86_400_000
@@ -163,7 +165,7 @@ async def test_dispatch_behind_holds_delivery_up_without_a_fault(store: DelayedS
     assert store.faults == []
 
 
-async def test_what_waits_for_a_deleted_topic_goes_with_it(store: DelayedStore) -> None:
+async def test_messages_waiting_for_a_deleted_topic_are_dropped(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     store.wait_level(b"b", 1, topic="other")
     store.state.deleted["orders"] = TopicConfig("orders", 4, 4, deleted=True)
@@ -173,11 +175,11 @@ async def test_what_waits_for_a_deleted_topic_goes_with_it(store: DelayedStore) 
     assert store.delivered("other") == [b"b"]
 
 
-async def test_what_waited_for_a_deleted_topic_does_not_come_in_a_new_one_of_its_name(
+async def test_messages_waiting_for_a_deleted_topic_do_not_reach_a_new_one_of_its_name(
     store: DelayedStore,
 ) -> None:
-    """1. Messages wait for a group's next try; 2. the group is deleted, and its retry topic; 3. a
-    consumer that still runs joins, and makes both anew: it got what the old group had failed on.
+    """1. Messages wait for a group's retry; 2. the group is deleted, and its retry topic; 3. a
+    consumer that still runs joins, and creates both anew: it got what the old group had failed on.
     Retention has carried some of it meanwhile, and its copies stand behind the deletion."""
     topic = TopicConfig("orders", 4, 4)
     store.state.apply(TopicRecord(0, topic))
@@ -215,7 +217,7 @@ async def test_a_lost_file_of_pending_times_is_read_again(store: DelayedStore) -
 async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whole(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message is met before its carried copy, and only that one says that it was carried."""
+    """A message is read before its carried copy, and only the copy shows that it was carried."""
     for number in range(6):
         store.wait_until(b"%d" % number, FIRST_MS + 100)
     await store.turn()
@@ -232,9 +234,9 @@ async def test_a_queue_that_is_read_anew_delivers_nothing_before_it_is_read_whol
 async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has_read_on(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. Some are carried, and the disk is full when the file is to keep that; 2. progress is told,
-    so no start looks for the copies' origins any more; 3. a kill: the file holds what was carried,
-    and the copies lie behind more than is read at once."""
+    """1. Some are carried, and the disk is full at the commit of the file; 2. progress is recorded,
+    so no start searches for the copies' origins any more; 3. a kill: the file has the carried
+    messages, and their copies lie behind more than is read at once."""
     store.wait_until(b"kept", FIRST_MS + 1)
     for number in range(6):
         store.wait_until(b"%d" % number, FIRST_MS + 5000)
@@ -267,9 +269,9 @@ async def test_a_file_that_missed_its_last_commit_delivers_nothing_before_it_has
 async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """1. The disk is full, and SQLite's file lost; 2. retention wants to make room, and lets what
-    waits be carried first; 3. that waited for the file to be opened, which needs room. Or it opens,
-    for that needs little, and what is read into it finds no room."""
+    """1. The disk is full, and SQLite's file lost; 2. retention wants to free space, and first has
+    the waiting messages carried; 3. that waited for the file to be opened, which needs space. Or
+    it opens, which needs little, and there is no space for what is read into it."""
 
     def is_full(times: PendingTimes, *_: object, **__: object) -> None:
         raise full_error()
@@ -288,11 +290,11 @@ async def test_carrying_does_not_wait_for_a_file_that_waits_for_room(
     assert store.delivered() == [b"a"]
 
 
-async def test_carrying_does_not_take_a_file_that_is_lost_for_one_that_is_empty(
+async def test_carrying_does_not_treat_a_lost_file_as_an_empty_one(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. Retention asks what waits in the oldest log file; 2. SQLite cannot read that now; 3. it
-    was told that nothing does, and the file went."""
+    """1. Retention asks what waits in the oldest log file; 2. SQLite cannot read that now; 3. the
+    answer was that nothing waits, and the file was deleted."""
 
     below, asked = PendingTimes.below, 0
 
@@ -310,12 +312,12 @@ async def test_carrying_does_not_take_a_file_that_is_lost_for_one_that_is_empty(
     assert asked > 1
 
 
-async def test_a_file_that_keeps_nothing_is_filled_again_and_all_is_carried(
+async def test_a_file_that_cannot_commit_is_filled_again_and_everything_is_carried(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. The disk is nearly full: the file opens, and what is read fits into SQLite's memory; 2. it
-    is lost as it is to keep what was carried. What is left is carried all the same: it was lost
-    with its log file if that counted as a file that waits for room."""
+    is lost at the commit of carried messages. The rest is carried all the same: it was lost with
+    its log file if that counted as a file that waits for space."""
     for number in range(6):
         store.wait_until(b"%d" % number, FIRST_MS + 5000)
     await store.turn()
@@ -364,8 +366,8 @@ async def test_carrying_does_not_wait_for_ever_for_a_long_queue(
 async def test_a_file_that_stays_lost_is_a_fault_and_how_late_delivery_is_not_known(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """Messages stood still for as long as the disk was full, and their delay was told as 0: it was
-    that of the levels alone."""
+    """Messages stalled as long as the disk was full, and their delay was reported as 0: it was that
+    of the levels alone."""
 
     def is_full(times: PendingTimes, *_: object, **__: object) -> None:
         raise full_error()
@@ -382,7 +384,7 @@ async def test_a_file_that_stays_lost_is_a_fault_and_how_late_delivery_is_not_kn
             assert store.delayed.overdue_s is None
             assert store.delayed.pending is None
         assert [fault and fault.code for fault in store.faults] == ["disk-full"]
-        # What the levels say is known, and it is as late as that at least.
+        # The delay of the levels is known, and is a lower bound.
         store.now_ms = FIRST_MS + LEVELS_MS[3] + 2000
         assert store.delayed.overdue_s == 2.0
         await store.turn()
@@ -411,12 +413,12 @@ async def test_how_late_delivery_is_is_not_known_before_the_queue_is_read_whole(
     assert store.faults == []
 
 
-async def test_what_is_not_read_yet_may_wait_below_any_border(
+async def test_unread_messages_count_as_waiting_below_any_offset(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. Another boot: the queue is read anew, and begins with messages that are delivered;
-    2. retention asks whether anything waits in the oldest log file; 3. so far nothing had been
-    met, the file went, and with it what waits behind them."""
+    """1. After a reboot the queue is read anew, and begins with delivered messages; 2. retention
+    asks whether anything waits in the oldest log file; 3. nothing waiting had been read so far, the
+    file was deleted, and with it the waiting messages behind them."""
     for number in range(4):
         store.wait_until(b"%d" % number, FIRST_MS + 1)
     store.wait_until(b"waits", FIRST_MS + 50_000)
@@ -433,12 +435,12 @@ async def test_what_is_not_read_yet_may_wait_below_any_border(
     assert store.delayed.pending == 1
 
 
-async def test_what_is_delivered_as_the_file_is_lost_is_delivered_once(
+async def test_a_message_delivered_while_the_file_is_lost_is_delivered_once(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. What is due is found, and the disk is full as it is taken out of the file; 2. it is
-    delivered, and progress was told although nobody knew how far the queue was read: a mark that
-    covers nothing; 3. the file is opened again, and holds what was delivered."""
+    """1. A message is due, and the disk is full as it is taken out of the file; 2. it is delivered,
+    and progress was recorded although it was unknown how far the queue was read: a mark that
+    covers nothing; 3. the file is opened again, and has the delivered message."""
 
     def is_full(times: PendingTimes, rows: object) -> None:
         raise full_error()
@@ -460,7 +462,7 @@ async def test_what_is_delivered_as_the_file_is_lost_is_delivered_once(
     assert store.delivered() == [b"0", b"1", b"2"]
 
 
-async def test_a_file_of_another_log_is_not_believed(store: DelayedStore, tmp_path: Path) -> None:
+async def test_a_file_of_another_log_is_discarded(store: DelayedStore, tmp_path: Path) -> None:
     other = DelayedStore(tmp_path / "other")
     for number in range(3):
         other.wait_until(b"other %d" % number, FIRST_MS + 100)
@@ -500,7 +502,7 @@ async def test_damage_stops_delivery_and_names_the_place(store: DelayedStore) ->
 async def test_a_flipped_bit_in_a_unit_delays_its_message_and_loses_none(
     store: DelayedStore, topic: str, byte: int
 ) -> None:
-    """A unit that pointed behind the log was taken for an expired message, and passed over."""
+    """A unit that pointed behind the log was treated as an expired message, and skipped."""
     for name in (b"a", b"b"):
         if topic == SCHEDULE_TOPIC:
             store.wait_level(name, 1)
@@ -535,12 +537,12 @@ async def test_progress_is_recorded_in_the_log_and_a_start_goes_on_from_there(
     store.now_ms += 2000
     await store.turn()
     await store.turn()
-    told = store.delay_now()
-    assert told.levels[1] == 5
-    assert told.timer[:2] == (FIRST_MS + 700, 0)
+    recorded = store.delay_now()
+    assert recorded.levels[1] == 5
+    assert recorded.timer[:2] == (FIRST_MS + 700, 0)
 
 
-async def test_what_is_idle_is_not_looked_at(store: DelayedStore) -> None:
+async def test_an_idle_store_is_not_read(store: DelayedStore) -> None:
     store.wait_level(b"a", 1)
     await store.turn()
     looked = store.delayed.delivery.last_look
@@ -553,9 +555,9 @@ async def test_what_is_idle_is_not_looked_at(store: DelayedStore) -> None:
 
 
 @for_each("seed", SEEDS)
-async def test_no_kill_delivers_twice_or_never(tmp_path: Path, seed: int) -> None:
-    """Sends, steps of the clock, cancellations, carrying and kills in any order, then the end of
-    all waiting: every message that was not cancelled is there once, the others never."""
+async def test_no_kill_delivers_a_message_twice_or_loses_it(tmp_path: Path, seed: int) -> None:
+    """Sends, steps of the clock, cancellations, carrying and kills in any order, then time passes
+    for all: every message that was not cancelled is delivered once, the others never."""
     random = Random(seed)
     store = DelayedStore(tmp_path)
     due_at: dict[bytes, int] = {}

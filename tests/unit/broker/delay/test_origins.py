@@ -1,4 +1,4 @@
-"""What the log says is delivered: found over files and chunks, and in properties alone."""
+"""Origins in the log: found across files and chunks, and only in properties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found(store: DelayedStore, start: int = 0) -> Found:
 
 
 def delivered(store: DelayedStore, origin: str, **pairs: str) -> int:
-    """A copy with that origin; where its record begins."""
+    """Append a copy with that origin; return where its record begins."""
     pairs = {**pairs, "TIDEMARK_DELAY_ORIGIN": origin}
     return store.send("orders", b"x" * 300, pairs=pairs).physical_offset
 
@@ -83,7 +83,7 @@ def test_copies_of_rocketmqs_are_found_among_ours(
     assert len(few) == 3
 
 
-def test_a_body_that_holds_an_origins_name_is_nobodys_delivery(store: DelayedStore) -> None:
+def test_a_body_that_contains_an_origin_property_is_no_delivery(store: DelayedStore) -> None:
     store.send("orders", b"TIDEMARK_DELAY_ORIGIN\x010@5\x02")
     store.send("orders", b"x", pairs={"note": "TIDEMARK_DELAY_ORIGIN", "a": "0@6"})
     delivered(store, "0@7")
@@ -130,14 +130,14 @@ def test_the_search_begins_at_the_last_checkpoint(store: DelayedStore) -> None:
         return origins.last_checkpoint(store.queues, store.reader, store.dispatched())
 
     store.send("orders")
-    assert last() == 0, "nobody has told any"
-    told = store.appender.appended
+    assert last() == 0, "there is no record yet"
+    checkpoint = store.appender.appended
     store.append_state_now(records.encode(DelayRecord(0, {1: 3}, TimerMark())))
-    assert last() == told
-    # Neither a cancellation nor another kind tells what has been delivered.
+    assert last() == checkpoint
+    # Neither a cancellation nor another kind records progress.
     store.append_state_now(records.encode(DelayRecord(0, cancelled={(1, 9): 5})))
     store.append_state_now(records.encode(OffsetsRecord(0, {"delay": {("orders", 0): 1}})))
-    # Nor does a snapshot: it repeats what was told, behind copies that are not in it.
+    # Nor does a snapshot: it repeats the last record, behind copies that are not in it.
     for body in store.state.snapshot_records(0, 1 << 20):
         store.append_state_now(body)
-    assert last() == told
+    assert last() == checkpoint

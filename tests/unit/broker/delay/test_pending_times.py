@@ -1,4 +1,4 @@
-"""The sorted file of pending times: what it keeps, what it forgets, when it is made anew."""
+"""The sorted file of pending times: what it keeps and drops, and when it is made anew."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fill(times: PendingTimes, *dues: int, start: int = 0) -> list[Pending]:
     return rows
 
 
-def test_what_is_due_comes_in_the_order_of_its_times(times: PendingTimes) -> None:
+def test_due_messages_come_in_the_order_of_their_times(times: PendingTimes) -> None:
     fill(times, 30, 10, 20, 10)
     assert times.due(20, 10) == [row(10, 1), row(10, 3), row(20, 2)]
     assert times.due(20, 2) == [row(10, 1), row(10, 3)]
@@ -47,14 +47,14 @@ def test_what_is_due_comes_in_the_order_of_its_times(times: PendingTimes) -> Non
     assert times.count == 4
 
 
-def test_what_is_committed_is_there_after_a_kill_and_the_rest_is_not(path: Path) -> None:
+def test_after_a_kill_the_file_has_exactly_the_committed_changes(path: Path) -> None:
     killed = PendingTimes(path, BOOT)
     rows = fill(killed, 30, 10, 20)
     killed.remove(rows[1:2])
     killed.commit()
     killed.remove(rows[2:])
     fill(killed, 5, start=3)
-    # Not closed: a kill leaves a transaction as it stands. Another connection sees what is kept.
+    # Not closed: a kill leaves a transaction open. Another connection sees what is committed.
     opened = PendingTimes(path, BOOT)
     assert opened.due(100, 10) == [row(20, 2), row(30, 0)]
     assert (opened.count, opened.read_to, opened.log_end) == (2, 3, 3000)
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_made_anew(path: Path, damage: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["boot_id", "read_to", "log_end"])
 @pytest.mark.parametrize("change", ["DELETE FROM known", "UPDATE known SET value = 'x'"])
-def test_a_file_that_lacks_what_is_known_is_made_anew(path: Path, name: str, change: str) -> None:
+def test_a_file_that_lacks_its_facts_is_made_anew(path: Path, name: str, change: str) -> None:
     before = PendingTimes(path, BOOT)
     fill(before, 1, 2)
     before.commit()
@@ -98,7 +98,7 @@ def test_a_file_that_lacks_what_is_known_is_made_anew(path: Path, name: str, cha
     after.close()
 
 
-def test_a_mark_removes_what_it_says_is_delivered(times: PendingTimes) -> None:
+def test_a_mark_removes_the_messages_that_it_covers(times: PendingTimes) -> None:
     fill(times, 10, 20, 20, 30, 5)
     times.remove_through(20, 1, 4)
     # (20, 2) is behind the mark, (30, 3) later, (5, 4) was not read when the mark was made.
@@ -106,7 +106,7 @@ def test_a_mark_removes_what_it_says_is_delivered(times: PendingTimes) -> None:
     assert times.count == 3
 
 
-def test_what_could_not_be_delivered_goes_back(times: PendingTimes) -> None:
+def test_messages_that_could_not_be_delivered_are_put_back(times: PendingTimes) -> None:
     rows = fill(times, 10, 20)
     times.remove(rows)
     assert times.first() is None
@@ -137,7 +137,7 @@ def test_a_list_goes_on_behind_where_it_ended(times: PendingTimes) -> None:
     assert times.behind(10, 1, 2) == [row(10, 3), row(20, 2)]
 
 
-def test_a_discarded_file_is_gone_with_what_stands_beside_it(path: Path) -> None:
+def test_a_discarded_file_is_removed_with_its_companions(path: Path) -> None:
     times = PendingTimes(path, BOOT)
     fill(times, 1)
     times.commit()
@@ -147,7 +147,7 @@ def test_a_discarded_file_is_gone_with_what_stands_beside_it(path: Path) -> None
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=60), st.integers(0, 25), st.integers(1, 70))
-def test_what_is_due_is_what_a_sorted_list_says(
+def test_due_messages_equal_those_of_a_sorted_list(
     tmp_path_factory: pytest.TempPathFactory, dues: list[int], now_ms: int, count_max: int
 ) -> None:
     times = PendingTimes(tmp_path_factory.mktemp("timer") / "pending.db", BOOT)

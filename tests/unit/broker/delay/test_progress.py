@@ -1,4 +1,4 @@
-"""How far delayed messages are delivered: what may be recorded, and what a start makes of it."""
+"""Progress of delayed messages: what may be recorded, and what a start derives from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_level_never_goes_back() -> None:
     assert progress.levels[4] == 2
 
 
-def test_what_the_log_says_behind_the_record_is_done() -> None:
+def test_origins_behind_the_record_count_as_done() -> None:
     progress = Progress(DelayState({}, TimerMark(100, 5, 10)), Found({}, {12: 150, 3: None}))
     assert progress.is_done(100, 5)
     assert progress.is_done(150, 12)
@@ -44,7 +44,7 @@ def test_no_record_is_made_while_an_earlier_message_waits() -> None:
 def test_levels_are_recorded_with_the_old_mark_while_the_mark_stands() -> None:
     progress = Progress(DelayState({}, TimerMark(100, 5, 10)))
     progress.passed_level(2, 4)
-    # Something that is due before the mark has come in since: nothing was delivered behind it.
+    # A message that is due before the mark has come in since: nothing was delivered behind it.
     record = progress.record(7, first=(50, 11), read_to=12)
     assert record == DelayRecord(7, {2: 4}, TimerMark(100, 5, 10))
 
@@ -97,7 +97,7 @@ TIMES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 @settings(max_examples=300, deadline=None)
 @given(TIMES, st.data())
 def test_each_record_holds_exactly_what_is_delivered(dues: list[int], data: st.DataObject) -> None:
-    """A timer that reads as it likes and whose clock goes as it likes, against the record."""
+    """Random reads and a random clock of the timer, checked against the record."""
     progress = Progress(DelayState())
     read_to, waiting, delivered = 0, set[tuple[int, int]](), set[int]()
     since: set[int] = set()
@@ -117,7 +117,7 @@ def test_each_record_holds_exactly_what_is_delivered(dues: list[int], data: st.D
         if record is not None and data.draw(st.booleans()):
             progress.recorded(record)
             state, since = after(record), set()
-        # A kill here: what the record and the log behind it say is what was delivered.
+        # A kill here: the record and the log behind it have exactly what was delivered.
         again = Progress(state, Found({}, {at: dues[at] for at in since}))
         for at, due in enumerate(dues):
             assert again.is_done(due, at) == (at in delivered)

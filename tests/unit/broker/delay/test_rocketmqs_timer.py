@@ -1,4 +1,4 @@
-"""What RocketMQ's timer did to a store goes on here, and what waits here goes on there."""
+"""RocketMQ's timer: its state is continued here, and it continues ours."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ async def delivered_at(store: DelayedStore, now_ms: int) -> list[bytes]:
     return sorted(store.delivered())
 
 
-async def test_what_was_read_is_kept_by_a_stop(
+async def test_a_stop_commits_what_was_read(
     store: DelayedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was kept only with a delivery: each start read the whole queue again."""
+    """It was committed only with a delivery: each start read the whole queue again."""
     monkeypatch.setattr(timer_queue, "TAKE_IN_MAX", 2)
     for number in range(7):
         put(store, f"m{number}")
@@ -156,7 +156,7 @@ async def test_a_message_that_rocketmq_put_back_comes_once(
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-async def test_what_a_killed_rocketmq_delivered_is_not_delivered_again(
+async def test_messages_that_a_killed_rocketmq_delivered_are_not_delivered_again(
     store: DelayedStore, *, reboot: bool
 ) -> None:
     for unique_id in ("a", "b", "c"):
@@ -168,7 +168,7 @@ async def test_what_a_killed_rocketmq_delivered_is_not_delivered_again(
     deliver(store, "b")
     deliver(store, "a")
     assert await delivered_at(store, DUE_MS + 1) == [b"a", b"b", b"c"]
-    # Progress is told; the copies lie before that record now.
+    # The progress is recorded; the copies lie before that record now.
     for _ in range(3):
         await store.turn()
     await store.kill(reboot=True)
@@ -208,7 +208,7 @@ async def test_rocketmq_begins_with_the_oldest_message_that_is_overdue(
     assert not TimerMark(check.read_to_ms, 1 << 62, 9).passed(FIRST_MS + 5000, 0)
 
 
-async def test_what_is_overdue_for_a_week_is_left_in_the_queue_for_rocketmq(
+async def test_messages_overdue_for_a_week_are_left_in_the_queue_for_rocketmq(
     store: DelayedStore,
 ) -> None:
     store.wait_until(b"late", FIRST_MS + 5000)
@@ -219,7 +219,7 @@ async def test_what_is_overdue_for_a_week_is_left_in_the_queue_for_rocketmq(
     assert not (store.root / "config" / "timercheck").exists(), "the queue is read from its start"
 
 
-async def test_what_waits_is_handed_over_without_what_is_cancelled_or_delivered(
+async def test_waiting_messages_are_handed_over_without_cancelled_and_delivered_ones(
     store: DelayedStore,
 ) -> None:
     records = {

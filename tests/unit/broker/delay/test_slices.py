@@ -55,7 +55,7 @@ def test_messages_alike_share_a_run_and_those_of_a_queue_keep_their_order(
     assert (made.levels, made.message_count, made.lost_count) == ({1: 6}, 6, 0)
 
 
-def test_what_is_passed_over_moves_progress_and_makes_no_copy(store: DelayedStore) -> None:
+def test_cancelled_entries_move_the_progress_without_a_copy(store: DelayedStore) -> None:
     cancelled = entry(store.wait_level(b"a", 1))._replace(passed_over=True)
     (made,) = slices_of(store).delivering([cancelled], store.dispatched(), FIRST_MS)
     assert made.runs == []
@@ -71,7 +71,7 @@ def test_a_slice_is_bounded_in_messages_and_in_bytes(store: DelayedStore) -> Non
         assert sum(len(run.entries) for run in each.runs) <= FILE_SIZE // 8
 
 
-def test_messages_that_go_nowhere_are_counted_and_named_in_one_line(
+def test_messages_without_a_destination_are_counted_and_logged_in_one_line(
     store: DelayedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries = [

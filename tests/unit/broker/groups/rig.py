@@ -46,7 +46,7 @@ CONFIG = StoreConfig(
 
 
 class SetClock:
-    """Stands still until it is told to go on."""
+    """Stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -131,10 +131,10 @@ class Rig:
         self.bounds = bounds
         self.start()
         self.writer: asyncio.Task[None] | None = None
-        """Writes offsets, once somebody may wait for that."""
+        """Write offsets, once a caller may wait for that."""
 
     def start(self) -> None:
-        """The broker starts, again: it knows what is committed and nobody's name."""
+        """Restart the broker: it knows what is committed, and no member."""
         self.start_count += 1
         count = self.start_count
         self.groups = ConsumerGroups.make(

@@ -1,4 +1,4 @@
-"""How much of the last seconds a member had a fetch open: a table, and any order of events."""
+"""The share of the last seconds in which a member had a fetch open: a table, and random events."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def test_a_fetch_that_is_held_counts_while_it_is_open() -> None:
     st.sets(st.integers(0, 40), max_size=5),
 )
 def test_constant_behaviour_is_recognised_whatever_came_before_and_however_often_it_is_looked_at(
-    spans: list[tuple[float, float]], looks: set[int]
+    spans: list[tuple[float, float]], checks: set[int]
 ) -> None:
     silent, now_s = Asking(), 0.0
     for number, (pause_s, open_s) in enumerate(spans):
         silent.begins(now_s + pause_s)
-        if number in looks:
+        if number in checks:
             silent.is_frequent(now_s + pause_s + open_s / 2)
         now_s += pause_s + open_s
         silent.ends(now_s)
     steps = [now_s + step for step in range(1, 1 + 2 * round(ASKING_WINDOW_S) + 1)]
     for number, at_s in enumerate(steps):
-        if number in looks:
+        if number in checks:
             silent.is_frequent(at_s)
     assert not silent.is_frequent(steps[-1])
     silent.begins(steps[-1])

@@ -76,7 +76,7 @@ def test_no_more_queues_move_than_balance_asks_for(
     subscriptions = dict.fromkeys(now, frozenset({"a"}))
     after = assign({"a": range(count)}, subscriptions, before)
     moved = sum(before[queue] in now and before[queue] != after[queue] for queue in before)
-    # Those that have more than their share give the rest away, and nobody else gives anything.
+    # Members with more than their share give the rest away, and no other member gives anything.
     share, over = divmod(count, len(now))
     has = sorted((n for m, n in Counter(before.values()).items() if m in now), reverse=True)
     shares = [share + 1] * over + [share] * (len(now) - over)

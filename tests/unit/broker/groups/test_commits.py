@@ -1,4 +1,4 @@
-"""Commits and resets: who may, how far, and what they promise."""
+"""Commits and resets: who may make them, up to where, and what they promise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_commit_of_a_dead_member_is_refused(rig: Rig) -> None:
         await rig.commit({Q0: 1}, generation=joined.generation)
 
 
-async def test_members_commit_what_is_theirs_and_nobody_else_does(rig: Rig) -> None:
+async def test_members_commit_only_queues_assigned_to_them(rig: Rig) -> None:
     rig.put(1, 0)
     rig.put(1, 1)
     await rig.join("m1")
@@ -105,7 +105,7 @@ async def test_commits_are_counted_with_the_age_of_what_they_cover(rig: Rig) -> 
     assert sample(rig.registry, delays, {"group": GROUP}) == 1
 
 
-async def test_without_members_anybody_commits_forth_and_back(rig: Rig) -> None:
+async def test_without_members_any_caller_commits_in_both_directions(rig: Rig) -> None:
     rig.put(3)
     await rig.commit({Q0: 3}, member=None)
     await rig.commit({Q0: 1}, member=None)
@@ -118,7 +118,7 @@ async def test_without_members_anybody_commits_forth_and_back(rig: Rig) -> None:
         await rig.commit({("orders", 99): 0}, member=None)
 
 
-async def test_a_holder_commits_a_queue_in_transit_and_nobody_else(rig: Rig) -> None:
+async def test_only_the_holder_commits_a_queue_in_transit(rig: Rig) -> None:
     for queue in range(4):
         rig.put(1, queue)
     first = await rig.join("m1")
@@ -178,8 +178,8 @@ async def test_a_group_with_members_is_not_reset(rig: Rig) -> None:
         rig.commits.committed("never")
 
 
-# 1. A member of an ordered group says that it stands far behind the end: until it commits, nobody
-# looks there; 2. its commit up to there was taken, and hid all messages to come.
+# 1. A member of an ordered group claims a position far behind the end: until it commits, the queue
+# is not read; 2. its commit up to there was accepted, and hid all messages to come.
 async def test_a_member_that_lies_about_its_position_commits_nothing_beyond_the_end(
     rig: Rig,
 ) -> None:

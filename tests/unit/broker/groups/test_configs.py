@@ -1,4 +1,4 @@
-"""Groups: made, changed and deleted in the log; their topics made when first needed."""
+"""Groups: created, changed and deleted in the log; their topics created when first needed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_name_that_no_group_may_have_is_refused(name: str) -> None:
         check_group_name(name)
 
 
-async def test_who_asks_for_or_deletes_what_is_not_there_is_not_told_to_make_it() -> None:
+async def test_reading_or_deleting_an_unknown_group_does_not_advise_to_create_it() -> None:
     node = Node()
     for call in (node.configs.delete("g"), asyncio.to_thread(node.configs.get, "g")):
         with pytest.raises(UnknownGroup) as caught:
@@ -176,7 +176,7 @@ async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile()
     await node.offsets.finish()
     assert node.log.state.groups == {}
     assert node.log.state.offsets == {}
-    # Else a new group of that name would begin with what the old one had failed on.
+    # Otherwise a new group of that name would begin with what the old one had failed on.
     assert node.topics.deleted == ["%RETRY%g"]
 
 

@@ -1,4 +1,4 @@
-"""The coordinator: who may join, where members begin, what time and topics do to a group."""
+"""The coordinator: who may join, where members begin, effects of time and topics on a group."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
         ("rmq_sys_tidemark_state", "*", NotPermitted),
     ],
 )
-async def test_who_cannot_take_what_it_wants_is_not_let_in(
+async def test_a_member_with_an_invalid_subscription_cannot_join(
     rig: Rig, topic: str, tags: str, error: type[Exception]
 ) -> None:
     rig.state.topics["closed"] = rig.state.topics["orders"]._replace(name="closed", perm=2)
@@ -69,7 +69,7 @@ async def test_who_cannot_take_what_it_wants_is_not_let_in(
     assert rig.topics.find("%RETRY%billing") is None
 
 
-async def test_a_group_that_is_switched_off_takes_nobody(rig: Rig) -> None:
+async def test_a_disabled_group_accepts_no_members(rig: Rig) -> None:
     await rig.join("m1")
     await rig.coordinator.put(GROUP, {"consume_enabled": False})
     with pytest.raises(ConsumeDisabled):
@@ -78,7 +78,7 @@ async def test_a_group_that_is_switched_off_takes_nobody(rig: Rig) -> None:
         await rig.fetch("m1")
 
 
-async def test_a_heartbeat_of_one_that_is_gone_says_so_and_it_joins_again(rig: Rig) -> None:
+async def test_a_heartbeat_of_a_dead_member_fails_and_it_joins_again(rig: Rig) -> None:
     joined = await rig.join()
     rig.clock.now_ms += SESSION_MS - 1
     await rig.join(generation=joined.generation)
@@ -114,7 +114,7 @@ async def test_a_dead_members_messages_are_handed_out_again(rig: Rig) -> None:
     assert got(await rig.fetch("m2", generation=heard.generation)) == {0: [1, 2, 3]}
 
 
-async def test_a_place_tells_what_was_handed_out_while_the_queue_is_somebodys(rig: Rig) -> None:
+async def test_a_place_shows_handed_out_messages_while_the_queue_has_an_owner(rig: Rig) -> None:
     rig.put(4)
     assert rig.coordinator.place_of(GROUP, ALL[0]) is None
     assert set(rig.coordinator.topics_read(GROUP)) == set()
@@ -136,7 +136,7 @@ async def test_a_member_with_messages_in_hand_that_does_not_fetch_is_busy(rig: R
     def is_busy(queue: int = 0) -> bool:
         return rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[queue])
 
-    assert not is_busy(), "nobody's"
+    assert not is_busy(), "the queue has no owner"
     await rig.join("m1", session_ms=600_000)
     await rig.fetch("m1")
     rig.clock.now_ms += 30_000
@@ -146,9 +146,9 @@ async def test_a_member_with_messages_in_hand_that_does_not_fetch_is_busy(rig: R
     assert not is_busy(), "it has nothing in hand and does not fetch: that is delivery"
 
 
-async def test_what_a_member_dies_of_again_and_again_waits_for_processing(rig: Rig) -> None:
+async def test_a_message_that_crashes_its_member_repeatedly_waits_for_processing(rig: Rig) -> None:
     # A program that crashes at one message: between its join and its first fetch it has nothing in
-    # hand, and a look at that moment once said that the message waits to be fetched.
+    # hand, and a sample at that moment once showed the message as waiting for delivery.
     rig.put(4)
 
     def is_busy() -> bool:
@@ -165,8 +165,8 @@ async def test_what_a_member_dies_of_again_and_again_waits_for_processing(rig: R
     await rig.fetch("m1")
     session = rig.coordinator.session_of(GROUP, ALL[0])
     assert session is not None
-    # On a slow machine the first fetches of the next member are open for long. It was once said
-    # for that time that the backlog behind the message waits to be fetched.
+    # On a slow machine the first fetches of the next member are open for long. The backlog behind
+    # the message was once shown as waiting for delivery for that time.
     session.asking.begins(rig.clock.monotonic())
     rig.clock.now_ms += 5000
     assert session.asking.is_frequent(rig.clock.monotonic())
@@ -179,8 +179,9 @@ async def test_what_a_member_dies_of_again_and_again_waits_for_processing(rig: R
 async def test_without_a_member_a_message_that_was_handed_out_often_waits_for_processing(
     rig: Rig, times: int, processing: bool
 ) -> None:
-    # A crash loop on a loaded machine: most scrapes find no member, and all of them said that the
-    # poison message waits to be fetched. A group that stopped had its head in hand once at most.
+    # A crash loop on a loaded machine: most scrapes find no member, and all of them showed the
+    # poison message as waiting for delivery. In a group that stopped normally, the oldest message
+    # was in hand once at most.
     rig.put(4)
     await rig.commit({ALL[0]: 0}, member=None)
     for _ in range(times):
@@ -206,12 +207,12 @@ async def test_in_an_ordered_group_a_queue_waits_for_its_last_batch(rig: Rig) ->
     assert not rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())(ALL[0])
 
 
-async def test_queues_have_the_numbers_of_who_holds_them_while_the_group_has_members(
+async def test_queues_have_their_holders_numbers_while_the_group_has_members(
     rig: Rig,
 ) -> None:
     assert rig.coordinator.holder_numbers(GROUP) is None
     await rig.commit({ALL[0]: 0}, member=None)
-    assert rig.coordinator.holder_numbers(GROUP) is None, "a commit makes nobody a member"
+    assert rig.coordinator.holder_numbers(GROUP) is None, "a commit does not make a member"
     await rig.join("m1")
     number_of = rig.coordinator.holder_numbers(GROUP)
     assert number_of is not None
@@ -221,7 +222,7 @@ async def test_queues_have_the_numbers_of_who_holds_them_while_the_group_has_mem
     assert rig.coordinator.holder_numbers(GROUP) is None
 
 
-async def test_nobody_holds_a_queue_of_a_broadcasting_group_alone(rig: Rig) -> None:
+async def test_queues_of_a_broadcasting_group_have_no_holder(rig: Rig) -> None:
     rig.group(broadcast=True)
     await rig.join("m1")
     number_of = rig.coordinator.holder_numbers(GROUP)
@@ -229,7 +230,7 @@ async def test_nobody_holds_a_queue_of_a_broadcasting_group_alone(rig: Rig) -> N
     assert {number_of(queue) for queue in ALL} == {None}
 
 
-async def test_a_queue_changes_hands_when_its_old_owner_has_let_go(rig: Rig) -> None:
+async def test_a_queue_gets_a_new_owner_when_the_old_one_has_released_it(rig: Rig) -> None:
     rig.put(2, 3)
     first = await rig.join("m1")
     await rig.fetch("m1")
@@ -279,7 +280,7 @@ async def test_leaving_frees_the_queues_at_once_and_the_last_ones_leave_nothing(
 
 
 @pytest.mark.parametrize(("start", "begins"), [("first", 0), ("last", 3), (None, 1)])
-async def test_a_new_group_begins_where_it_says_and_that_is_committed(
+async def test_a_new_group_begins_at_its_configured_start_which_is_committed(
     rig: Rig, start: str | None, begins: int
 ) -> None:
     first_ms = rig.small.now_ms
@@ -415,9 +416,9 @@ async def test_order_and_broadcast_change_only_without_members(rig: Rig) -> None
     assert rig.configs.find(GROUP) is None
 
 
-# 1. A group without members is made a broadcasting one; 2. while that is flushed a member joins,
-# and gets a share of the queues; 3. the next member gets all of them.
-async def test_who_joins_while_a_group_is_changed_waits_for_it(rig: Rig) -> None:
+# 1. A group without members is made a broadcasting one; 2. during the flush a member joins, and
+# gets a share of the queues; 3. the next member gets all of them.
+async def test_a_join_waits_while_the_group_is_being_changed(rig: Rig) -> None:
     rig.group()
     async with rig.coordinator._joining.alone(GROUP):
         with pytest.raises(GroupInUse):
@@ -450,7 +451,7 @@ def said_full(caplog: pytest.LogCaptureFixture) -> int:
 
 
 async def live_on(rig: Rig, generation: int, subscribed: list[Subscribed]) -> Joined:
-    """Heartbeats over more than a session, with looks in between."""
+    """Heartbeats over more than a session, with checks in between."""
     for _ in range(5):
         rig.clock.now_ms += SESSION_MS // 2
         beat = JoinRequest(subscribed, SESSION_MS, None, generation)
@@ -461,10 +462,10 @@ async def live_on(rig: Rig, generation: int, subscribed: list[Subscribed]) -> Jo
 
 
 # 1. A group reads as many queues as it may, or the node keeps as many offsets as it can; 2. a topic
-# grows; 3. every heartbeat was refused for the new queues, before it put the deadline off; 4. all
-# members were dead after a session, and nobody read the old queues either.
+# grows; 3. every heartbeat was refused because of the new queues, before it postponed the deadline;
+# 4. all members were dead after a session, and the old queues stalled too.
 @pytest.mark.parametrize("broadcast", [False, True])
-async def test_queues_beyond_a_groups_limit_wait_and_its_members_live_on(
+async def test_queues_beyond_a_groups_limit_wait_and_its_members_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broadcast: bool
 ) -> None:
     rig = Rig(tmp_path / "store", bounds=Bounds(9, 9, 5 if broadcast else 6))
@@ -503,7 +504,7 @@ async def test_queues_beyond_a_groups_limit_wait_and_its_members_live_on(
         rig.close()
 
 
-async def test_queues_that_find_no_room_among_the_nodes_offsets_wait_and_members_live_on(
+async def test_queues_beyond_the_nodes_limit_of_offsets_wait_and_members_stay(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     orders = Subscribed("orders", "*")
@@ -558,7 +559,7 @@ async def test_a_group_that_waits_for_room_finds_it_although_another_has_begun_m
     assert ("orders", 4) in rig.coordinator.members(GROUP)[0].assignment
 
 
-async def test_a_topic_that_is_deleted_while_another_finds_no_room_is_let_go(rig: Rig) -> None:
+async def test_a_topic_deleted_while_another_waits_for_room_is_released(rig: Rig) -> None:
     await rig.topics.create("other", 2)
     await rig.join()
     both = JoinRequest(
@@ -645,7 +646,7 @@ async def test_the_background_part_notices_a_death(rig: Rig) -> None:
 
 
 # 1. m2 joins, queues are taken from m1; 2. m2 leaves before m1's next heartbeat, and they are m1's
-# again. m1 has heard of nothing and has their messages in its hands: they would come twice.
+# again. m1 has not learned of it and has their messages in hand: they would be delivered twice.
 async def test_a_queue_that_comes_back_unnoticed_goes_on_where_it_was(rig: Rig) -> None:
     for queue in range(4):
         rig.put(2, queue)
@@ -673,7 +674,7 @@ async def test_a_queue_that_comes_back_to_who_missed_it_begins_at_the_commit(rig
     assert got(await rig.fetch("m1")) == {number: [0, 1] for number in gone}
 
 
-async def test_where_a_group_begins_is_on_disk_before_its_member_is_told(
+async def test_the_start_of_a_group_is_on_disk_before_its_member_gets_the_response(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = asyncio.Event()
@@ -721,7 +722,7 @@ async def test_after_a_restart_members_go_on_with_what_they_hold(rig: Rig) -> No
     assert rig.coordinator.state(GROUP) == "stable"
 
 
-async def test_after_a_restart_what_nobody_claims_waits_for_the_leases_of_before(rig: Rig) -> None:
+async def test_after_a_restart_unclaimed_queues_wait_for_the_former_sessions(rig: Rig) -> None:
     rig.group(order=True)
     await rig.join("m1")
     rig.start()
@@ -741,9 +742,9 @@ async def test_after_a_restart_what_nobody_claims_waits_for_the_leases_of_before
     assert [queue for queue in heard.assignment if queue[0] == "orders"] == ALL
 
 
-# 1. A member has committed what the broker lost when it was killed; 2. before it joins again an
-# operator says where the group is to go on; 3. the member would take that back.
-async def test_what_an_operator_has_moved_since_the_start_is_not_kept(rig: Rig) -> None:
+# 1. A member has commits that the broker lost in a kill; 2. before it joins again an operator
+# resets the group; 3. the member would undo the reset.
+async def test_a_queue_that_an_operator_moved_since_the_start_is_not_kept(rig: Rig) -> None:
     rig.put(3, 0)
     rig.put(3, 1)
     await rig.join()
@@ -760,7 +761,7 @@ async def test_what_an_operator_has_moved_since_the_start_is_not_kept(rig: Rig) 
     assert again.kept == (), "a group made again under the name is another"
 
 
-async def test_a_fresh_group_waits_for_nobody_after_a_start(rig: Rig) -> None:
+async def test_a_new_group_does_not_wait_after_a_start(rig: Rig) -> None:
     rig.group(order=True)
     for member in ("m1", "m2"):
         joined = await rig.join(member)
@@ -768,7 +769,7 @@ async def test_a_fresh_group_waits_for_nobody_after_a_start(rig: Rig) -> None:
         rig.coordinator.leave(GROUP, member)
 
 
-async def test_a_restart_is_forgotten_when_no_session_of_before_can_run(rig: Rig) -> None:
+async def test_a_restart_is_forgotten_when_no_former_session_can_be_alive(rig: Rig) -> None:
     rig.group(order=True)
     await rig.join("m1")
     rig.start()

@@ -1,4 +1,4 @@
-"""Answers that are large: a fetch that is refused loses nothing, and every one is counted."""
+"""Large responses: a refused fetch loses nothing, and every response is counted."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class Caller:
         """Status, and queue and queue offset of each message."""
         body = {"max": 256, "wait_ms": 0}
         async with self._session.post(self._url, json=body) as answered:
-            told: dict[str, Any] = await answered.json()
-        queues = told.get("queues", ())
+            answer: dict[str, Any] = await answered.json()
+        queues = answer.get("queues", ())
         return answered.status, [
             (queue["queue"], each["queue_offset"]) for queue in queues for each in queue["messages"]
         ]
 
 
-# 1. A member fetched, and its place moved; 2. the answer had no room beside those that its address
-# had not taken, and the member was told 503; 3. its next fetch began behind those messages, and the
-# next commit covered them.
+# 1. A member fetched, and its place moved; 2. there was no capacity for the response beside earlier
+# ones that its address had not read, and the member got 503; 3. its next fetch began behind those
+# messages, and the next commit covered them.
 @pytest.mark.parametrize("has_room_at_first", [True, False])
 async def test_a_fetch_that_is_refused_loses_no_message(
     rig: Rig, has_room_at_first: bool, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +95,7 @@ async def test_a_fetch_that_is_refused_loses_no_message(
     assert len(handed_out) == 1 + has_room_at_first, "a fetch without room hands out nothing"
 
 
-# 64 messages are encoded at once, and can be more than 64 KiB then: the answer was counted behind
+# 64 messages are encoded at once, and can be more than 64 KiB then: the response was counted after
 # the call, and refused there.
 async def test_a_fetch_of_few_messages_is_not_refused_behind_the_call(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
@@ -111,8 +111,8 @@ async def test_a_fetch_of_few_messages_is_not_refused_behind_the_call(
         assert await caller.fetch() == (200, [(0, each) for each in range(60)])
 
 
-# Thirty pulls of a megabyte had their room judged, and were counted when they were written: until
-# then each waited for its slices with all its decoded messages, and none of them was counted.
+# Thirty pulls of a megabyte were checked against the budget, and counted when they were written:
+# until then each waited for its slices with all its decoded messages, and none of them was counted.
 @pytest.mark.parametrize("end", ["cancelled", "damaged", "client gone", "taken"])
 async def test_a_large_pull_counts_from_before_it_is_made_until_its_end(
     rig: Rig, end: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""What is counted in groups as it happens, within the bound on series."""
+"""Counters of groups, within the bound on series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch: what a member gets of all its queues, in which turn, and what a wait ends with."""
+"""Fetch: what a member gets of its queues, in which order, and how a wait ends."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ async def test_a_later_fetch_of_the_member_ends_an_earlier_one(rig: Rig) -> None
 
 
 # 1. m1's fetch is held in generation 1; 2. m2 leaves, and its queue is m1's in generation 2; 3. the
-# fetch brings a message of it. m1 knows nothing of that queue and throws the message away, while
-# its place in the queue stands behind it.
+# fetch returns a message of it. m1 does not know that queue yet and discards the message, while its
+# place in the queue stands behind it.
 async def test_a_fetch_ends_with_a_new_generation_and_brings_nothing_of_it(rig: Rig) -> None:
     await rig.join("m1")
     await rig.join("m2", holding=set())
@@ -229,7 +229,7 @@ async def test_positions_say_where_to_go_on(rig: Rig) -> None:
     assert got(await rig.fetch()) == {0: [5]}
 
 
-async def test_below_the_minimum_the_new_start_is_told_once_and_the_member_goes_on(
+async def test_below_the_minimum_the_new_start_is_reported_once_and_the_member_goes_on(
     rig: Rig,
 ) -> None:
     rig.put(5)
@@ -311,8 +311,8 @@ async def test_only_messages_with_the_members_tags_come(rig: Rig) -> None:
     assert answer.pieces[0].next_offset == 3
 
 
-# A group that takes one tag of many looked as if it never caught up: nothing that it could commit
-# lay behind its last message.
+# A group that selects one tag of many seemed to lag for ever: nothing that it could commit lay
+# behind its last message.
 async def test_messages_that_no_tag_takes_are_committed_once_those_before_them_are(
     rig: Rig,
 ) -> None:
@@ -344,7 +344,7 @@ async def test_a_filtered_tail_of_a_batch_is_done_with_its_last_message(rig: Rig
 
 
 def fail(rig: Rig, monkeypatch: pytest.MonkeyPatch, queue: int, error: Exception) -> None:
-    """Let every look at one queue fail."""
+    """Make every read of one queue fail."""
     look = rig.puller.look
 
     def failing(request: PullRequest) -> PullResult:
@@ -371,14 +371,13 @@ async def test_a_failure_in_one_queue_hides_no_other(
             except type(error):
                 found.append({})
     assert found.count({1: [0]}) == 1
-    assert {} in found, "the failure is told"
+    assert {} in found, "the failure is reported"
     assert got(await rig.fetch()) == {0: [0]}
 
 
 # 1. A message comes while the node has no descriptor left for a moment, and the member's fetch
-# fails; 2. its place in the queue was neither in line nor watched: nothing that came later put it
-# there, nor did the member by saying again where it stands. The queue stood still, for good, for a
-# member that looked healthy.
+# fails; 2. its place in the queue was neither in line nor watched, and no later event put it there,
+# not even the member's own position. The queue stalled for good, for a member that seemed healthy.
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("order", [False, True])
 async def test_a_lack_of_descriptors_for_one_fetch_costs_no_message(
@@ -406,7 +405,7 @@ async def test_a_lack_of_descriptors_for_one_fetch_costs_no_message(
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=repr)
-async def test_what_a_fetch_has_found_before_a_failure_comes_and_what_is_behind_comes_later(
+async def test_messages_found_before_a_failure_are_returned_and_later_ones_follow(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     for queue in range(4):
@@ -424,7 +423,7 @@ async def test_what_a_fetch_has_found_before_a_failure_comes_and_what_is_behind_
     assert (await rig.fetch()).pieces == []
 
 
-async def test_a_failure_behind_the_look_leaves_the_place_where_it_was(
+async def test_a_failure_after_the_read_leaves_the_place_where_it_was(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.group(order=True)
@@ -441,11 +440,11 @@ async def test_a_failure_behind_the_look_leaves_the_place_where_it_was(
     assert got(await rig.fetch()) == {0: [0, 1]}
 
 
-# 1. A member takes one tag of many, and its next message lies behind more others than one look goes
-# through; 2. another of its queues fails at every look; 3. the place had moved, the member was told
-# of the failure only, said again where it stood, and the same was looked through again, for ever.
+# 1. A member selects one tag of many, and its next message lies behind more others than one read
+# covers; 2. another of its queues fails at every read; 3. the place had moved, the member learned
+# only of the failure, sent its position again, and the same was read again, for ever.
 @pytest.mark.parametrize("error", FAILURES, ids=repr)
-async def test_what_was_passed_over_before_a_failure_is_told_and_not_looked_through_again(
+async def test_messages_skipped_before_a_failure_are_reported_and_not_read_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     rig.put(2500, tags="old")
@@ -481,7 +480,7 @@ async def test_a_blocked_place_that_is_named_where_it_stands_stays_blocked(rig: 
     assert got(await waits) == {0: [2, 3]}
 
 
-async def test_who_got_what_is_remembered_and_redeliveries_are_counted(rig: Rig) -> None:
+async def test_deliveries_are_remembered_and_redeliveries_counted(rig: Rig) -> None:
     rig.put(3)
     joined = await rig.join()
     await rig.fetch()
@@ -503,9 +502,9 @@ async def test_at_the_bound_of_held_calls_a_fetch_is_answered_at_once(rig: Rig) 
         assert (await rig.fetch(wait_ms=10_000)).pieces == []
 
 
-# 1. The group is at the end of a queue; 2. reput finds the queue's files damaged and makes them
-# again, from the log's start; 3. the member is replaced. What can be seen ended far before the
-# commit, so the commit went back to there, and everything behind it was delivered again.
+# 1. The group is at the end of a queue; 2. reput finds the queue's files damaged and rebuilds them
+# from the log's start; 3. the member is replaced. The visible part ended far before the commit, so
+# the commit went back to there, and everything behind it was delivered again.
 async def test_a_queue_that_is_being_made_again_takes_no_commit_back(rig: Rig) -> None:
     rig.put(5)
     early = rig.dispatched
@@ -523,9 +522,9 @@ async def test_a_queue_that_is_being_made_again_takes_no_commit_back(rig: Rig) -
 
 
 # 1. A member's machine loses its power, its fetch is held: no connection was closed; 2. it joins
-# again under its name, and nothing moves; 3. a message came to the old fetch and to nobody, and the
+# again under its name, and nothing moves; 3. a message was given to the old fetch and lost, and the
 # next one's commit covered it.
-async def test_who_joins_again_under_its_name_loses_nothing_to_its_old_fetch(rig: Rig) -> None:
+async def test_a_member_that_joins_again_loses_no_message_to_its_old_fetch(rig: Rig) -> None:
     await rig.join()
     old = await held(rig)
     await rig.join()
@@ -534,9 +533,9 @@ async def test_who_joins_again_under_its_name_loses_nothing_to_its_old_fetch(rig
     assert got(await rig.fetch()) == {0: [0]}
 
 
-# 1. A member takes one tag of many, and the next message of it lies behind more others than one
-# look goes through; 2. its fetch looked twice, and said of the queue only what the second look
-# found; 3. the client stood before the first, saw a gap, and asked for the same again, for ever.
+# 1. A member selects one tag of many, and its next message lies behind more others than one read
+# covers; 2. its fetch read twice, and returned only the result of the second read; 3. the client
+# stood before the first, saw a gap, and asked for the same again, for ever.
 async def test_an_answer_begins_where_the_fetch_did_however_much_was_passed_over(rig: Rig) -> None:
     rig.put(2500, tags="old")
     rig.put(1, tags="new")
@@ -552,7 +551,7 @@ async def test_an_answer_begins_where_the_fetch_did_however_much_was_passed_over
 
 
 @pytest.mark.parametrize("order", [False, True])
-async def test_an_answer_that_cannot_be_given_is_taken_back(rig: Rig, order: bool) -> None:
+async def test_places_move_back_when_a_response_cannot_be_sent(rig: Rig, order: bool) -> None:
     rig.group(order=order)
     rig.put(3)
     rig.put(2, 1)

@@ -1,9 +1,9 @@
-"""Random histories of a whole group: members fetch, handle, commit, lose answers, leave and die,
-and the broker starts again without the last commits.
+"""Random histories of a whole group: members fetch, handle, commit, lose responses, leave and die,
+and the broker restarts without the last commits.
 
-Whatever happens, no message that the group takes is left out, no commit stands behind a message
-that nobody has handled, and an ordered group never handles one before those in front of it are
-done. A failing history is run again by its number.
+Whatever happens, no message that the group selects is skipped, no commit covers a message that was
+not handled, and an ordered group never handles a message before the earlier ones are done. A
+failing history is run again by its number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAGS = ("new", "paid", "old")
 
 
 class Consumer:
-    """A member as a careful program would be one."""
+    """A member that behaves like a careful program."""
 
     def __init__(self, name: str, history: History) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Consumer:
         """What may be committed: behind the last message handled."""
         self.lost_an_answer = False
         self.lease_ms = 0
-        """Until when nobody else can have what we own."""
+        """Time until which no other member can have the queues of this one."""
 
     async def heartbeat(self) -> None:
         holding = self.owned | {queue for queue, messages in self.got.items() if messages}
@@ -66,11 +66,11 @@ class Consumer:
         self.owned = set(joined.assignment)
 
     def claims(self) -> set[Queue]:
-        """What a join names: the broker may have started again."""
+        """The queues that a join names: the broker may have restarted."""
         return self.owned if self.rig.clock.now_ms < self.lease_ms else set()
 
     def drop_all_but(self, kept: Collection[Queue]) -> None:
-        """The broker had forgotten us, and may have given the other queues to others."""
+        """The broker had lost its members, and may have given the other queues to others."""
         for facts in (self.got, self.fetched_to, self.done_to):
             for queue in facts.keys() - set(kept):
                 del facts[queue]
@@ -124,7 +124,7 @@ class Consumer:
                 await self.heartbeat()
 
     async def let_go(self) -> None:
-        """Finish and commit what was taken away, or throw it away."""
+        """Finish and commit what was taken away, or discard it."""
         for queue in [queue for queue in self.got if queue not in self.owned]:
             messages = self.got.pop(queue)
             if self.history.random.random() < 0.5 and self.generation:
@@ -157,7 +157,7 @@ class History:
         self.members: list[Consumer] = []
         self.names = 0
         self.written: dict[Queue, int] = {}
-        """Offsets that a broker which is killed has not lost."""
+        """Offsets that survive a kill of the broker."""
         rig.group(order=self.order)
 
     def put(self) -> None:
@@ -212,7 +212,7 @@ class History:
         self.check()
 
     def start_again(self) -> None:
-        """The broker is killed and starts: members and the last commits are gone."""
+        """Kill and restart the broker: members and the last commits are gone."""
         committed = self.rig.offsets.of_group("billing")
         lost = {queue: min(at, committed[queue]) for queue, at in self.written.items()}
         self.rig.offsets.accept("billing", lost)
@@ -242,7 +242,7 @@ class History:
         self.rig.look()
 
     async def finish(self) -> None:
-        """Everything is seen, and one member does what is left."""
+        """Make everything visible, and let one member do the rest."""
         self.rig.dispatch()
         last = Consumer("last", self)
         for _ in range(6):

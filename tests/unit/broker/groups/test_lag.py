@@ -1,4 +1,4 @@
-"""Lag of one queue and of many: never negative, and what is not known is None with a reason."""
+"""Lag of one queue and of many: never negative, and an unknown value is None with a reason."""
 
 from __future__ import annotations
 

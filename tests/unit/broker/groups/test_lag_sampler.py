@@ -1,4 +1,4 @@
-"""The look that scrapes share, over a store of real files: numbers, times, order, pace."""
+"""The sample that scrapes share, over a store of real files: numbers, times, order, pace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW_MS = FIRST_MS + 10_000
 
 
 class Clock:
-    """The test moves it; each look at it may take a while."""
+    """The test moves it; each reading of it may take a while."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Members:
-    """Who is in a group, as the test says."""
+    """The members of a group, set by the test."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -180,9 +180,9 @@ async def test_a_group_with_members_is_shown_queue_by_queue(made: Made) -> None:
     assert (found.queues_left_out, found.group_queues_left_out) == (0, 0)
 
 
-async def test_what_waits_behind_a_busy_member_does_not_await_delivery(made: Made) -> None:
+async def test_messages_behind_a_busy_member_do_not_await_delivery(made: Made) -> None:
     # A hung handler: its member's prefetch is full, so the queue's next message stays in the
-    # broker. It waits for the handler, and was once said to wait to be fetched.
+    # broker. It waits for the handler, and was once shown as waiting for delivery.
     made.add_group("billing", {0: 1, 1: 0})
     made.join("billing", "orders")
     made.members.places["billing", "orders", 0] = (3, 3)
@@ -190,8 +190,8 @@ async def test_what_waits_behind_a_busy_member_does_not_await_delivery(made: Mad
     found = await made.look()
     undelivered_s, uncommitted_s, awaiting_s = rows(found.pairs)["billing orders"][8:]
     assert uncommitted_s == (FIRST_MS + 2) / 1000
-    # Queue 1, whose message was stored 3 ms after the first time, is not the oldest queue: that
-    # nobody was given it yet says nothing of the time that queue 0 takes.
+    # Queue 1, whose message was stored 3 ms after the first time, is not the oldest queue: its
+    # undelivered message does not affect the time that queue 0 takes.
     assert undelivered_s == (FIRST_MS + 3) / 1000
     assert awaiting_s == (FIRST_MS + 5) / 1000, "as of the dispatched end of the log"
 
@@ -287,7 +287,7 @@ async def test_a_group_that_stands_still_loses_what_expires(made: Made) -> None:
     assert rows(found.topics) == {"orders": (5, 3)}
 
 
-async def test_what_expired_unread_is_in_nobodys_hands(made: Made) -> None:
+async def test_messages_that_expired_unread_are_not_in_flight(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 0, 2: 0})
     made.broker.state.apply(TopicRecord(0, TopicConfig("orders", 3, 3, min_offsets={0: 3})))
     in_flight = 1
@@ -297,7 +297,7 @@ async def test_what_expired_unread_is_in_nobodys_hands(made: Made) -> None:
     assert rows((await made.look()).pairs)["billing orders"][in_flight] == 1
 
 
-async def test_what_is_remembered_of_queues_and_topics_goes_with_them(made: Made) -> None:
+async def test_state_of_deleted_queues_and_topics_is_dropped(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 0, 2: 0})
     made.add_group("billing", {0: 0}, topic="other")
     made.add_topic("other", 1)
@@ -324,7 +324,7 @@ async def test_a_queue_shows_where_it_began_when_the_groups_offsets_were_read(
     topics = LagSeries.topics
 
     async def expires(rows: LagSeries, *given: Any) -> None:
-        """Messages of queue 0 are hidden while the look goes on, behind its groups."""
+        """Messages of queue 0 are hidden during the sample, after its groups were read."""
         made.broker.state.topics["orders"] = TopicConfig("orders", 3, 3, min_offsets={0: 3})
         await topics(rows, *given)
 
@@ -399,7 +399,7 @@ def numbers(found: Found) -> dict[str, float | None]:
     return {labels: values[2] for labels, values in rows(found.group_queues).items()}
 
 
-async def test_queues_of_one_member_share_its_number_and_a_queue_of_nobody_has_0(
+async def test_queues_of_a_member_share_its_number_and_a_queue_without_one_has_0(
     made: Made,
 ) -> None:
     made.add_group("billing", {0: 1, 1: 1})
@@ -419,8 +419,9 @@ async def test_queues_of_one_member_share_its_number_and_a_queue_of_nobody_has_0
     assert numbers(await made.look())["billing orders 1"] == 8
 
 
-async def test_who_holds_a_queue_is_not_told_where_it_is_not_known(made: Made) -> None:
-    """Unknown is not "nobody": else a consumer that only commits had queues that nobody holds."""
+async def test_a_queue_whose_holder_is_unknown_has_no_member_number(made: Made) -> None:
+    """Unknown is not 0: otherwise a consumer that only commits would have queues without
+    holders."""
     made.add_group("billing", {0: 1, 1: 1})
     assert set(numbers(await made.look()).values()) == {None}
     assert set(numbers(await made.look()).values()) == {None}, "nor while it stands still"
@@ -448,10 +449,10 @@ async def test_a_broadcasting_group_has_no_series_by_queue(made: Made) -> None:
     assert rows(found.queues) == {"orders 0": (4, 0), "orders 1": (1, 0), "orders 2": (0, 0)}
 
 
-async def test_the_topics_of_a_broadcasting_group_are_named_and_nothing_is_said_of_lag(
+async def test_the_topics_of_a_broadcasting_group_are_shown_without_lag(
     made: Made,
 ) -> None:
-    # They were not shown at all: lag analytics could not say that it does not judge them.
+    # They were not shown at all: lag analytics could not report that it does not judge them.
     made.broker.state.groups["all"] = GroupConfig("all", broadcast=True)
     made.join("all", "orders")
     found = await made.look()
@@ -466,13 +467,13 @@ async def test_the_topics_of_a_broadcasting_group_are_named_and_nothing_is_said_
     made.members.topics.clear()
     made.members.counts.clear()
     assert rows((await made.look()).pairs) == {}
-    # It may be changed while nobody is in it; then it has lag like any other.
+    # It may be changed while it has no members; then it has lag like any other.
     made.broker.state.groups["all"] = GroupConfig("all")
     made.add_group("all", {0: 1})
     assert rows((await made.look()).lag)["all orders main"][0] == 3
 
 
-async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
+async def test_the_registry_shows_the_values_of_the_sample(made: Made) -> None:
     made.add_group("billing", {0: 1, 1: 1, 2: 6})
     made.join("billing", "orders")
     registry = Registry("broker")
@@ -543,8 +544,8 @@ async def test_what_a_look_found_is_what_the_registry_shows(made: Made) -> None:
     assert samples(registry)[name] == 1, "the same label set is left out again"
 
 
-async def test_a_group_that_nobody_is_in_keeps_its_series_while_it_has_lag(made: Made) -> None:
-    """Else nobody is told that it stopped: the rule needs its members and its objective."""
+async def test_a_group_without_members_keeps_its_series_while_it_has_lag(made: Made) -> None:
+    """Otherwise no alert would fire when it stops: the rule needs its members and its objective."""
     made.add_group("idle", {0: 4, 1: 1, 2: 0})
     made.add_group("stopped", {0: 1, 1: 1, 2: 0})
     made.add_group("works", {0: 4, 1: 1, 2: 0})
@@ -604,7 +605,7 @@ async def test_a_scrape_does_not_wait_for_ever(made: Made, monkeypatch: pytest.M
 async def test_a_look_that_fails_leaves_the_one_before_and_all_is_looked_at_anew(
     made: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else one file that cannot be opened took every figure of the broker away."""
+    """Otherwise one file that cannot be opened would hide every figure of the broker."""
     made.add_group("billing", {0: 4, 1: 1, 2: 0})
     first = await made.look()
     made.broker.offsets.accept("billing", {("orders", 1): 0})

@@ -1,4 +1,4 @@
-"""Membership: random histories of a group, and the stories that its rules were made for."""
+"""Membership: random histories of a group, and the stories behind its rules."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TOPICS = st.frozensets(st.sampled_from(("a", "b")), min_size=1)
 
 
 class GroupHistory(RuleBasedStateMachine):
-    """Members come, go, die, lag behind with what they know, while topics get other queues and the
-    broker forgets everybody.
+    """Members join, leave, die and have outdated assignments, topics get other queues, and the
+    broker restarts without its members.
 
-    The model is what each member believes: what it works on, as it says in its heartbeats.
+    The model is the state of each member: what it works on, as its heartbeats report.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class GroupHistory(RuleBasedStateMachine):
         self.now_ms = 0
         self.counts = {"a": 4, "b": 3}
         self.owned_in: dict[tuple[Queue, int], str] = {}
-        """Who had a queue in a generation."""
+        """Owner of a queue in a generation."""
         self.works_on: dict[str, set[Queue]] = {}
-        """What a member got messages of and has not let go; also of those that died."""
+        """Queues of which a member has messages in hand; also of members that died."""
         self.lost_at_ms: dict[tuple[Queue, str], int] = {}
         self.seen: set[Queue] = set()
-        """What has an offset: queues that somebody had."""
+        """Queues with an offset: those that ever had an owner."""
         self.before: dict[str, tuple[set[Queue], int]] = {}
-        """Members that the broker has forgotten: what they had, and when their leases end."""
+        """Members from before a restart: their queues, and when their sessions end."""
         self.started_ms = -SESSION_MS
 
     @rule()
@@ -52,7 +52,7 @@ class GroupHistory(RuleBasedStateMachine):
         self.started_ms = self.now_ms
 
     def joins_again(self, name: str) -> None:
-        """It has heard that it is forgotten, and claims what is certainly its own."""
+        """It has learned of the restart, and claims what is certainly its own."""
         had, lease_ms = self.before.pop(name)
         works_on = self.works_on[name]
         claims = works_on & had if self.now_ms < lease_ms else set()
@@ -247,8 +247,8 @@ def test_a_member_that_does_not_let_go_loses_the_queue_after_a_session() -> None
 
 
 # 1. m1 sends a heartbeat without a list; 2. m2 joins and queues are taken from m1; 3. the heartbeat
-# arrives. It says nothing of what m1 does with queues that it does not know to have lost.
-def test_a_heartbeat_from_before_the_news_releases_nothing() -> None:
+# arrives. It has no information on queues that m1 does not know to have lost.
+def test_a_heartbeat_sent_before_a_rebalance_releases_nothing() -> None:
     group = group_of("m1")
     known = group.generation
     beat(group, "m2", holding=set())
@@ -259,7 +259,7 @@ def test_a_heartbeat_from_before_the_news_releases_nothing() -> None:
     assert len(released.granted) == 2
 
 
-def test_what_a_member_had_is_free_when_it_leaves_or_dies() -> None:
+def test_a_members_queues_are_free_when_it_leaves_or_dies() -> None:
     for goes in ("leaves", "dies"):
         group = group_of("m1", "m2")
         beat(group, "m2", SESSION_MS - 1)
@@ -270,7 +270,7 @@ def test_what_a_member_had_is_free_when_it_leaves_or_dies() -> None:
         assert group.in_transit == 0
 
 
-def test_a_holder_gets_back_what_was_meant_for_one_that_left() -> None:
+def test_a_holder_gets_back_a_queue_meant_for_a_member_that_left() -> None:
     group = group_of("m1")
     held = set(group.assignment("m1"))
     beat(group, "m2", holding=set())
@@ -279,7 +279,7 @@ def test_a_holder_gets_back_what_was_meant_for_one_that_left() -> None:
     assert set(group.assignment("m1")) == held
 
 
-def test_a_member_keeps_its_number_and_leaves_it_to_nobody() -> None:
+def test_a_members_number_is_never_used_again() -> None:
     group = group_of("m2", "m1")
     numbers = {queue: group.holder_number(queue) for queue in group.assignment("m2")}
     assert set(numbers.values()) == {1}
@@ -302,7 +302,7 @@ def test_members_without_a_queue_wait_for_one() -> None:
     assert {name for _, name in group.leave(5, busy).granted} == set(idle)
 
 
-def test_what_a_member_says_it_holds_is_preferred_where_nobody_has_it() -> None:
+def test_a_member_gets_the_free_queues_that_it_claims() -> None:
     numbers = itertools.count(1)
     group = Membership(lambda: next(numbers))
     group.heartbeat(0, "m1", {"a": range(1)}, SESSION_MS)
@@ -327,7 +327,7 @@ def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -
     assert {queue for queue, _ in first.granted} == {("a", 0), ("a", 1), ("a", 3)}
     assert group.in_transit == 1
     assert group.owner(("a", 2)) is None
-    assert group.holder_number(("a", 2)) is None, "not known, which is not nobody"
+    assert group.holder_number(("a", 2)) is None, "unknown, which is not 0"
     assert group.next_deadline_ms == SESSION_MS
     # What m3 is to have is in m1's hands: it is asked for it once everybody has been heard.
     assert beat(group, "m3", 20, holding=set()) == Change()
@@ -341,7 +341,7 @@ def test_after_a_restart_a_member_gets_what_it_claims_and_waits_for_the_rest() -
     assert group.next_deadline_ms == 10 + SESSION_MS
 
 
-def test_what_nobody_claims_is_free_when_no_lease_of_before_can_run() -> None:
+def test_unclaimed_queues_are_free_when_no_former_session_can_be_alive() -> None:
     group = restarted(ordered=True)
     assert beat(group, "m1", 10, holding=set()) == Change()
     topics = {"a": range(4)}
@@ -361,13 +361,13 @@ def test_a_group_that_is_not_ordered_waits_a_second() -> None:
     assert len(group.expire(WAIT_MS).granted) == 4
 
 
-def test_who_joins_later_waits_for_nobody() -> None:
+def test_a_member_that_joins_later_does_not_wait() -> None:
     for ordered, later_ms in ((True, SESSION_MS), (False, WAIT_MS)):
         group = restarted(ordered=ordered)
         assert len(beat(group, "m1", later_ms, holding=set()).granted) == 4
 
 
-def test_nobody_gets_what_another_claimed_before() -> None:
+def test_a_claimed_queue_is_not_given_to_another_member() -> None:
     group = restarted(ordered=True)
     beat(group, "m1", 10, holding={("a", 0)})
     change = beat(group, "m2", 20, holding={("a", 0), ("a", 1), ("b", 0)})

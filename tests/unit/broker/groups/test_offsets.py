@@ -1,4 +1,4 @@
-"""Consumer offsets: served at once, coalesced into few records, never behind a snapshot."""
+"""Consumer offsets: served at once, coalesced into few records, never older than a snapshot."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ async def test_an_accepted_offset_is_served_at_once_and_durable_when_waited_for(
         assert log.durable_to == 1
 
 
-def test_groups_whose_offsets_moved_are_told_once() -> None:
+def test_groups_whose_offsets_moved_are_returned_once() -> None:
     state = BrokerState()
     state.offsets["before"] = {("t", 0): 1}
     offsets = Offsets(state, Log(), flushed=lambda: 7)
-    assert set(offsets.take_moved()) == {"before"}, "nobody has looked at it"
+    assert set(offsets.take_moved()) == {"before"}, "its move was not taken yet"
     assert set(offsets.take_moved()) == set()
     offsets.accept("g", {("t", 0): 5})
     offsets.accept("before", {("t", 0): 1})
@@ -94,7 +94,7 @@ def test_groups_whose_offsets_moved_are_told_once() -> None:
     assert set(offsets.take_moved()) == {"before"}
 
 
-async def test_what_moves_within_a_window_goes_into_one_record() -> None:
+async def test_moves_within_a_window_are_written_in_one_record() -> None:
     log = Log()
     offsets = made(log)
     async with running(offsets):
@@ -116,7 +116,7 @@ async def test_the_last_moves_are_written_at_the_stop() -> None:
         offsets.accept("g", {("t", 0): 1})
         await offsets.durable()
         offsets.accept("g", {("t", 0): 2})
-        offsets.accept("g", {("t", 0): 1})  # somebody resets it
+        offsets.accept("g", {("t", 0): 1})  # a reset
         offsets.accept("g", {("t", 1): 9})
     assert log.replayed == {"g": {("t", 0): 1, ("t", 1): 9}}
 
@@ -134,7 +134,7 @@ async def test_the_same_offset_again_writes_nothing() -> None:
     assert len(log.bodies) == 1
 
 
-async def test_a_record_that_waited_for_a_file_says_what_is_served_by_then() -> None:
+async def test_a_record_that_waited_for_a_file_has_the_offsets_of_its_append() -> None:
     # Otherwise the new file's snapshot has the later offset and the record behind it the earlier.
     log = Log()
     log.file_missing = True
@@ -149,7 +149,7 @@ async def test_a_record_that_waited_for_a_file_says_what_is_served_by_then() -> 
     assert len(log.bodies) == 1
 
 
-async def test_a_full_disk_is_told_to_whom_it_concerns_and_tried_again(
+async def test_waiting_callers_get_the_full_disk_and_the_write_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(offsets_module, "RETRY_S", 0.01)

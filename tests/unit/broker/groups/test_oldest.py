@@ -1,4 +1,4 @@
-"""The four stages of a group's distance from the newest record: none negative, and they add up."""
+"""The four stages of a group's delay behind the newest record: none negative, and they add up."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def queues_of_a_log(
 
 
 @given(queues_of_a_log())
-def test_each_stage_is_what_the_records_of_a_log_say(
+def test_each_stage_equals_the_age_in_the_records_of_a_log(
     made: tuple[list[int], int, int, list[tuple[list[int], int, int]]],
 ) -> None:
     stored, confirmed, dispatched, queues = made
@@ -99,7 +99,7 @@ def test_each_stage_is_what_the_records_of_a_log_say(
     assert min(found) >= 0
 
 
-def test_what_came_after_the_look_at_the_log_is_not_outstanding() -> None:
+def test_messages_after_the_sample_of_the_log_are_not_outstanding() -> None:
     times = LogTimes(100, 90, 80)
     assert shown(times, Oldest(95, 95, 95)) == (80, 80, 80)
     assert shown(times, Oldest(95, 70, 95)) == (80, 70, 80)

@@ -30,7 +30,7 @@ def test_the_oldest_messages_of_a_pair_are_known_if_those_of_all_its_queues_are(
     assert found.oldest is None, "that of a queue might be older"
 
 
-def test_a_pair_of_which_nothing_is_known_has_no_lag() -> None:
+def test_a_pair_with_unknown_queues_has_no_lag() -> None:
     queues = [QueueSample(nothing_known(Reason.NEVER_COMMITTED))]
     found = pair("g", "t", "main", queues, objective_s=60.0, subscribed=True)
     unknown = (None, None, None, None, None, None, None)
@@ -39,7 +39,7 @@ def test_a_pair_of_which_nothing_is_known_has_no_lag() -> None:
 
 
 def test_a_commit_beyond_what_is_dispatched_so_far_is_not_ahead() -> None:
-    """Reput builds the queues anew: what groups have read comes back, and nothing is skipped."""
+    """While reput rebuilds the queues, their ends come back, and nothing is skipped."""
     waits = QueueSample(nothing_known(Reason.NOT_DISPATCHED, ahead=3))
     beyond = QueueSample(nothing_known(Reason.AHEAD, ahead=3))
     for queues, ahead in (([waits], 0), ([waits, beyond], 1)):

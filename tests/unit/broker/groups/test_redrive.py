@@ -185,9 +185,9 @@ async def test_a_letter_is_redriven_once(
     assert len(kit.copies("orders") + kit.copies(RETRY)) == 1
 
 
-# A crash between two appends: what was appended is known by itself, the rest goes again.
+# A crash between two appends: a letter with a copy is known by it, the others are sent again.
 @pytest.mark.parametrize("survived", range(8))
-async def test_after_a_crash_only_what_is_not_in_the_log_goes_again(
+async def test_after_a_crash_only_letters_without_a_copy_are_sent_again(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, survived: int
 ) -> None:
     await kit.topics()
@@ -279,7 +279,7 @@ async def test_many_messages_of_one_unique_id_do_not_hide_the_copy(kit: Kit) -> 
     assert counts(await kit.redrive()) == (1, 0, 1)
 
 
-# Each look-up judges some bytes at most. With more of one unique id, such as a large message's
+# One look-up reads a bounded number of bytes. With more of one unique id, such as a large message's
 # retries, the letter counted as sent again, in this call and in every later one.
 @pytest.mark.parametrize("to_group", [False, True])
 async def test_a_letter_of_a_large_message_with_many_retries_is_redriven_once(
@@ -440,8 +440,8 @@ async def test_letters_whose_topic_is_gone_do_not_keep_the_others_back(kit: Kit)
     assert kit.copies(RETRY) == [b"1", b"3", b"5"]
 
 
-# The copies were appended behind the deletion: nobody could read them, the letters counted as
-# redriven for good, and the topic that was made again showed them.
+# The copies were appended behind the deletion: they could not be read, the letters counted as
+# redriven for good, and the topic that was created again showed them.
 @pytest.mark.parametrize("when", ["look", "file"])
 @pytest.mark.parametrize("to_group", [False, True])
 async def test_no_copy_goes_to_a_topic_that_is_deleted_meanwhile(
@@ -577,7 +577,7 @@ async def test_to_a_group_that_is_gone_nothing_is_sent(kit: Kit) -> None:
         await kit.redrive(to_group=True)
 
 
-async def test_without_index_nobody_can_tell_what_was_redriven(kit: Kit) -> None:
+async def test_without_an_index_it_is_unknown_what_was_redriven(kit: Kit) -> None:
     await kit.topics()
     await kit.die(b"a")
     broker = kit.broker
@@ -643,7 +643,7 @@ async def test_a_list_shows_where_letters_came_from_and_which_were_redriven(kit:
 
 
 # 1. A letter is redriven; 2. the power fails; 3. the node starts: queues and DISPATCHED cover the
-# copy, and the index files that were open are made again; 4. a redrive finds no copy, and makes a
+# copy, and the index files that were open are rebuilt; 4. a redrive finds no copy, and makes a
 # second one.
 async def test_while_the_index_is_made_again_nothing_is_redriven(kit: Kit) -> None:
     await kit.topics()
@@ -661,7 +661,7 @@ async def test_while_the_index_is_made_again_nothing_is_redriven(kit: Kit) -> No
     assert kit.copies() == [b"a"]
 
 
-async def test_an_index_that_goes_during_the_look_tells_nothing(kit: Kit) -> None:
+async def test_an_index_lost_during_the_look_up_proves_nothing(kit: Kit) -> None:
     await kit.topics()
     letter = await kit.die(b"a")
     answers = iter([True, False])
@@ -672,8 +672,8 @@ async def test_an_index_that_goes_during_the_look_tells_nothing(kit: Kit) -> Non
     assert listed["redriven"] is None
 
 
-# It counted as skipped, sent again before.
-async def test_a_letter_that_nobody_can_tell_of_is_not_skipped(kit: Kit) -> None:
+# It counted as skipped because it had been sent again before.
+async def test_a_letter_whose_state_is_unknown_is_not_skipped(kit: Kit) -> None:
     await kit.topics()
     await kit.die(b"a")
     answers = iter([True, True, True, False, False])
@@ -685,9 +685,9 @@ async def test_a_letter_that_nobody_can_tell_of_is_not_skipped(kit: Kit) -> None
     assert kit.copies() == [b"a"]
 
 
-# The look was one step of the loop: while it went through the copies of a unique id that many
-# messages have, nobody else was answered.
-async def test_others_have_their_turn_while_it_is_looked_up_and_no_letter_is_taken_twice(
+# The look-up was one step of the loop: while it went through the copies of a unique id that many
+# messages share, no other request was answered.
+async def test_other_requests_run_during_a_look_up_and_no_letter_is_sent_twice(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kit.topics()
@@ -697,12 +697,12 @@ async def test_others_have_their_turn_while_it_is_looked_up_and_no_letter_is_tak
         kit.broker.send("orders", unique_id="ID")
     kit.broker.dispatch()
     monkeypatch.setattr(turns, "SLICE_S", 0.0)
-    looks = [asyncio.create_task(kit.redrive()) for _ in range(2)]
+    calls = [asyncio.create_task(kit.redrive()) for _ in range(2)]
     others = 0
-    while not all(look.done() for look in looks):
+    while not all(call.done() for call in calls):
         others += 1
         await asyncio.sleep(0)
     assert others > 100
-    found = [counts(look.result()) for look in looks]
+    found = [counts(call.result()) for call in calls]
     assert sorted(found) == [(1, 0, 1), (1, 1, 0)]
     assert kit.copies() == [b"a"]

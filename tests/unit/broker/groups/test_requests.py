@@ -1,4 +1,4 @@
-"""Requests about groups: what is taken, and that a mistake is named by its field."""
+"""Requests about groups: what is accepted, and that an error names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nack over a real small store: what is stored for what comes back, and what is refused."""
+"""Nack over a real small store: what is stored for a message, and what is refused."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ async def test_retries_are_spread_over_the_groups_retry_queues(kit: Kit) -> None
     assert waiting.property_map["REAL_QID"] == "2"
 
 
-# RocketMQ answers success there, too, and the message is gone once it is committed.
-async def test_a_group_that_rocketmq_left_without_retry_queues_is_told_so(kit: Kit) -> None:
+# RocketMQ reports success there too, and the message is lost once it is committed.
+async def test_a_nack_in_a_rocketmq_group_without_retry_queues_is_refused(kit: Kit) -> None:
     message = await kit.message()
     kit.broker.state.groups["billing"] = GroupConfig("billing", retry_queues=0)
     end = kit.broker.appender.appended
@@ -212,7 +212,7 @@ async def test_broadcast_groups_send_nothing_back(kit: Kit) -> None:
         await kit.send_back.nack("billing", message.message_id)
 
 
-async def test_a_message_that_nobody_can_see_is_unknown(kit: Kit) -> None:
+async def test_an_invisible_message_is_unknown(kit: Kit) -> None:
     message = await kit.message()
     nack = kit.send_back.nack
     with pytest.raises(UnknownMessage, match="no queue points there"):
@@ -230,7 +230,7 @@ async def test_a_message_that_nobody_can_see_is_unknown(kit: Kit) -> None:
     assert kit.broker.configs.find("billing") is None, "no group is made for nothing"
 
 
-async def test_what_the_broker_keeps_for_itself_is_not_sent_back(kit: Kit) -> None:
+async def test_internal_messages_of_the_broker_cannot_be_nacked(kit: Kit) -> None:
     await kit.broker.topics.ensure_system("rmq_sys_wheel_timer", 1)
     kit.broker.send("rmq_sys_wheel_timer")
     with pytest.raises(NotPermitted, match="keeps for itself"):
@@ -249,9 +249,7 @@ REFUSALS = [StaleGeneration("old"), UnknownMember("gone"), MemberRequired("say w
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_who_is_no_member_any_more_sends_nothing_back(
-    kit: Kit, refusal: TidemarkError
-) -> None:
+async def test_a_former_member_cannot_nack(kit: Kit, refusal: TidemarkError) -> None:
     message = await kit.message()
     kit.members.refusal = refusal
     with pytest.raises(type(refusal)):
@@ -259,7 +257,7 @@ async def test_who_is_no_member_any_more_sends_nothing_back(
     assert kit.members.asked == [("billing", "m", 4)]
 
 
-async def test_a_tool_sends_back_what_no_member_has_in_hand(kit: Kit) -> None:
+async def test_a_tool_nacks_a_message_that_no_member_has_in_hand(kit: Kit) -> None:
     message = await kit.message()
     kit.members.refusal = MemberRequired("say who")
     sent = await kit.send_back.nack("billing", message.message_id, without_member=True)
@@ -267,14 +265,16 @@ async def test_a_tool_sends_back_what_no_member_has_in_hand(kit: Kit) -> None:
     assert kit.members.asked == []
 
 
-async def test_only_whoever_has_the_queue_sends_its_messages_back(kit: Kit) -> None:
+async def test_only_the_holder_of_a_queue_nacks_its_messages(kit: Kit) -> None:
     message = await kit.message()
     nack = kit.send_back.nack
     assert (await nack("billing", message.message_id, member="m")).status == "RETRY"
     kit.members.held.clear()
     with pytest.raises(NotAssigned, match="queue 0 of topic 'orders'"):
         await nack("billing", message.message_id, member="m")
-    assert (await nack("billing", message.message_id)).status == "RETRY", "nobody said who it is"
+    assert (await nack("billing", message.message_id)).status == "RETRY", (
+        "the caller named no member"
+    )
 
 
 async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
@@ -287,14 +287,14 @@ async def test_a_group_that_may_not_be_made_is_unknown(tmp_path: Path) -> None:
 
 
 # A message with 32,600 bytes of properties was accepted; its nack was refused as too large. Every
-# member that met it ended, one after another, for ever.
-async def test_whatever_a_sender_may_send_comes_back_as_a_retry(kit: Kit) -> None:
+# member that received it ended, one after another, for ever.
+async def test_any_message_that_may_be_sent_can_be_retried(kit: Kit) -> None:
     message = await kit.message(pairs={"long": "x" * (32_747 - PROPERTIES_ROOM - 20)})
     sent = await kit.send_back.nack("billing", message.message_id)
     assert sent.status == "RETRY"
 
 
-async def test_what_has_no_room_for_a_retry_becomes_a_dead_letter_that_names_what_it_lacks(
+async def test_a_message_without_room_for_a_retry_becomes_a_dead_letter_with_the_reason(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = {"KEYS": "order-1", "long": "x" * 32_690, "short": "y"}
@@ -358,7 +358,7 @@ async def test_a_repeated_nack_stores_one_copy_and_is_answered_as_the_first(
     kit: Kit, level: int, starts_anew: bool
 ) -> None:
     message = await kit.message()
-    # Another group's, and one before of this group, are of the same unique id.
+    # A nack of another group, and an earlier one of this group, have the same unique id.
     for group, nack_id in ("other", "x"), ("billing", "earlier"):
         await kit.send_back.nack(group, message.message_id, delay_level=level, nack_id=nack_id)
     first = await kit.send_back.nack(
@@ -418,7 +418,7 @@ async def test_a_nack_that_stored_nothing_may_be_repeated(kit: Kit) -> None:
     assert len(kit.broker.all("SCHEDULE_TOPIC_XXXX", 2)) == 1
 
 
-async def test_while_the_index_is_made_again_nobody_can_tell_whether_a_nack_was_carried_out(
+async def test_while_the_index_is_rebuilt_a_repeated_nack_is_refused(
     kit: Kit,
 ) -> None:
     message = await kit.message()

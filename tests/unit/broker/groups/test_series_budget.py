@@ -63,7 +63,7 @@ def test_the_bound_holds_and_nothing_is_left_out_while_there_is_room(
 
 
 @given(OFFERS, st.integers(0, 200))
-def test_who_is_wanted_more_comes_first(offers: list[Offer], series_max: int) -> None:
+def test_pairs_of_a_higher_rank_come_first(offers: list[Offer], series_max: int) -> None:
     room = fill(offers, series_max)
     left_out = [rank for pair, rank in offers if room.pairs.get(pair, 0) < QUEUES[pair[1]]]
     if left_out:
@@ -79,7 +79,7 @@ def test_the_same_offers_again_show_the_same_queues(offers: list[Offer], series_
     assert fill(offers, series_max, room).pairs == room.pairs
 
 
-def test_who_was_shown_stays_before_its_equals_and_goes_for_somebody_more_wanted() -> None:
+def test_a_shown_pair_stays_before_its_equals_and_yields_to_a_higher_rank() -> None:
     a, b = ("a", "u"), ("b", "u")
     room = fill([(b, Rank.READ)], 20)
     room = fill([(a, Rank.READ), (b, Rank.READ)], 20, room)

@@ -1,4 +1,4 @@
-"""How far queues go, kept up from appends: always what a look at the files would have said."""
+"""Bounds of queues, updated by appends: always equal to what reading the files would give."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ["a", "b", "kept"]
 
 
 class Model:
-    """A log of records of one size, its queues, and what a look at their files would say."""
+    """A log of records of one size, its queues, and what reading their files would give."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, int, int]] = []
@@ -37,7 +37,7 @@ class Model:
         self.dispatched = self.start = 0
         self.topics: dict[str, TopicConfig] = {}
         self.floors: dict[tuple[str, int], int] = {}
-        self.sampler = 0
+        self.look_ups = 0
 
     def names(self) -> Iterable[str]:
         return [*self.topics, *self.topics]
@@ -54,7 +54,7 @@ class Model:
         self.offsets.commit(numbered, PhysicalOffset(len(self.records) * SIZE))
 
     def extent(self, topic: str, queue: int) -> Extent:
-        self.sampler += 1
+        self.look_ups += 1
         return self.truth(topic, queue)
 
     def truth(self, topic: str, queue: int) -> Extent:
@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model()
         self.extents = self.model.extents()
         self.model.topics["kept"] = TopicConfig("kept", 2, 2)
-        self.told: dict[str, list[Bounds]] = {}
+        self.reported: dict[str, list[Bounds]] = {}
 
     def now(self) -> dict[str, list[Bounds]]:
         """Every topic with the bounds of its queues."""
@@ -138,9 +138,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def follow(self) -> None:
         moved = follow(self.extents)
-        now, told = self.now(), self.told
-        assert moved >= {name for name in {*now, *told} if now.get(name) != told.get(name)}
-        self.told = now
+        now, reported = self.now(), self.reported
+        assert moved >= {name for name in {*now, *reported} if now.get(name) != reported.get(name)}
+        self.reported = now
         for sums in self.extents.sums():
             name = sums.config.name
             each = [self.model.truth(name, queue).bounds for queue in sums.numbers]
@@ -176,13 +176,13 @@ def made(queues: int = 3) -> tuple[Model, TopicStats]:
 
 def test_a_queue_is_looked_up_once_and_then_costs_nothing() -> None:
     model, extents = made()
-    assert model.sampler == 3
+    assert model.look_ups == 3
     for _ in range(5):
         model.append("t", 1)
         model.dispatched += SIZE
         assert follow(extents) == {"t"}
     assert follow(extents) == set()
-    assert model.sampler == 3
+    assert model.look_ups == 3
     assert extents.bounds("t", 1) == Bounds(0, 6, 6)
 
 
@@ -191,7 +191,7 @@ def test_a_queue_that_never_had_a_message_is_not_looked_up() -> None:
     model.topics["t"] = TopicConfig("t", 4, 4)
     extents = model.extents()
     follow(extents)
-    assert (model.sampler, extents.bounds("t", 3)) == (0, Bounds(0, 0, 0))
+    assert (model.look_ups, extents.bounds("t", 3)) == (0, Bounds(0, 0, 0))
 
 
 def test_queues_of_a_topic_that_time_moves_are_looked_up_once_each_time() -> None:
@@ -199,20 +199,20 @@ def test_queues_of_a_topic_that_time_moves_are_looked_up_once_each_time() -> Non
     model.topics["t"] = model.topics["t"]._replace(attributes={RESERVE_TIME: "60000"})
     follow(extents)
     for _ in range(3):
-        before = model.sampler
+        before = model.look_ups
         follow(extents)
-        assert model.sampler == before + model.topics["t"].queues
+        assert model.look_ups == before + model.topics["t"].queues
 
 
 def test_only_queues_whose_first_message_went_with_a_file_are_looked_up_again() -> None:
     model, extents = made()
     model.start = SIZE
     assert follow(extents) == {"t"}
-    assert model.sampler == 4
+    assert model.look_ups == 4
     assert extents.bounds("t", 0) == Bounds(1, 1, 1)
 
 
-def test_queues_beyond_the_bound_are_told_and_not_remembered() -> None:
+def test_queues_beyond_the_bound_are_returned_and_not_cached() -> None:
     model = Model()
     for name in ("a", "b"):
         model.topics[name] = TopicConfig(name, 2, 2)
@@ -223,9 +223,9 @@ def test_queues_beyond_the_bound_are_told_and_not_remembered() -> None:
     follow(extents)
     assert [sums.is_whole for sums in extents.sums()] == [True, False]
     assert extents.bounds("b", 1) == Bounds(0, 1, 1)
-    looks = model.sampler
+    look_ups = model.look_ups
     follow(extents)
-    assert model.sampler == looks, "what is not remembered is not looked up over and over"
+    assert model.look_ups == look_ups, "an uncached queue is not looked up again and again"
 
 
 def test_a_queue_that_a_topic_does_not_have_is_in_no_sum() -> None:

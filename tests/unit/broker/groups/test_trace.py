@@ -284,7 +284,7 @@ async def test_a_delayed_message_that_was_cancelled(kit: Kit) -> None:
     ]
 
 
-async def test_every_group_that_reads_the_topic_is_told_of(kit: Kit) -> None:
+async def test_a_trace_covers_every_group_that_reads_the_topic(kit: Kit) -> None:
     await kit.topics()
     message = kit.broker.send("orders")
     kit.deliver(message, "a1", "audit")
@@ -294,8 +294,8 @@ async def test_every_group_that_reads_the_topic_is_told_of(kit: Kit) -> None:
     kit.broker.offsets.accept("shipping", {("orders", 0): 0})
     kit.broker.offsets.accept("elsewhere", {("bills", 0): 9})
     events = await kit.events(message.message_id)
-    told = [(each["what"], each["group"]) for each in events if "group" in each]
-    assert told == [("delivered", "audit"), ("committed", "audit"), ("delivered", "billing")]
+    by_group = [(each["what"], each["group"]) for each in events if "group" in each]
+    assert by_group == [("delivered", "audit"), ("committed", "audit"), ("delivered", "billing")]
 
 
 async def test_a_commit_whose_record_is_not_found_has_no_time(
@@ -316,7 +316,7 @@ async def test_a_commit_whose_record_is_not_found_has_no_time(
     assert (committed["at_ms"], committed["reason"]) == (None, "commit_not_found")
 
 
-async def test_what_outlived_its_first_record_says_so(kit: Kit) -> None:
+async def test_a_trace_whose_first_record_expired_says_so(kit: Kit) -> None:
     await kit.topics()
     message = kit.broker.send("orders")
     await kit.nack(message, -1)

@@ -50,7 +50,7 @@ class OneMember(NamedTuple):
 
 
 class Group:
-    """What the parts around a view say; the test sets it."""
+    """The values of the parts around a view; the test sets them."""
 
     def __init__(self) -> None:
         self.configs = {"billing": GroupConfig("billing", lag_objective_ms=5000)}
@@ -203,7 +203,7 @@ def test_a_group_is_shown_with_its_members_topics_and_totals(made: Made) -> None
     assert topic["queues"][2]["reasons"]["messages"] == Reason.NEVER_COMMITTED
 
 
-def test_a_group_that_nobody_knows_is_its_own_error(made: Made) -> None:
+def test_an_unknown_group_has_its_own_error(made: Made) -> None:
     with pytest.raises(UnknownGroup):
         asyncio.run(made.views.one("nobody"))
 

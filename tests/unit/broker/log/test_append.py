@@ -221,7 +221,7 @@ async def test_a_run_of_many_messages_is_numbered_as_one(tmp_path: Path) -> None
             assert read(parts, offset) == ("t", 0, number, b"%d" % number)
 
 
-async def test_what_is_refused_takes_no_number(tmp_path: Path) -> None:
+async def test_a_refused_append_takes_no_queue_offset(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         await parts.put(message(body=bytes(1000)))  # so much may be appended before reput is asked
         with pytest.raises(MessageTooLarge) as caught:
@@ -235,8 +235,8 @@ async def test_what_is_refused_takes_no_number(tmp_path: Path) -> None:
         assert (await parts.put(message())).firsts == [2]
 
 
-# reput begins again further back, as after its files were lost: sends went on until the log had
-# grown by ``dispatch_lag_max``, while /ready said that they were refused.
+# If reput begins again further back, as after a loss of its files, sends went on until the log had
+# grown by ``dispatch_lag_max``, while /ready reported that they were refused.
 async def test_a_dispatched_offset_that_goes_back_stops_sends_within_a_moment(
     tmp_path: Path,
 ) -> None:
@@ -253,7 +253,7 @@ async def test_a_dispatched_offset_that_goes_back_stops_sends_within_a_moment(
         assert (await parts.put(message())).firsts == [2]
 
 
-async def test_a_run_that_lies_about_its_messages_is_refused_whole(tmp_path: Path) -> None:
+async def test_a_run_with_a_wrong_message_count_is_refused_whole(tmp_path: Path) -> None:
     async with parts_in(tmp_path) as parts:
         (honest,) = runs_of([message(), message()])
         for count in (1, 3):
@@ -309,9 +309,9 @@ async def held_at_the_last_file(parts: Components) -> asyncio.Event:
     return hold
 
 
-async def test_a_snapshot_is_asked_for_only_when_it_goes_out(tmp_path: Path) -> None:
-    # Taken before the file was there it was dropped, and counted as gone out: the file that came
-    # began without one.
+async def test_a_snapshot_is_taken_only_when_it_is_written(tmp_path: Path) -> None:
+    # It was once taken before the file existed, dropped, and counted as written: the new file began
+    # without a snapshot.
     async with parts_in(tmp_path) as parts:
         parts.first = [message(0, b"part", "state")]
         hold = await held_at_the_last_file(parts)
@@ -389,7 +389,7 @@ async def test_store_times_hide_a_small_step_back_and_report_a_large_one(tmp_pat
         assert parts.steps == [65_000]
 
 
-async def test_what_retention_refuses_are_sends_and_not_the_brokers_own_records(
+async def test_retention_refuses_sends_and_not_the_brokers_own_records(
     tmp_path: Path,
 ) -> None:
     async with parts_in(tmp_path) as parts:
@@ -401,7 +401,7 @@ async def test_what_retention_refuses_are_sends_and_not_the_brokers_own_records(
         assert (await parts.put(message())).firsts == [1]
 
 
-async def test_a_guard_keeps_files_from_being_made_and_every_attempt_is_told(
+async def test_a_guard_prevents_new_files_and_every_attempt_gets_its_error(
     tmp_path: Path,
 ) -> None:
     async with parts_in(tmp_path) as parts:

@@ -1,4 +1,4 @@
-"""Commits of a pooled log: shared by a turn of the loop, paced where nobody waits."""
+"""Commits of a pooled log: shared by a turn of the loop, paced where no sender waits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_all_appends_of_one_turn_share_one_commit() -> None:
         assert log.commits == [64]
 
 
-async def test_nobody_is_told_before_his_bytes_are_in_the_file() -> None:
+async def test_no_sender_is_released_before_its_bytes_are_in_the_file() -> None:
     log = Log()
     async with committer_of(log) as committer:
         for _ in range(20):
@@ -79,27 +79,27 @@ async def test_nobody_is_told_before_his_bytes_are_in_the_file() -> None:
             assert log.written >= end
 
 
-async def test_what_nobody_waits_for_is_committed_by_its_pace() -> None:
-    log, told = Log(), asyncio.Event()
-    async with committer_of(log, SOON, told.set) as committer:
+async def test_bytes_without_a_waiting_sender_are_committed_at_the_pace() -> None:
+    log, notified = Log(), asyncio.Event()
+    async with committer_of(log, SOON, notified.set) as committer:
         append(log, committer, 1)
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(notified.wait(), 10)
         assert log.commits == [1]
 
 
 async def test_enough_bytes_do_not_wait_for_the_thorough_commit() -> None:
-    log, told = Log(), asyncio.Event()
+    log, notified = Log(), asyncio.Event()
     pace = CommitPace(interval_s=0.002, least_bytes=100, thorough_s=3600.0)
-    async with committer_of(log, pace, told.set) as committer:
+    async with committer_of(log, pace, notified.set) as committer:
         append(log, committer, 1)
         await asyncio.sleep(0.01)
         assert log.commits == []
         append(log, committer, 99)
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(notified.wait(), 10)
         assert log.commits == [100]
 
 
-async def test_what_a_flush_has_committed_releases_its_senders() -> None:
+async def test_a_commit_made_by_a_flush_releases_its_senders() -> None:
     log = Log()
     async with committer_of(log) as committer:
         future = committer.committed(append(log, committer, 5))
@@ -110,8 +110,8 @@ async def test_what_a_flush_has_committed_releases_its_senders() -> None:
         assert log.commits == []
 
 
-# A repeated send that asked for ``memory`` waited for the next flush: the search for what is stored
-# already had put its bytes into the file, and nothing was left that a commit was due for.
+# A repeated send that asked for ``memory`` waited for the next flush: the search for stored
+# messages had put its bytes into the file, so no commit was due any more.
 async def test_bytes_that_were_put_into_the_file_elsewhere_release_their_senders() -> None:
     log = Log()
     async with committer_of(log) as committer:
@@ -123,8 +123,9 @@ async def test_bytes_that_were_put_into_the_file_elsewhere_release_their_senders
         assert log.commits == [5]
 
 
-async def test_who_asks_only_after_others_have_appended_is_told_with_them() -> None:
-    """A sender of ``disk`` asks once he has run out of time: before he is told ``memory``."""
+async def test_a_sender_that_waits_late_is_released_with_later_appends() -> None:
+    """A sender of ``disk`` waits for the commit only after its time-out, before it gets
+    ``memory``."""
     log = Log()
     async with committer_of(log) as committer:
         early = append(log, committer, 10)
@@ -138,7 +139,7 @@ async def test_who_asks_only_after_others_have_appended_is_told_with_them() -> N
 # The second is a mistake of ours: left to the event loop it would be a line in the log, and the
 # senders would wait for ever.
 @pytest.mark.parametrize("fault", [WriteFailed("planted"), ZeroDivisionError("planted")])
-async def test_a_failed_commit_ends_the_part_and_promises_nobody_anything(
+async def test_a_failed_commit_ends_the_part_and_fails_all_waiting_senders(
     fault: Exception,
 ) -> None:
     log = Log()
@@ -156,7 +157,7 @@ async def test_a_failed_commit_ends_the_part_and_promises_nobody_anything(
         await committer.committed(PhysicalOffset(99))
 
 
-async def test_who_waits_when_it_is_told_to_stop_is_served_first() -> None:
+async def test_a_stop_releases_waiting_senders_first() -> None:
     log = Log()
     stop = asyncio.Event()
     committer = Committer(

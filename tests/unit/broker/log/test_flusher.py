@@ -1,4 +1,4 @@
-"""One flush for all who wait; when bytes that nobody waits for are due; a failure ends it."""
+"""One flush for all waiting senders; when other bytes are flushed; a failure ends the part."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_interval_pace_is_rocketmqs(
     assert found == pytest.approx(due)
 
 
-async def test_who_arrives_while_a_flush_runs_shares_the_next_one() -> None:
+async def test_senders_that_arrive_during_a_flush_share_the_next_one() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         log.may_go_on.clear()
@@ -179,7 +179,7 @@ async def test_the_next_flush_starts_without_a_new_append_if_somebody_waits() ->
         assert (await first, await second) == (True, True)
 
 
-async def test_who_is_out_of_time_is_told_so_while_the_disk_hangs() -> None:
+async def test_a_sender_times_out_while_the_disk_hangs() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         log.may_go_on.clear()
@@ -192,7 +192,7 @@ async def test_who_is_out_of_time_is_told_so_while_the_disk_hangs() -> None:
         assert await patient
 
 
-async def test_bytes_that_nobody_waits_for_are_flushed_soon_all_the_same() -> None:
+async def test_bytes_without_a_waiting_sender_are_flushed_soon() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         append(log, flusher, 10)
@@ -213,7 +213,7 @@ async def test_by_interval_enough_bytes_do_not_wait_for_the_thorough_flush() -> 
 
 async def test_bytes_that_a_running_flush_took_along_do_not_hide_later_ones() -> None:
     # They counted as not flushed yet, with nothing left to flush: no timer was set, and none for
-    # the bytes after them either. Consumers saw nothing until somebody asked for ack=disk.
+    # the bytes after them either. Consumers saw nothing until a send asked for ack=disk.
     log = Log()
     log.looks_late = True
     async with flusher_of(log) as flusher:
@@ -227,17 +227,17 @@ async def test_bytes_that_a_running_flush_took_along_do_not_hide_later_ones() ->
         await asyncio.sleep(0)
         log.began.clear()
         append(log, flusher, 10)
-        assert await asyncio.to_thread(log.began.wait, 5), "nobody waits, and yet"
+        assert await asyncio.to_thread(log.began.wait, 5), "no sender waits"
 
 
-async def test_what_is_flushed_already_is_not_waited_for() -> None:
+async def test_a_flushed_offset_is_reached_at_once() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         await flusher.durable(append(log, flusher, 10))
         assert flusher.durable(PhysicalOffset(10)).result() is True
 
 
-async def test_a_sender_that_has_gone_away_disturbs_nobody() -> None:
+async def test_a_cancelled_wait_does_not_disturb_others() -> None:
     log = Log()
     async with flusher_of(log) as flusher:
         log.may_go_on.clear()
@@ -266,7 +266,7 @@ async def test_a_cancelled_sender_leaves_its_task_and_its_bytes_are_flushed() ->
         assert log.flushed == 20
 
 
-async def test_a_failed_flush_ends_the_part_and_promises_nobody_anything() -> None:
+async def test_a_failed_flush_ends_the_part_and_fails_all_waiting_senders() -> None:
     log = Log()
     log.fails = True
     flusher = Flusher(
@@ -305,7 +305,7 @@ async def test_an_error_of_our_own_in_the_flush_ends_the_part_too() -> None:
         await flusher.run(asyncio.Event())
 
 
-async def test_nobody_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
+async def test_no_sender_is_released_when_the_part_is_cancelled_in_a_flush() -> None:
     log = Log()
     flusher = Flusher(
         cast(CommitLogAppender, log),
@@ -374,7 +374,7 @@ async def test_a_write_that_failed_before_the_part_ran_ends_it_at_once() -> None
 
 
 @for_each("seed", range(20))
-async def test_whatever_happens_all_bytes_are_flushed_and_nobody_waits_for_ever(seed: int) -> None:
+async def test_all_bytes_are_flushed_and_no_sender_waits_for_ever(seed: int) -> None:
     random = Random(seed)
     log = Log()
     log.looks_late = random.random() < 0.5
@@ -403,7 +403,7 @@ async def test_whatever_happens_all_bytes_are_flushed_and_nobody_waits_for_ever(
             flushed.clear()
 
 
-async def test_who_waits_for_more_than_the_disk_has_it_flushed_at_once() -> None:
+async def test_a_wait_beyond_the_flushed_offset_flushes_at_once() -> None:
     log = Log()
     async with flusher_of(log, Pace(interval_s=60.0)) as flusher:
         end = append(log, flusher, 10)

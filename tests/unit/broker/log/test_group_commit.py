@@ -9,7 +9,7 @@ from services.broker.log.group_commit import NO_DEADLINE, GroupCommit
 from tidemark.offsets import PhysicalOffset
 
 
-def test_one_flush_releases_everybody_below_it_and_nobody_above() -> None:
+def test_a_flush_releases_exactly_the_senders_below_it() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     for end, name in ((100, "a"), (200, "b"), (300, "c")):
         assert line.join(PhysicalOffset(end), name)
@@ -18,7 +18,7 @@ def test_one_flush_releases_everybody_below_it_and_nobody_above() -> None:
     assert len(line.places) == 0
 
 
-def test_who_comes_after_the_flush_does_not_wait() -> None:
+def test_a_sender_below_the_flushed_offset_does_not_wait() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(500))
     assert not line.join(PhysicalOffset(500), "there already")
     assert line.join(PhysicalOffset(501), "one byte more")
@@ -31,7 +31,7 @@ def test_two_flushes_that_report_out_of_order_do_not_step_back() -> None:
     assert line.durable == 200
 
 
-def test_who_runs_out_of_time_leaves_the_line_and_the_others_stay_in_order() -> None:
+def test_a_sender_that_times_out_leaves_the_line_and_the_order_stays() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     assert line.next_deadline == NO_DEADLINE
     for end, name, deadline in ((100, "a", 9.0), (200, "b", 2.0), (300, "c", NO_DEADLINE)):
@@ -45,7 +45,7 @@ def test_who_runs_out_of_time_leaves_the_line_and_the_others_stay_in_order() -> 
     assert line.next_deadline == NO_DEADLINE
 
 
-def test_who_joins_late_stands_behind_those_who_have_appended_since() -> None:
+def test_a_sender_that_joins_late_stands_behind_later_appends() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     line.join(PhysicalOffset(200), "in time")
     assert line.join(PhysicalOffset(100), "late")
@@ -53,7 +53,7 @@ def test_who_joins_late_stands_behind_those_who_have_appended_since() -> None:
     assert line.advance(PhysicalOffset(200)) == ["in time", "late"]
 
 
-def test_a_dissolved_line_released_nobody() -> None:
+def test_a_dissolved_line_releases_no_sender() -> None:
     line: GroupCommit[str] = GroupCommit(PhysicalOffset(0))
     line.join(PhysicalOffset(10), "a")
     assert line.dissolve() == ["a"]
@@ -66,7 +66,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_nobody_is_released_early_forgotten_or_twice(steps: list[tuple[str, int]]) -> None:
+def test_each_sender_is_released_once_and_not_early(steps: list[tuple[str, int]]) -> None:
     """Each step appends some bytes, or flushes some of what is there, or lets time pass."""
     line: GroupCommit[int] = GroupCommit(PhysicalOffset(0))
     end = durable = 0

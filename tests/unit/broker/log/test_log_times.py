@@ -1,4 +1,4 @@
-"""Store times at the stages of the log: rules over random logs, and the looks at real records."""
+"""Store times at the stages of the log: rules over random logs, and reads of real records."""
 
 from __future__ import annotations
 

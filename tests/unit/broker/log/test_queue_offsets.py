@@ -1,4 +1,4 @@
-"""Numbers of messages: dense, ascending, never given out twice, no gap after a refused append."""
+"""Queue offsets: dense, ascending, never used twice, no gap after a refused append."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_queues_that_got_messages_are_known_with_the_end_of_the_log_behind_them(
     assert offsets.ends == {("a", 0): 900, ("b", 3): 950}
 
 
-def test_what_others_know_raises_and_never_lowers() -> None:
+def test_offsets_from_other_sources_only_raise_the_number() -> None:
     offsets = QueueOffsets({("a", 0): QueueOffset(10)})
     offsets.raise_to(("a", 0), QueueOffset(4))
     assert offsets.next_of(("a", 0)) == 10

@@ -1,4 +1,4 @@
-"""A term: it appends while its grant stands, and speaks for the group before the deadline only."""
+"""A term: it appends while its grant stands, and answers for the group only before the deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = PhysicalOffset(500)
 
 
 class Disk:
-    """Notes who hurries."""
+    """Notes which waits ask for an early flush."""
 
     def __init__(self) -> None:
         self.hurries = 0
@@ -88,7 +88,7 @@ def test_it_is_the_master_when_ha_says_so_and_not_before(page: Page, term: Term)
     assert term.is_master
 
 
-async def test_what_is_confirmed_is_released_in_order_and_once_it_may_be_answered(
+async def test_confirmed_sends_are_released_in_order_once_they_may_be_answered(
     page: Page, clock: StillClock, term: Term
 ) -> None:
     disk = Disk()
@@ -109,7 +109,7 @@ async def test_what_is_confirmed_is_released_in_order_and_once_it_may_be_answere
     assert await second
 
 
-async def test_a_confirm_offset_of_another_epoch_releases_nobody(
+async def test_a_confirm_offset_of_another_epoch_releases_no_sender(
     page: Page, clock: StillClock, term: Term
 ) -> None:
     confirmer = Confirmer(term, Disk(), clock)
@@ -123,7 +123,7 @@ async def test_a_confirm_offset_of_another_epoch_releases_nobody(
         await waiting
 
 
-async def test_a_send_out_of_time_is_told_so_and_one_behind_it_waits_on(
+async def test_a_send_times_out_and_the_one_behind_it_waits_on(
     page: Page, clock: StillClock, term: Term
 ) -> None:
     confirmer = Confirmer(term, Disk(), clock)
@@ -135,11 +135,11 @@ async def test_a_send_out_of_time_is_told_so_and_one_behind_it_waits_on(
     assert await patient
 
 
-async def test_success_is_said_in_the_step_in_which_it_is_true_or_not_at_all(
+async def test_success_is_reported_in_the_step_in_which_it_is_true_or_not_at_all(
     page: Page, clock: StillClock, term: Term
 ) -> None:
-    """1. A send is confirmed; 2. the process is stopped before its task runs; 3. it goes on when
-    another node is the master: nothing is left of the moment in which it was true."""
+    """1. A send is confirmed; 2. the process is paused before its task runs; 3. it continues when
+    another node is the master: success is no longer true."""
     confirmer = Confirmer(term, Disk(), clock)
     sends = GroupSends(term, confirmer, lambda: PhysicalOffset(450))
     promised = sends.admit(None)
@@ -159,14 +159,14 @@ async def test_success_is_said_in_the_step_in_which_it_is_true_or_not_at_all(
         sends.admit(None)
 
 
-async def test_nobody_waits_on_a_term_that_is_over(page: Page, clock: StillClock) -> None:
+async def test_waits_end_with_the_term(page: Page, clock: StillClock) -> None:
     confirmer = Confirmer(Term(page, clock, epoch=3, nonce=NONCE), Disk(), clock)
     confirmer.close()
     with pytest.raises(NotServing):
         await asyncio.wait_for(confirmer.durable(END), 5)
 
 
-def test_who_asks_a_slave_is_told_where_the_master_is() -> None:
+def test_a_slave_refers_callers_to_the_master() -> None:
     known: list[Node | None] = [Node("n1", "h", 1, "http://n1:8080", "http://n1:8083"), None]
     standing = SlavePolicy(lambda: known[0])
     standing.check_reads(anywhere=True)
@@ -181,7 +181,7 @@ def test_who_asks_a_slave_is_told_where_the_master_is() -> None:
     assert caught.value.retriable
 
 
-def test_a_master_lets_read_anywhere_what_was_confirmed_and_a_rising_one_nothing(
+def test_a_fenced_master_serves_reads_from_anywhere_and_a_rising_one_none(
     clock: StillClock, term: Term
 ) -> None:
     master = MasterPolicy(term)

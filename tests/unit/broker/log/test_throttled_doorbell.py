@@ -1,4 +1,4 @@
-"""Rings that come too close are one, and the last of them is always rung."""
+"""Rings in quick succession are merged, and the last of them is always delivered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shared.runtime.doorbell import Doorbell
 
 
 class Clock(SystemClock):
-    """Stands still unless told."""
+    """Stands still until a test moves it."""
 
     now = 100.0
 
@@ -20,7 +20,7 @@ class Clock(SystemClock):
 
 
 class Rings:
-    """Counts rings, and wakes who waits for one."""
+    """Counts rings, and wakes a test that waits for one."""
 
     def __init__(self) -> None:
         self.services: list[str] = []

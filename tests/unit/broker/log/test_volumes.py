@@ -1,4 +1,4 @@
-"""Room of the file systems of log, queues and index, for scrapes."""
+"""Free space of the file systems of log, queues and index, for scrapes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def made(root: Path) -> tuple[Disk, Clock, Volumes]:
 
 async def test_each_volume_has_a_size_and_room(tmp_path: Path) -> None:
     disk, clock, volumes = made(tmp_path)
-    assert (volumes.free(), volumes.capacity()) == ({}, {}), "nobody has asked yet"
+    assert (volumes.free(), volumes.capacity()) == ({}, {}), "no scrape has asked yet"
     await volumes.refresh()
     assert volumes.free() == {"log": 30, "queue": 80, "index": 5}
     assert volumes.capacity() == {"log": 100, "queue": 100, "index": 10}

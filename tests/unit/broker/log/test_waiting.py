@@ -19,7 +19,7 @@ def at(offset: int) -> PhysicalOffset:
     return PhysicalOffset(offset)
 
 
-async def test_who_is_reached_is_told_true_and_who_is_not_waits_on() -> None:
+async def test_reached_senders_are_released_and_the_others_wait_on() -> None:
     waiting = Waiting(START, SystemClock())
     first, second = waiting.wait(at(10)), waiting.wait(at(20))
     assert waiting.reach(at(19)) == 1
@@ -47,7 +47,7 @@ class Now(SystemClock):
         return self.now
 
 
-async def test_each_is_out_of_time_at_his_own_deadline() -> None:
+async def test_each_sender_times_out_at_its_own_deadline() -> None:
     clock = Now(100.0)
     waiting = Waiting(START, clock)
     waits = {after_s: waiting.wait(at(10), 100.0 + after_s) for after_s in (0.03, 0.01, 0.05)}
@@ -59,7 +59,7 @@ async def test_each_is_out_of_time_at_his_own_deadline() -> None:
     assert not for_ever.done()
 
 
-async def test_those_who_wait_for_the_same_time_cost_one_timer(
+async def test_senders_with_the_same_deadline_share_a_timer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -83,7 +83,7 @@ async def test_those_who_wait_for_the_same_time_cost_one_timer(
     waiting.close()
 
 
-async def test_a_timer_set_for_somebody_who_was_released_still_serves_the_next() -> None:
+async def test_the_timer_of_a_released_sender_serves_the_next_one() -> None:
     clock = SystemClock()
     waiting = Waiting(START, clock)
     now = clock.monotonic()
@@ -93,7 +93,7 @@ async def test_a_timer_set_for_somebody_who_was_released_still_serves_the_next()
     assert clock.monotonic() >= now + 0.03
 
 
-async def test_once_closed_nobody_is_promised_anything() -> None:
+async def test_after_close_every_wait_fails() -> None:
     waiting = Waiting(START, SystemClock())
     before = waiting.wait(at(10), 1e9)
     gone = waiting.wait(at(10))

@@ -87,7 +87,7 @@ class SlowClock(SystemClock):
         return self.seconds
 
 
-async def test_others_have_their_turn_while_names_are_looked_at() -> None:
+async def test_other_requests_run_while_names_are_listed() -> None:
     turns = 0
 
     async def other() -> None:

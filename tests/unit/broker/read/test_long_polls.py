@@ -1,4 +1,4 @@
-"""Held pulls: woken when their queue's message can be seen, not for anybody else's."""
+"""Held pulls: woken when a message of their own queue is visible, not for other queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_pull_is_woken_when_its_own_message_is_dispatched() -> None:
     assert not held.expects
 
 
-async def test_a_message_of_a_queue_nobody_waits_for_costs_nothing() -> None:
+async def test_a_message_of_a_queue_without_held_pulls_costs_nothing() -> None:
     held = LongPolls()
     hold(held, A, appended_to=None)
     assert not held.appended([B], PhysicalOffset(100))
@@ -71,7 +71,7 @@ async def test_a_pull_let_go_is_forgotten_with_what_it_expected() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_closing_lets_everybody_go_and_holds_nobody_any_more(before: bool) -> None:
+async def test_close_ends_all_held_pulls_and_holds_no_more(before: bool) -> None:
     held = LongPolls()
     if before:
         waiter = hold(held, A, appended_to=None)
@@ -83,7 +83,7 @@ async def test_closing_lets_everybody_go_and_holds_nobody_any_more(before: bool)
     assert waiter.woken.result() is Wake.CLOSE
 
 
-async def test_only_pulls_whose_clients_are_gone_are_let_go_of() -> None:
+async def test_only_pulls_of_disconnected_clients_are_ended() -> None:
     held = LongPolls()
     stays = hold(held, A, appended_to=None)
     goes = [hold(held, queue, appended_to=None, gone=True) for queue in (A, B)]
@@ -96,21 +96,21 @@ async def test_only_pulls_whose_clients_are_gone_are_let_go_of() -> None:
 
 
 class Watching:
-    """Counts what it is told, and begins anew each time if it is to."""
+    """Counts its wake-ups, and watches again each time if a test asks for it."""
 
     def __init__(self, held: LongPolls, *, again: bool = False) -> None:
         self.held = held
         self.again = again
-        self.told = 0
+        self.wakes = 0
 
     def wake(self, why: Wake) -> None:
-        self.told += 1
+        self.wakes += 1
         self.held.unwatch(A, self)
         if self.again:
             self.held.watch(A, self, appended_to=None)
 
 
-async def test_a_watcher_is_told_once_until_it_watches_anew() -> None:
+async def test_a_watcher_is_woken_once_until_it_watches_anew() -> None:
     held = LongPolls()
     once, again = Watching(held), Watching(held, again=True)
     for watcher in (once, again):
@@ -118,13 +118,13 @@ async def test_a_watcher_is_told_once_until_it_watches_anew() -> None:
     for end in (10, 20):
         assert held.appended([A, B], PhysicalOffset(end))
         held.dispatched_to(PhysicalOffset(end))
-    assert (once.told, again.told) == (1, 2)
+    assert (once.wakes, again.wakes) == (1, 2)
     held.unwatch(A, again)
     held.unwatch(A, again)
     assert not held.appended([A], PhysicalOffset(30))
 
 
-async def test_a_call_without_a_queue_is_woken_by_who_holds_it_or_at_the_end() -> None:
+async def test_a_call_without_a_queue_is_woken_by_its_holder_or_at_the_end() -> None:
     held = LongPolls()
     call = held.hold(None, appended_to=None, is_gone=lambda: True)
     assert not held.appended([A], PhysicalOffset(10))

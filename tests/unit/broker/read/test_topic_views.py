@@ -1,4 +1,4 @@
-"""Topics as the API shows them: the range of every queue, whoever else reads."""
+"""Topics as the API shows them: the range of every queue, whatever other readers do."""
 
 from __future__ import annotations
 
@@ -169,9 +169,9 @@ async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_
     assert made.views.floor("orders", 2) == 8
 
 
-async def test_what_is_hidden_is_told_once_and_in_that_step(made: Views) -> None:
-    told: list[tuple[str, int, int, int]] = []
-    made.views.tell_hidden(lambda *what: told.append(what))
+async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -> None:
+    hidden: list[tuple[str, int, int, int]] = []
+    made.views.tell_hidden(lambda *what: hidden.append(what))
     put_each_second(made, 10)
     made.clock.seconds = 5.0
     await made.views.put("orders", {"retention_ms": 3000})
@@ -181,10 +181,10 @@ async def test_what_is_hidden_is_told_once_and_in_that_step(made: Views) -> None
     made.views.floor("orders", 2)
     made.clock.seconds = 9.0
     made.views.floor("orders", 2)
-    assert told == [("orders", 2, 0, 2), ("orders", 2, 2, 6)]
+    assert hidden == [("orders", 2, 0, 2), ("orders", 2, 2, 6)]
 
 
-async def test_what_was_hidden_before_a_start_is_not_told_again(made: Views) -> None:
+async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views) -> None:
     put_each_second(made, 10)
     await made.views.put("orders", {"retention_ms": 3000})
     made.clock.seconds = 9.0
@@ -197,12 +197,12 @@ async def test_what_was_hidden_before_a_start_is_not_told_again(made: Views) -> 
         auto_create=False,
         queues_default=1,
     )
-    told: list[tuple[str, int, int, int]] = []
-    after_start.tell_hidden(lambda *what: told.append(what))
+    hidden: list[tuple[str, int, int, int]] = []
+    after_start.tell_hidden(lambda *what: hidden.append(what))
     assert after_start.floor("orders", 2) == 6
     made.clock.seconds = 10.0
     assert after_start.floor("orders", 2) == 7
-    assert told == [("orders", 2, 6, 7)]
+    assert hidden == [("orders", 2, 6, 7)]
 
 
 async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
@@ -237,7 +237,7 @@ async def test_a_retention_is_a_whole_number_of_milliseconds(made: Views, value:
         await made.views.put("orders", {"retention_ms": value})
 
 
-async def test_what_rocketmq_wrote_in_its_own_unit_of_none_is_no_retention(made: Views) -> None:
+async def test_rocketmqs_value_for_no_retention_is_no_retention(made: Views) -> None:
     for text in ("-1", "", "3d", "0", "9" * 30):
         topic = TopicConfig("orders", 1, 1, attributes={"reserve.time": text})
         assert retention_of(topic) is None

@@ -1,4 +1,4 @@
-"""A page of slots in memory, and a clock that stands, for tests of what the page says."""
+"""A page of slots in memory, and a clock that stands, for tests that read the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients are told of the group: ha's words, or that it does not answer."""
+"""What clients learn of the group: the answer of ha, or that it does not respond."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_callers_of_the_same_moment_share_one_answer(
 
 
 @pytest.mark.parametrize("fault", ["missing", "refuses", "nonsense", "hangs"])
-async def test_without_ha_the_page_is_all_that_is_known_and_the_answer_says_so(
+async def test_without_ha_the_answer_has_only_the_page_and_says_so(
     tmp_path: Path,
     view: ClusterView,
     clock: MonotonicClock,

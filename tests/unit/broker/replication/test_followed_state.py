@@ -103,16 +103,16 @@ def test_far_behind_the_newest_snapshot_is_the_shorter_way(
 
 def test_a_snapshot_in_the_tail_counts(broker: SmallBroker, followed: FollowedState) -> None:
     followed.replay(broker.dispatched())
-    told = BrokerState()
-    told.apply(TopicRecord(0, TopicConfig("a", 1, 1)))
-    parts = told.snapshot_records(0, 400, next_offsets=[NextOffset("a", 0, 9)])
+    written = BrokerState()
+    written.apply(TopicRecord(0, TopicConfig("a", 1, 1)))
+    parts = written.snapshot_records(0, 400, next_offsets=[NextOffset("a", 0, 9)])
     broker.append_offsets_now(parts)
     state = followed.to_end(broker.dispatched(), broker.appender.appended, 0)
     assert state.next_queue_offsets == {("a", 0): 9}
     assert state.snapshot_at == 0
 
 
-def test_the_queues_say_where_they_end(broker: SmallBroker, followed: FollowedState) -> None:
+def test_queue_ends_are_read_from_the_units(broker: SmallBroker, followed: FollowedState) -> None:
     for _ in range(3):
         broker.send("a", b"x")
     assert followed.queue_ends(broker.dispatched())["a", 0] == 3
@@ -140,7 +140,7 @@ def put(broker: SmallBroker, number: int, unit: bytes) -> None:
 def test_a_new_master_names_a_unit_that_hides_state_records(
     broker: SmallBroker, followed: FollowedState, in_tail: bool
 ) -> None:
-    """The queue ended there without a word, and what the records said was gone."""
+    """The queue silently ended there, and the contents of the hidden records were lost."""
     for name in "ab":
         make_topic(broker, name)
     broker.dispatch()

@@ -18,10 +18,10 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 STORE = dataclasses.replace(CONFIG, visible_after="confirmed")
 
 
-def test_a_clean_stop_of_before_says_nothing_of_what_ha_wrote_since(tmp_path: Path) -> None:
-    # 1. All processes of a node stop in order, and a broker starts. 2. ha copies, and the power
-    # goes for the disk's last pages: a tail is torn. 3. To a recovery that trusts the clean stop
-    # that is damage, and the node never leads again.
+def test_a_clean_stop_does_not_vouch_for_later_writes_of_ha(tmp_path: Path) -> None:
+    # 1. All processes of a node stop in order, and a broker starts. 2. ha copies, and a power cut
+    # loses the disk's last pages: a tail is torn. 3. To a recovery that trusts the clean stop that
+    # is damage, and the node never becomes the master again.
     small = SmallStore(tmp_path, STORE)
     for _ in range(3):
         small.put()
@@ -39,9 +39,9 @@ def test_a_clean_stop_of_before_says_nothing_of_what_ha_wrote_since(tmp_path: Pa
     store.close()
 
 
-def test_a_store_that_was_being_emptied_when_the_power_went_is_let_go(tmp_path: Path) -> None:
-    # 1. The power goes while ha empties the store. 2. In the next boot the broker starts first. 3.
-    # ha goes on emptying: it waits for the broker's byte before it says which boot it speaks in.
+def test_a_store_that_was_being_emptied_at_a_power_cut_is_released(tmp_path: Path) -> None:
+    # 1. The power fails while ha empties the store. 2. In the next boot the broker starts first. 3.
+    # ha goes on emptying: it waits for the broker's byte before it publishes its boot.
     small = SmallStore(tmp_path, STORE)
     small.appender.close(clean=True)
     small.positions.publish(Slot.ROLE, NodeRole.RESYNC)

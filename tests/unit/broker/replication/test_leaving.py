@@ -1,4 +1,4 @@
-"""A broker that is to end lets another node become master first, if one can."""
+"""A broker that ends hands the master role to another node first, if one can take it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def positions(tmp_path: Path) -> Iterator[Positions]:
     page.close()
 
 
-async def test_ha_is_told_and_the_broker_goes_on_for_a_bounded_time(
+async def test_ha_is_asked_to_switch_and_the_broker_waits_for_a_bounded_time(
     positions: Positions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaving, "WAIT_S", 0.05)
@@ -62,19 +62,19 @@ async def test_ha_is_told_and_the_broker_goes_on_for_a_bounded_time(
     assert positions.get(Slot.BROKER_TROUBLE) == Trouble.STOPPING
     assert left.rung == ["ha"]
     assert not left.may_end.is_set()
-    await left.task  # nobody took over
+    await left.task  # no node took over
     assert left.may_end.is_set()
 
 
 @pytest.mark.parametrize(
     ("copies", "ha_beat_ms", "role"),
     [
-        (1, 100, NodeRole.MASTER),  # nobody could take over
-        (2, 5000, NodeRole.MASTER),  # nobody would order it
-        (2, 100, NodeRole.PROMOTING),  # nobody sends here yet
+        (1, 100, NodeRole.MASTER),  # no node could take over
+        (2, 5000, NodeRole.MASTER),  # no ha would order it
+        (2, 100, NodeRole.PROMOTING),  # no client sends here yet
     ],
 )
-async def test_it_ends_at_once_when_waiting_is_no_use(
+async def test_it_ends_at_once_when_no_switch_is_possible(
     positions: Positions, copies: int, ha_beat_ms: int, role: NodeRole
 ) -> None:
     left = Leaving(positions, copies=copies, ha_beat_ms=ha_beat_ms)

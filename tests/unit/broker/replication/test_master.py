@@ -1,4 +1,4 @@
-"""A node that was granted an epoch says what it waits for until it serves."""
+"""A node that was granted an epoch reports what it waits for until it serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reasons(health: Health) -> list[str]:
 
 
 class Followed:
-    """The state; says what readiness said while it was read."""
+    """The state; it records the readiness reasons of the time at which it was read."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -62,21 +62,21 @@ def a_master(health: Health, page: Page, followed: Followed) -> Master:
     return Master(**parts, afterwards=cast(Any, None))
 
 
-def test_the_bytes_left_are_told_until_the_gate_is_open(monkeypatch: Any) -> None:
+def test_the_bytes_left_are_reported_until_the_gate_is_open(monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "build_with", lambda *_: None)
     health, page = Health(SystemClock()), Page()
     followed = Followed(health)
     master = a_master(health, page, followed)
 
     asyncio.run(master._rise())
-    told = "reput has dispatched 400 of 1000 bytes, 600 are left"
-    assert followed.heard == [f"the state is read to the log's end; {told}"]
+    bytes_left = "reput has dispatched 400 of 1000 bytes, 600 are left"
+    assert followed.heard == [f"the state is read to the log's end; {bytes_left}"]
     assert reasons(health) == followed.heard  # the state is read, the gate is not open
 
     page.publish(Slot.EPOCH_RECORD_END, END)
     behind = cast(Any, SimpleNamespace(dispatched=lambda: DISPATCHED))
     assert not master._epoch_record_is_seen(behind)
-    assert reasons(health) == [told]
+    assert reasons(health) == [bytes_left]
 
     master._open()
     assert reasons(health) == []

@@ -1,4 +1,4 @@
-"""A slave's broker: what it keeps up beside its reads."""
+"""A slave's broker: what it keeps up besides serving reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.formats.checkpoint import Slot, Trouble
 
 
 class Retention:
-    """Runs until it is told not to, and tells which state it is of."""
+    """Runs until it is stopped, and reports its state."""
 
     fullness = SimpleNamespace(sends_refused=False)
 
@@ -81,7 +81,7 @@ class Bell:
     """Rings all the time."""
 
     def wake(self) -> None:
-        """Nobody sleeps."""
+        """No test waits for time."""
 
     async def wait(self, timeout_s: float) -> bool:
         await asyncio.sleep(0)
@@ -133,8 +133,9 @@ def a_slave(
     return Slave(*fakes)
 
 
-async def test_retention_goes_by_the_state_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was read before stands still: every log file behind its snapshot would stay."""
+async def test_retention_uses_the_state_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state read before is no longer updated: every log file behind its snapshot would be
+    kept."""
     followed, running = Followed(), cast("list[str]", [])
     slave = a_slave(
         monkeypatch,
@@ -167,9 +168,9 @@ class ReputPage(Page):
 async def test_a_slave_that_met_damage_serves_again_once_reput_has_made_the_queues_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Reads stayed open behind the damage, with a state that stood still. After reput had made the
-    # queues again, the node went on serving nothing, and said that it had trouble, until its broker
-    # was started again.
+    # Reads stayed open behind the damage, with a state that was not updated. After reput had
+    # rebuilt the queues, the node still served nothing, and reported trouble, until its broker was
+    # restarted.
     class Damaged(Followed):
         damaged = False
 

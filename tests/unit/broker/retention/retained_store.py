@@ -1,4 +1,4 @@
-"""A small store with the parts of retention around it, and the parts of others played."""
+"""A small store with the parts of retention around it, and fakes of the other parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POLICY = Policy(
 
 
 class HandClock:
-    """Time stands still until it is told."""
+    """Time stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -51,7 +51,7 @@ class HandClock:
 
 
 class SizedDisk(OsDisk):
-    """A disk of as many bytes as it is told, with a log on it and something else."""
+    """A disk of a size set by the test, with a log on it and other data."""
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
@@ -65,7 +65,7 @@ class SizedDisk(OsDisk):
 
 
 class Groups:
-    """Committed offsets, and who reads what."""
+    """Committed offsets, and the members that read queues."""
 
     def __init__(self) -> None:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
@@ -91,7 +91,7 @@ class CarryResult(NamedTuple):
 
 
 class Delayed:
-    """Delayed messages, as many as it is told."""
+    """Delayed messages, as many as the test sets."""
 
     def __init__(self) -> None:
         self.pending = 0

@@ -1,4 +1,4 @@
-"""When the disk will be full: the pace, what does not bend it, and why it may not be known."""
+"""When the disk will be full: the pace, what does not change it, and why it may be unknown."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def grown(used: Callable[[int], int], samples: int = 40) -> Growth:
 
 
 def test_a_steady_pace_gives_the_time_until_the_room_is_used_up() -> None:
-    told = grown(lambda number: number * 5_000_000).forecast(60_000_000)
-    assert told.full_in_s == pytest.approx(60.0)
-    assert told.growth_bytes_per_s == pytest.approx(1_000_000.0)
-    assert told.reason is None
+    result = grown(lambda number: number * 5_000_000).forecast(60_000_000)
+    assert result.full_in_s == pytest.approx(60.0)
+    assert result.growth_bytes_per_s == pytest.approx(1_000_000.0)
+    assert result.reason is None
 
 
 def test_a_deletion_and_a_burst_do_not_bend_the_pace() -> None:
@@ -30,8 +30,8 @@ def test_a_deletion_and_a_burst_do_not_bend_the_pace() -> None:
         steady = number * 5_000_000
         return steady + (GIB if 10 < number < 14 else 0) - (GIB if number > 30 else 0)
 
-    told = grown(used).forecast(60_000_000)
-    assert told.growth_bytes_per_s == pytest.approx(1_000_000.0, rel=0.02)
+    result = grown(used).forecast(60_000_000)
+    assert result.growth_bytes_per_s == pytest.approx(1_000_000.0, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_a_deletion_and_a_burst_do_not_bend_the_pace() -> None:
         (grown(lambda number: number), 1 << 60, "too_far_ahead"),
     ],
 )
-def test_what_is_not_known_is_none_with_a_reason(
+def test_an_unknown_value_is_none_with_a_reason(
     growth: Growth, room: int | None, reason: str
 ) -> None:
-    told = growth.forecast(room)
-    assert told.full_in_s is None
-    assert told.reason == reason
+    result = growth.forecast(room)
+    assert result.full_in_s is None
+    assert result.reason == reason
 
 
 def test_a_disk_without_room_is_full_now() -> None:

@@ -1,4 +1,4 @@
-"""Retention over a real log: what goes and in which order, what is refused, counted and shown."""
+"""Retention over a real log: which files are deleted in which order, refusals, counts, views."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def age(made: RetainedStore, file: int, seconds: float) -> None:
 
 
 def fullness(made: RetainedStore, percent: float) -> None:
-    """Let the disk be so full, by what somebody else has on it."""
+    """Fill the disk to that level with other data."""
     files = len(list(made.disk.log_dir.iterdir()))
     made.disk.other = int(made.disk.total * percent / 100) - files * FILE_SIZE
 
@@ -85,7 +85,7 @@ async def test_the_log_is_no_larger_than_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("holder", ["dispatch", "confirm", "snapshot", "no_snapshot"])
-async def test_what_others_need_stays_however_full_the_disk_is(
+async def test_needed_files_are_kept_however_full_the_disk_is(
     made: RetainedStore, holder: str
 ) -> None:
     made.fill(4)
@@ -101,10 +101,10 @@ async def test_what_others_need_stays_however_full_the_disk_is(
             made.snapshot_start = None
     await made.judge()
     assert made.starts == [0, 1, 2, 3]
-    told = made.retention.as_dict()["next_deletion"]
-    assert told["at_ms"] is None
+    deletion = made.retention.as_dict()["next_deletion"]
+    assert deletion["at_ms"] is None
     assert (
-        told["kept_by"]
+        deletion["kept_by"]
         == {
             "dispatch": "not_dispatched",
             "confirm": "not_confirmed",
@@ -128,7 +128,7 @@ async def test_a_full_disk_takes_as_many_files_as_bring_it_below_the_threshold(
 async def test_after_a_full_disks_run_the_next_waits_until_reput_has_let_go(
     made: RetainedStore,
 ) -> None:
-    """Blocks of a file that somebody has mapped are not free when its name is gone."""
+    """Blocks of a file that is still mapped are not free after it was removed."""
     made.disk.total = 100 * FILE_SIZE
     made.fill(8)
     fullness(made, 86)
@@ -183,9 +183,9 @@ async def test_a_name_that_could_not_be_removed_is_removed_later(
     for _ in range(2):
         await made.judge()
     assert made.starts == [0, 1, 2]
-    assert made.reader.min_offset == FILE_SIZE, "nobody reads it any more"
-    told = [each.__dict__.get("event") for each in caplog.records]
-    assert told.count("log-file-stays") == 1
+    assert made.reader.min_offset == FILE_SIZE, "no reader uses it any more"
+    events = [each.__dict__.get("event") for each in caplog.records]
+    assert events.count("log-file-stays") == 1
     monkeypatch.undo()
     await made.judge()
     assert made.starts == [1, 2]
@@ -317,7 +317,7 @@ async def test_a_group_is_warned_of_once_before_its_messages_go(
     assert made.retention.expiring_groups == 0
 
 
-async def test_what_a_topics_own_retention_hides_is_counted_when_it_does(
+async def test_messages_hidden_by_a_topics_retention_are_counted_at_once(
     made: RetainedStore,
 ) -> None:
     made.hiding = {"orders"}
@@ -331,7 +331,7 @@ async def test_what_a_topics_own_retention_hides_is_counted_when_it_does(
     assert made.skipped == {("g", "orders"): 5}
 
 
-async def test_topics_with_their_own_retention_are_judged_also_if_nobody_asks(
+async def test_topics_with_their_own_retention_are_checked_without_consumers(
     made: RetainedStore,
 ) -> None:
     made.groups.committed = {"g": {("orders", 0): 3, ("bills", 7): 0}}
@@ -395,7 +395,9 @@ async def test_a_log_file_that_is_only_late_is_waited_for(made: RetainedStore) -
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-async def test_the_view_tells_what_goes_next_and_when_sends_will_stop(made: RetainedStore) -> None:
+async def test_the_view_shows_the_next_deletion_and_when_sends_will_stop(
+    made: RetainedStore,
+) -> None:
     made.fill(3)
     for file in range(3):
         age(made, file, 60)
@@ -404,17 +406,17 @@ async def test_the_view_tells_what_goes_next_and_when_sends_will_stop(made: Reta
         await made.judge()
         made.clock.seconds += 5.0
         made.disk.other += 1_000_000
-    told = made.retention.as_dict()
-    assert told["pressure"] == "none"
-    assert told["log_files"] == 3
-    assert told["oldest_file"]["age_ms"] == 160_000
-    assert told["next_deletion"]["why"] == "age"
-    due_in_ms = told["next_deletion"]["at_ms"] - made.clock.wall_ms()
+    view = made.retention.as_dict()
+    assert view["pressure"] == "none"
+    assert view["log_files"] == 3
+    assert view["oldest_file"]["age_ms"] == 160_000
+    assert view["next_deletion"]["why"] == "age"
+    due_in_ms = view["next_deletion"]["at_ms"] - made.clock.wall_ms()
     assert due_in_ms == POLICY.age_ms - 160_000
-    assert told["log"]["used_percent"] in (51, 52)
-    assert told["forecast"]["growth_bytes_per_s"] == pytest.approx(200_000)
-    room = made.disk.total * 0.9 - told["log"]["used_bytes"]
-    assert told["forecast"]["full_in_s"] == pytest.approx(room / 200_000, rel=0.01)
+    assert view["log"]["used_percent"] in (51, 52)
+    assert view["forecast"]["growth_bytes_per_s"] == pytest.approx(200_000)
+    room = made.disk.total * 0.9 - view["log"]["used_bytes"]
+    assert view["forecast"]["full_in_s"] == pytest.approx(room / 200_000, rel=0.01)
 
 
 async def test_metrics_show_it_and_before_the_store_is_open_nothing(made: RetainedStore) -> None:

@@ -12,18 +12,18 @@ QUEUE = ("orders", 3)
 
 def test_without_members_what_is_not_committed_is_lost() -> None:
     losses = Losses()
-    told = losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=None)
-    assert told == 60
+    count = losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=None)
+    assert count == 60
     assert losses.moved_up("g", QUEUE, committed=40, old_min=100, new_min=130, reading=None) == 30
     assert losses.moved_up("g", QUEUE, committed=200, old_min=130, new_min=150, reading=None) == 0
     assert losses.waiting == []
 
 
-def test_what_a_member_holds_is_not_lost_until_the_queue_changes_hands() -> None:
+def test_messages_in_hand_are_lost_only_when_the_queue_changes_its_owner() -> None:
     losses = Losses()
     reading = Reading("m1", 55)
-    told = losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=reading)
-    assert told == 45
+    count = losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=reading)
+    assert count == 45
     assert losses.waiting == [("g", QUEUE)]
     assert losses.settle("g", QUEUE, committed=40, holder="m1") == 0
     assert losses.settle("g", QUEUE, committed=50, holder="m1") == 0
@@ -31,14 +31,14 @@ def test_what_a_member_holds_is_not_lost_until_the_queue_changes_hands() -> None
     assert losses.waiting == []
 
 
-def test_what_a_member_commits_later_was_not_lost() -> None:
+def test_messages_that_a_member_commits_later_are_not_lost() -> None:
     losses = Losses()
     losses.moved_up("g", QUEUE, committed=40, old_min=0, new_min=100, reading=Reading("m1", 55))
-    # It was told that the queue begins at 100 now, and went on from there.
-    told = losses.moved_up(
+    # It learned that the queue begins at 100 now, and went on from there.
+    count = losses.moved_up(
         "g", QUEUE, committed=40, old_min=100, new_min=200, reading=Reading("m1", 130)
     )
-    assert told == 70
+    assert count == 70
     assert losses.settle("g", QUEUE, committed=130, holder="m1") == 0
     assert losses.waiting == []
 
@@ -50,13 +50,13 @@ def test_a_group_that_was_deleted_loses_nothing_more() -> None:
     assert losses.waiting == []
 
 
-def test_what_waits_is_bounded() -> None:
+def test_ranges_in_hand_are_bounded() -> None:
     losses = Losses(in_hands_max=1)
     held = Reading("m1", 9)
     for number, lost in ((0, 0), (1, 9)):
         queue = ("orders", number)
-        told = losses.moved_up("g", queue, committed=0, old_min=0, new_min=9, reading=held)
-        assert told == lost
+        count = losses.moved_up("g", queue, committed=0, old_min=0, new_min=9, reading=held)
+        assert count == lost
 
 
 @given(st.data())

@@ -1,4 +1,4 @@
-"""Which log files may go: every combination of what keeps one and what takes one."""
+"""Which log files may be deleted: every combination of reasons to keep and to delete one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OTHERS: list[tuple[int, bool, int | None]] = [
 """What other nodes ask for: needed_from, by_master, master_from."""
 
 
-def test_every_combination_of_what_keeps_and_what_takes() -> None:
+def test_every_combination_of_reasons_to_keep_and_to_delete() -> None:
     seen = set()
     for (
         is_last,

@@ -1,4 +1,4 @@
-"""A send and its repeat, under way at once: stored once, whichever goes on first."""
+"""A send and its repeat at the same time: stored once, in whichever order they run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tidemark.formats.checkpoint import Slot
 
 
 class Held:
-    """Who waits, in the order in which they came; let go one by one."""
+    """Waiting tasks in the order of their arrival; a test releases them one by one."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
@@ -49,7 +49,7 @@ class Held:
 
 
 class Broker(SmallBroker):
-    """Its next log file is there when the test says so, and whoever waits goes on when told."""
+    """A test decides when its next log file exists, and when waiting tasks go on."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -126,8 +126,9 @@ BOTH_ORDERS = pytest.mark.parametrize("order", [[0, 1], [1, 0]], ids=["first try
 
 
 # -- both wait for the next log file ---------------------------------------------------------------
-# 1. The first try is appended, and the next file is not there: it waits. 2. Its client gives up and
-# sends it again. 3. The repeat looked, found nothing, and waited as well. 4. Both were stored.
+# 1. The first try is appended, and the next file does not exist: it waits. 2. Its client gives up
+# and sends it again. 3. The repeat searched, found nothing, and waited as well. 4. Both were
+# stored.
 
 
 @BOTH_ORDERS
@@ -183,7 +184,7 @@ async def test_two_repeats_that_wait_are_stored_once(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("retry", [False, True])
-async def test_nobody_waits_for_a_file_for_ever(kit: Kit, retry: bool) -> None:
+async def test_no_send_waits_for_a_file_for_ever(kit: Kit, retry: bool) -> None:
     kit.broker.lacks_file = True
     sent = kit.send("A", retry=retry)
     for _ in range(FILE_TRIES - 1):
@@ -195,10 +196,10 @@ async def test_nobody_waits_for_a_file_for_ever(kit: Kit, retry: bool) -> None:
     assert kit.stored() == []
 
 
-async def test_a_first_try_that_waited_is_answered_as_ever_beside_repeats_of_others(
+async def test_a_delayed_first_try_is_answered_normally_beside_repeats_of_other_sends(
     kit: Kit,
 ) -> None:
-    # Also while the index is made again, and nobody can tell what of a repeat is stored.
+    # Also while the index is rebuilt, and it is unknown which messages of a repeat are stored.
     kit.broker.lacks_file = True
     sent = kit.send("A")
     await turns()
@@ -313,8 +314,8 @@ async def test_a_first_try_whose_body_took_a_while_is_stored_once(kit: Kit, repe
 # -- what is answered ------------------------------------------------------------------------------
 
 
-# Its client took the results, of the rest alone, for those of all messages.
-async def test_an_error_has_the_results_of_what_was_found_and_of_the_rest(kit: Kit) -> None:
+# Its client mistook the results of the rest for those of all messages.
+async def test_an_error_has_the_results_of_found_and_of_appended_messages(kit: Kit) -> None:
     (stored,) = (await kit.send("B")).results()
     kit.broker.is_stopping = True
     with pytest.raises(AckTimeout, match="3 messages are appended") as caught:
@@ -344,7 +345,7 @@ async def test_a_repeat_that_failed_behind_the_append_is_not_counted_as_answered
 
 
 # The bytes of the rest may be there after the next start; what was found is there.
-async def test_a_write_of_the_rest_that_fails_says_what_was_found(
+async def test_a_failed_append_of_the_rest_reports_the_found_messages(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kit.send("A")
@@ -386,7 +387,7 @@ class TwoCopies:
         return Reached(AckLevel.REPLICATED, 2) if self.can_answer else None
 
 
-async def test_a_repeat_in_a_group_waits_once_for_all_of_it_and_says_what_is_reached(
+async def test_a_repeat_in_a_group_waits_once_and_reports_the_reached_level(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = TwoCopies()

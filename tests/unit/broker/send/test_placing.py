@@ -1,4 +1,4 @@
-"""Where the messages of one request go of which some wait."""
+"""Topics and queues of the messages of one request of which some are delayed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def placed(delays: list[Delay | None], queues: list[int] | None = None) -> Place
     )
 
 
-def test_what_waits_goes_where_it_waits_and_the_rest_to_its_queue() -> None:
+def test_delayed_messages_go_to_delay_topics_and_the_others_to_their_queue() -> None:
     found = placed(
         [None, Delay(level=2), Delay(after_ms=700), None, Delay(level=2)], [3, 1, 2, 3, 0]
     )

@@ -1,4 +1,4 @@
-"""What a send is promised in a group, over all sets, wishes and changes on the way."""
+"""Ack levels of sends in a group, over all sets, requested levels and changes meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED = (None, *AckLevel)
 
 
 @for_each(("asked", "size", "least"), list(itertools.product(ASKED, SIZES, LEASTS)))
-def test_what_cannot_be_promised_is_refused_before_anything_is_stored(
+def test_an_unattainable_level_is_refused_before_anything_is_stored(
     asked: AckLevel | None, size: int, least: int
 ) -> None:
     too_few = size < least or (asked is AckLevel.REPLICATED and size < 2)
@@ -59,7 +59,7 @@ def test_an_answer_claims_no_more_copies_than_there_were_or_are(
         assert said == Reached(AckLevel.DISK, 1)
 
 
-def test_a_set_of_unknown_size_is_refused_even_if_nobody_is_asked_for() -> None:
+def test_a_set_of_unknown_size_is_refused_even_without_a_requested_level() -> None:
     with pytest.raises(NotEnoughReplicas) as caught:
         promise(None, InSync(0, 0))
     assert caught.value.facts["in_sync"] == 0

@@ -12,7 +12,7 @@ from tidemark.formats import batch, hashing
 from tidemark.formats.batch import WireMessage
 
 
-def test_named_queues_keys_and_turns_are_told_apart() -> None:
+def test_named_queues_sharding_keys_and_turns_are_distinguished() -> None:
     keys = ["a", "user-7", "polygenelubricants", "größe", ""]
     assert choose("t", 4, [3, None, *keys, None, 0], turn=2) == [
         3,

@@ -1,4 +1,4 @@
-"""Sends: which queue, what is promised, what is said when the promise cannot be kept in time."""
+"""Sends: which queue, which ack level, and the answer if it is not reached in time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ QUEUES = 4
 
 
 class Log:
-    """Takes everything, at real sizes; durable, or in its file, when told so."""
+    """Accepts everything, at real sizes; a test decides when it is durable, or in its file."""
 
     def __init__(self) -> None:
         self.requests: list[Sequence[Run]] = []
@@ -280,7 +280,7 @@ async def test_a_send_that_meets_no_file_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-async def test_out_of_time_is_an_error_that_tells_where_the_messages_are(pooled: bool) -> None:
+async def test_a_timeout_error_has_the_places_of_the_messages(pooled: bool) -> None:
     log = Log()
     log.is_durable = False
     with pytest.raises(
@@ -295,9 +295,7 @@ async def test_out_of_time_is_an_error_that_tells_where_the_messages_are(pooled:
 
 
 @pytest.mark.parametrize(("pooled", "ack"), [(False, "disk"), (True, "disk"), (True, "memory")])
-async def test_who_waits_on_a_node_that_stops_is_told_what_may_be_stored(
-    pooled: bool, ack: str
-) -> None:
+async def test_a_send_on_a_stopping_node_learns_what_may_be_stored(pooled: bool, ack: str) -> None:
     log = Log()
     log.is_stopping = True
     sends = sends_to(log, pooled=pooled)
@@ -362,7 +360,7 @@ def test_every_refusal_is_counted_under_one_of_few_labels(error: TidemarkError, 
     assert result_of(error) == label
 
 
-async def test_what_waits_is_told_where_and_until_when() -> None:
+async def test_the_result_of_a_delayed_message_has_its_place_and_due_time() -> None:
     log = Log()
     sends = sends_to(log, delay_levels_ms=(1000, 5000))
     asked = request(b"now", b"level", b"time", b"past", picks=2)._replace(
@@ -390,10 +388,10 @@ async def test_a_request_with_a_time_too_far_ahead_stores_nothing() -> None:
     assert log.requests == []
 
 
-# A write that failed part-way said that the outcome was unknown, and of what: a sender of thirty
-# messages could not look for the ten that were there after the restart.
+# A write that failed part-way left the outcome unknown for the whole request: a sender of thirty
+# messages could not look for the ten that existed after the restart.
 @pytest.mark.parametrize("kind", [WriteFailed, FlushFailed, LogFileReplaced])
-async def test_a_failure_of_the_disk_says_of_each_message_where_it_is_if_it_is_there(
+async def test_a_disk_failure_reports_the_place_of_each_message_that_may_be_stored(
     kind: type[StoreError],
 ) -> None:
     log = Log()

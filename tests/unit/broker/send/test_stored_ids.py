@@ -1,4 +1,4 @@
-"""A repeated send finds what of it is in the log: dispatched or not, old or new, and no more."""
+"""A repeated send finds its stored messages: dispatched or not, old or new, and no others."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def append(broker: SmallBroker, topic: str, *unique_ids: str) -> list[int]:
     return found
 
 
-def test_what_is_dispatched_and_what_is_not_is_found_and_nothing_else(
+def test_dispatched_and_undispatched_messages_are_found_and_no_others(
     broker: SmallBroker,
 ) -> None:
     (first,) = append(broker, "t", "A")
@@ -161,10 +161,10 @@ def test_it_looks_back_to_where_the_log_ended_ten_minutes_ago(broker: SmallBroke
     assert find(before, ["t"], ["A", "B"]).keys() == {"B"}
 
 
-def test_what_is_not_dispatched_is_read_once_however_many_repeats_there_are(
+def test_undispatched_records_are_read_once_for_any_number_of_repeats(
     broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each repeat walked all of it, on the loop: with reput stopped a send took 260 ms."""
+    """Each repeat read all of it, on the loop: with reput stopped a send took 260 ms."""
     names = [f"ID{number}" for number in range(3000)]
     places = append(broker, "t", *names)
     before, walked = ids_of(broker), list[int]()
@@ -228,12 +228,12 @@ def test_without_an_index_the_tail_is_what_is_known(broker: SmallBroker) -> None
     assert find(ids_of(broker, has_index=False), ["t"], ["A", "B"]).keys() == {"B"}
 
 
-def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
+def test_while_the_index_is_rebuilt_a_repeat_is_not_stored_again(
     broker: Rebooted,
 ) -> None:
-    # 1. A message is stored, dispatched and synced, its answer is lost; 2. power cut; 3. reput
-    # resumes: all is dispatched, and what the index had open is made again; 4. the message is sent
-    # again, was found nowhere and stored once more.
+    # 1. A message is stored, dispatched and synced, its response is lost; 2. power cut; 3. reput
+    # resumes: all is dispatched, and the open index files are rebuilt; 4. the message is sent
+    # again, was not found and stored once more.
     (first,) = append(broker, "t", "A")
     broker.dispatch()
     broker.sync()
@@ -256,7 +256,7 @@ def test_while_the_index_is_made_again_what_it_may_lack_is_not_stored_once_more(
     }
 
 
-def test_an_index_that_is_taken_away_during_the_look_may_lack_what_was_not_found(
+def test_an_index_lost_during_the_look_up_proves_no_absence(
     broker: SmallBroker,
 ) -> None:
     append(broker, "t", "A")
@@ -271,7 +271,7 @@ def test_an_index_that_is_taken_away_during_the_look_may_lack_what_was_not_found
                 find(before, ["t"], ["A", "B"])
 
 
-def test_what_repeats_have_appended_since_is_told_by_topic_and_id() -> None:
+def test_messages_appended_by_repeats_are_known_by_topic_and_id() -> None:
     parts = [Part(PhysicalOffset(at), PhysicalOffset(at + 100)) for at in range(0, 400, 100)]
     repeats = Repeats()
     repeats.note("t", ["A"], parts[0])
@@ -286,7 +286,7 @@ def test_what_repeats_have_appended_since_is_told_by_topic_and_id() -> None:
     assert repeats.since(repeats.count, "t", ["A", "B", "C"]) == []
 
 
-def test_only_so_many_repeats_are_kept_and_who_began_before_is_told_so() -> None:
+def test_kept_repeats_are_bounded_and_older_sends_are_refused() -> None:
     part = Part(PhysicalOffset(0), PhysicalOffset(1))
     repeats = Repeats()
     repeats.note("t", ["A"], part)
@@ -328,10 +328,10 @@ def test_messages_that_are_there_are_left_out_of_what_is_appended() -> None:
 
 
 @pytest.mark.parametrize("dispatched", [False, True])
-def test_what_waits_for_a_time_is_due_as_its_record_says(
+def test_a_repeated_delayed_message_reports_the_due_time_of_its_record(
     broker: SmallBroker, dispatched: bool
 ) -> None:
-    """A repeat with ``delay_ms`` comes later than the first try: it was answered a later time."""
+    """A repeat with ``delay_ms`` comes later than the first try: its answer had a later time."""
     due_ms = FIRST_MS + 90_123
     raw = properties.encode({"UNIQ_KEY": "A"})
     waits = delay.by_time("orders", 0, raw, due_ms, FIRST_MS)

@@ -1,4 +1,4 @@
-"""How long a sender wants a message to wait: one way to say it, in its range."""
+"""The delay that a sender asks for: one way to express it, in its range."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_delay_out_of_range_has_its_own_code_and_names_the_limit(
 
 @for_each("value", ["1", 1.5, True, 1 << 63, [1]])
 @for_each("name", ["delay_level", "delay_ms", "deliver_at_ms"])
-def test_what_is_no_whole_number_is_a_bad_request(name: str, value: object) -> None:
+def test_a_value_that_is_no_integer_is_a_bad_request(name: str, value: object) -> None:
     with pytest.raises(BadRequest, match=name):
         wanted_delay({name: value}, "messages[0]", level_count=18)
 

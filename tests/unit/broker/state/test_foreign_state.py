@@ -1,4 +1,4 @@
-"""What RocketMQ left becomes the state: what its files name, and nothing else of their kind."""
+"""RocketMQ's files become the state: exactly what they contain, and nothing else of their kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State in the log: read back from the newest whole snapshot, summed up at the start of a file."""
+"""State in the log: read from the newest whole snapshot, summed up at the start of a file."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ def test_a_log_that_lost_its_beginning_is_read_from_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"hello", b"\xc1", b"\x90", b"\x81\xa1v\x01"])
-def test_a_body_that_is_no_state_record_is_named_and_passed_over(
+def test_a_body_that_is_no_state_record_is_logged_and_skipped(
     garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A client of RocketMQ can send anything to this topic while RocketMQ has the store. It once
-    # ended the broker at every start, and with it the way to all other messages.
+    # ended the broker at every start, and made all other messages unreachable.
     state = replayed(Log([topic("before", 1), garbage, topic("behind", 2)]))
     assert set(state.topics) == {"before", "behind"}
     assert state.unknown == {"state-record-unreadable": 1}
@@ -204,7 +204,7 @@ def state_log(sink: Sink, *, file_size: int, offsets: QueueOffsets | None = None
     return log
 
 
-async def test_a_snapshot_says_what_was_appended_flushed_or_not() -> None:
+async def test_a_snapshot_has_appended_records_flushed_or_not() -> None:
     sink = Sink()
     log = state_log(sink, file_size=1 << 20, offsets=QueueOffsets({("orders", 0): QueueOffset(5)}))
     await log.append_state(topic("orders", 2))

@@ -1,4 +1,4 @@
-"""Topics: names, life and death, and that what is served is what the log has durably said."""
+"""Topics: names, creation and deletion; what is served is what the log durably has."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ async def test_a_topic_made_again_goes_on_with_its_queue_offsets() -> None:
     assert (await broker.topics.delete("a")).min_offsets == {0: 75, 2: 1}
 
 
-async def test_a_topic_that_is_not_there_cannot_be_deleted() -> None:
+async def test_an_unknown_topic_cannot_be_deleted() -> None:
     broker = Broker()
     with pytest.raises(UnknownTopic):
         await broker.topics.delete("a")
@@ -241,7 +241,7 @@ async def test_a_topic_that_is_not_there_cannot_be_deleted() -> None:
 
 async def test_nothing_acked_before_a_deletion_is_answered_is_in_the_topic_made_again() -> None:
     """Sends that came while the deletion waited for the disk were stored behind the offsets that it
-    had noted, and appeared in the topic made again: 61 messages in 11 of 40 rounds."""
+    had noted, and appeared in the topic created again: 61 messages in 11 of 40 rounds."""
     broker = Broker()
     await broker.topics.create("orders", 1)
     broker.sent("orders", 0, 10)
@@ -314,7 +314,7 @@ async def test_many_first_sends_make_one_topic() -> None:
     assert len(broker.log.bodies) == 1
 
 
-async def test_a_send_does_not_change_a_topic_that_somebody_makes_meanwhile() -> None:
+async def test_a_send_does_not_change_a_topic_created_meanwhile() -> None:
     broker = Broker(auto_create_queues=4)
     broker.log.gate = asyncio.Event()
     created = asyncio.ensure_future(broker.topics.create("new", 9))
@@ -521,7 +521,7 @@ async def test_a_directory_made_by_hand_does_not_make_a_topic_of_two_billion_que
 
 
 async def test_no_answer_lists_more_queues_than_the_limit() -> None:
-    # What RocketMQ's topics.json says is taken as it is; it may be any number.
+    # The value in RocketMQ's topics.json is not checked; it may be any number.
     broker = Broker()
     adopt(broker, [TopicConfig("wide", LARGEST, LARGEST)])
     topic = broker.topics.get("wide")

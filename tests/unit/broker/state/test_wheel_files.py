@@ -1,4 +1,4 @@
-"""The files of RocketMQ's timer: taken back whole, and written so that a failure leaves none."""
+"""The files of RocketMQ's timer: withdrawn whole, and written so that a failure leaves none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rocketmqs(root: Path, file_size: int) -> None:
     (root / "config" / "timercheck").write_bytes(struct.pack(">7q", *range(1, 8)))
 
 
-def test_what_is_taken_back_leaves_the_size_that_rocketmq_wants(root: Path) -> None:
+def test_withdrawn_files_leave_the_size_that_rocketmq_is_configured_with(root: Path) -> None:
     files(root).withdraw()
     assert sorted(path.name for path in root.iterdir()) == ["config"], "nothing was there"
     rocketmqs(root, FILE_SIZE)
@@ -112,7 +112,7 @@ def test_a_log_that_takes_too_long_is_given_up(root: Path, monkeypatch: pytest.M
 
 
 class Failing(OsDisk):
-    """Refuses the change with that number, and all behind it."""
+    """Fails the change with that number, and all later ones."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -173,7 +173,7 @@ def test_a_write_that_ends_anywhere_leaves_no_check_or_all(root: Path) -> None:
 
 
 def test_no_check_is_written_beside_units_that_could_not_be_removed(root: Path) -> None:
-    """RocketMQ would take the check's word for messages that the old units do not hold."""
+    """RocketMQ would trust the check for messages that the old units do not have."""
     files(root).write(iter(messages(3)), LAST, 3, now_ms=NOW_MS, start_ms=NOW_MS)
     check = root / "config" / "timercheck"
     disk = Failing(1)  # the check is removed, the next change fails

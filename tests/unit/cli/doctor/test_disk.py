@@ -1,4 +1,4 @@
-"""The disk: its kind by the mount table, its room, its flushes; what cannot be told is said."""
+"""The disk: its kind by the mount table, free space, flush times; unknown values are reported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_room_is_compared_with_the_percentage_at_which_sends_are_refused(
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
-    """Every flush takes so long by the clock; nobody waits for it."""
+    """Every flush takes this long by the clock; no test waits for it."""
     now = [0.0]
 
     def flushed(_: int) -> None:
@@ -91,7 +91,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, ms: float) -> None:
 @pytest.mark.parametrize(
     ("ms", "level"), [(0.3, Level.OK), (25, Level.WARNING), (300, Level.ERROR)]
 )
-def test_flushes_are_compared_with_what_is_usual(
+def test_flushes_are_compared_with_usual_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ms: float, level: Level
 ) -> None:
     slow(monkeypatch, ms)
@@ -119,14 +119,16 @@ def test_a_disk_that_cannot_be_written_is_an_error_and_one_without_such_files_un
         assert found.level is Level.UNKNOWN
 
 
-def test_room_that_is_not_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_that_is_not_usable_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert disk.allocate(tmp_path).level in (Level.OK, Level.UNKNOWN)
     monkeypatch.setattr(os, "posix_fallocate", lambda *_: None)
     found = disk.allocate(tmp_path)
     assert (found.level, found.value) == (Level.WARNING, 0)
 
 
-def test_a_store_over_two_file_systems_is_told(
+def test_a_store_over_two_file_systems_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "commitlog").mkdir()
@@ -145,7 +147,7 @@ def test_a_store_over_two_file_systems_is_told(
     assert (found.level, found.value, found.limit) == (Level.WARNING, 2, 1)
 
 
-def test_a_store_that_is_not_there_yet_is_looked_at_where_it_would_be(tmp_path: Path) -> None:
+def test_a_store_that_does_not_exist_yet_is_checked_at_its_future_place(tmp_path: Path) -> None:
     checks = disk.checks(tmp_path / "not" / "yet", None)
     (kind,) = next(check for check in checks if check.name == "disk.kind").work()
     assert kind.subject == str(tmp_path)

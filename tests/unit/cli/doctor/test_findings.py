@@ -1,4 +1,4 @@
-"""Checks run side by side, end in time, and say what they could not find out."""
+"""Checks run in parallel, end in time, and report what they could not find out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_findings_come_in_the_order_of_the_checks() -> None:
     assert carried_out(checks) == [WELL, other, other]
 
 
-def test_a_check_that_hangs_is_given_up_and_named_and_the_others_are_not_lost() -> None:
+def test_a_check_that_hangs_is_reported_and_the_others_are_kept() -> None:
     hang = threading.Event()
 
     def hangs() -> list[Finding]:
@@ -42,7 +42,7 @@ def test_a_check_that_hangs_is_given_up_and_named_and_the_others_are_not_lost() 
     assert (late.limit, late.unit) == (0.2, "s")
 
 
-def test_what_cannot_be_looked_at_is_unknown_and_not_well() -> None:
+def test_a_check_that_fails_is_unknown_and_not_ok() -> None:
     def refused() -> list[Finding]:
         raise PermissionError(13, "Permission denied")
 

@@ -13,7 +13,7 @@ from tidemark.cli.doctor.findings import Level
 from tidemark.formats import native
 
 
-def test_a_clock_that_steps_while_it_is_watched_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_steps_during_the_check_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     wall = [1000.0]
     monkeypatch.setattr(machine, "time", Clock(wall, step_s=0.0))
     assert machine.steps().level is Level.OK
@@ -23,7 +23,7 @@ def test_a_clock_that_steps_while_it_is_watched_is_told(monkeypatch: pytest.Monk
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only in sleep."""
 
     def __init__(self, wall: list[float], *, step_s: float) -> None:
         self._wall, self._step_s, self._mono = wall, step_s, 0.0
@@ -39,7 +39,7 @@ class Clock:
         self._wall[0] += seconds + self._step_s
 
 
-def test_the_boot_clock_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_boot_clock_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.boot_clock().level is Level.OK
 
     def absent(_: int) -> float:
@@ -50,7 +50,7 @@ def test_the_boot_clock_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.level, found.code) == (Level.ERROR, "doctor-no-boot-clock")
 
 
-def test_the_kernel_says_whether_its_clock_is_kept_right() -> None:
+def test_the_kernel_reports_whether_its_clock_is_synchronised() -> None:
     found = machine.synchronised()
     assert found.level in (Level.OK, Level.WARNING, Level.UNKNOWN)
     assert (found.level is Level.OK) == (not found.code)

@@ -1,4 +1,4 @@
-"""Nodes as they answer: reached or not, the right one or not, one master or not, whose clock."""
+"""Nodes and their answers: reachable, the right node, one master, the same clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.cli.doctor.ports import replication_checks
 
 
 class Node:
-    """What one node says."""
+    """The answers of one node."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -101,7 +101,7 @@ def of(findings: list[Finding], check: str) -> list[Finding]:
     return [finding for finding in findings if finding.check == check]
 
 
-async def test_a_group_that_is_well_has_nothing_but_well(group: Group) -> None:
+async def test_a_healthy_group_has_only_ok_findings(group: Group) -> None:
     async with group.running() as nodes:
         found = await check_nodes([nodes[1].url])
     assert {finding.level for finding in found} == {Level.OK}, found
@@ -122,7 +122,7 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_with_its_no
     assert socket.gethostname() in bad.cause
 
 
-async def test_a_name_that_nobody_knows_is_told_as_such(group: Group) -> None:
+async def test_an_unknown_host_name_is_reported_as_such(group: Group) -> None:
     group.advertised["b"] = "http://no-such-node.invalid:8080"
     async with group.running() as nodes:
         found = await check_nodes([nodes[0].url])
@@ -131,7 +131,7 @@ async def test_a_name_that_nobody_knows_is_told_as_such(group: Group) -> None:
     )
 
 
-async def test_an_address_that_leads_to_another_node_is_told(group: Group) -> None:
+async def test_an_address_of_another_node_is_reported(group: Group) -> None:
     async with group.running() as nodes:
         group.advertised["b"] = nodes[0].url
         found = await check_nodes([nodes[0].url])
@@ -190,7 +190,7 @@ async def test_a_node_that_does_not_come_back_by_itself_is_an_error(
     assert (behind.level, behind.subject) == (level, "b")
 
 
-async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) -> None:
+async def test_a_node_that_is_not_in_sync_is_reported_with_its_alarms(group: Group) -> None:
     group.in_sync = ["a"]
     group.nodes[1].says_of_itself = "catchup"
     group.nodes[1].alarms = [{"code": "lease-slow", "detail": "the lease answers late"}]
@@ -205,7 +205,7 @@ async def test_a_node_that_is_not_in_sync_and_its_alarms_are_told(group: Group) 
 @pytest.mark.parametrize(
     ("ahead_s", "level"), [(0, Level.OK), (-8, Level.WARNING), (3600, Level.ERROR)]
 )
-async def test_a_clock_that_is_off_is_told(group: Group, ahead_s: float, level: Level) -> None:
+async def test_a_wrong_clock_is_reported(group: Group, ahead_s: float, level: Level) -> None:
     group.nodes[1].ahead_s = ahead_s
     async with group.running() as nodes:
         found = await check_nodes([nodes[0].url])
@@ -214,7 +214,7 @@ async def test_a_clock_that_is_off_is_told(group: Group, ahead_s: float, level: 
     assert theirs.level is level
 
 
-async def test_versions_that_differ_are_told(group: Group) -> None:
+async def test_different_versions_are_reported(group: Group) -> None:
     group.nodes[1].version = "9.9.9"
     async with group.running() as nodes:
         found = await check_nodes([nodes[0].url])
@@ -223,7 +223,7 @@ async def test_versions_that_differ_are_told(group: Group) -> None:
     assert "b 9.9.9" in finding.subject
 
 
-async def test_a_server_that_is_none_of_ours_is_told(unused_tcp_port: int) -> None:
+async def test_a_foreign_server_is_reported(unused_tcp_port: int) -> None:
     async def hello(_: web.Request) -> web.Response:
         return web.json_response({"hello": "world"})
 
@@ -250,7 +250,7 @@ async def test_a_server_that_is_none_of_ours_is_told(unused_tcp_port: int) -> No
         (None, 5.0, 5.5, None),
     ],
 )
-def test_what_a_date_of_whole_seconds_proves(
+def test_a_date_of_whole_seconds_bounds_the_clock_difference(
     date: str | None, before: float, after: float, expected: Any
 ) -> None:
     assert skew(date, before, after) == expected

@@ -1,4 +1,4 @@
-"""Settings are read by the services themselves; what does not fit together is told."""
+"""Settings are read by the services themselves; contradictions between them are reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_files_are_found_by_directory_by_name_and_by_service(tmp_path: Path) -> 
         files_of((str(tmp_path / "empty"),))
 
 
-def test_mistakes_are_the_services_own_words(tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_the_services_own_texts(tmp_path: Path) -> None:
     given = tmp_path / "broker.toml"
     given.write_text("flush_intervall_ms = 3\nport = 99999\n")
     asked = ask("broker", given, None)
@@ -99,7 +99,7 @@ SHAPE = (
 )
 
 
-def test_a_port_that_a_stranger_has_is_an_error_and_a_free_one_is_well() -> None:
+def test_a_port_of_another_program_is_an_error_and_a_free_one_is_ok() -> None:
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
@@ -138,14 +138,16 @@ def test_the_command_fails_by_its_errors_alone_and_speaks_json(
     assert {"disk.kind", "clock.boot", "limits.files", "python", "config.reput"} <= {
         finding["check"] for finding in said["findings"]
     }
-    assert not [f for f in said["findings"] if f["check"].startswith("nodes")], "nobody asked"
+    assert not [f for f in said["findings"] if f["check"].startswith("nodes")], (
+        "nodes were not to be checked"
+    )
     given.write_text("admin_prot = 0\n")
     bad = CliRunner().invoke(cli, arguments)
     assert bad.exit_code == 1
     assert json.loads(bad.stdout)["summary"]["error"] == 1
 
 
-def test_a_table_shows_what_is_not_well_with_code_and_remedy(tmp_path: Path) -> None:
+def test_a_table_shows_problems_with_code_and_remedy(tmp_path: Path) -> None:
     given = tmp_path / "reput.toml"
     given.write_text("admin_prot = 0\n")
     shown = CliRunner().invoke(cli, ["doctor", "--config", str(given)])
@@ -158,7 +160,7 @@ def test_a_table_shows_what_is_not_well_with_code_and_remedy(tmp_path: Path) -> 
     ).output  # fmt: skip
 
 
-def test_what_is_not_understood_ends_with_2(tmp_path: Path) -> None:
+def test_invalid_arguments_end_with_2(tmp_path: Path) -> None:
     strange = tmp_path / "strange.toml"
     strange.touch()
     assert CliRunner().invoke(cli, ["doctor", "--config", str(strange)]).exit_code == 2

@@ -1,4 +1,5 @@
-"""The archive: bounded, told what is missing, and never held up by one that hangs."""
+"""The support bundle: bounded, with a list of what is missing, and not delayed by a hung
+collector."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def test_a_file_and_the_whole_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert "exceed" in left_out(files)["more"]
 
 
-def test_what_fails_or_hangs_is_noted_and_the_rest_is_there(
+def test_failed_and_hanging_collectors_are_noted_and_the_rest_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bundles, "COLLECT_S", 0.2)
@@ -85,7 +86,7 @@ def test_a_defect_of_a_collector_is_not_swallowed() -> None:
         Bundle().collect({"broken": broken})
 
 
-def test_a_secret_that_got_in_all_the_same_is_taken_out_and_told() -> None:
+def test_a_secret_found_in_the_bundle_is_removed_and_reported() -> None:
     secret = b"0123456789abcdef-planted"
     bundle = Bundle()
     bundle.add("some/file", b"x=" + secret + b" and " + secret.hex().encode())
@@ -96,7 +97,7 @@ def test_a_secret_that_got_in_all_the_same_is_taken_out_and_told() -> None:
     assert left_out(files)["a secret in some/file"] == "found 2 times"
 
 
-def test_the_page_of_positions_is_told_by_names(tmp_path: Path) -> None:
+def test_the_page_of_positions_is_shown_by_names(tmp_path: Path) -> None:
     page = bytearray(SIZE)
     page[Slot.CONFIRM * SLOT_SIZE : (Slot.CONFIRM + 1) * SLOT_SIZE] = (4711).to_bytes(8, "little")
     (tmp_path / "checkpoint").write_bytes(page)
@@ -107,7 +108,7 @@ def test_the_page_of_positions_is_told_by_names(tmp_path: Path) -> None:
     assert set(found["slots"]) == {slot.name.lower() for slot in Slot}
 
 
-def test_a_damaged_store_is_told_as_it_is(tmp_path: Path) -> None:
+def test_a_damaged_store_is_described(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"short")
     (tmp_path / "epochFileCheckpoint").write_bytes(b"\xff\xfe rubbish")
     (tmp_path / "ha").mkdir()
@@ -123,11 +124,11 @@ def test_a_damaged_store_is_told_as_it_is(tmp_path: Path) -> None:
         }
     )
     files = unpacked(bundle)
-    told = left_out(files)
-    assert "5 bytes, not 4096" in told["store/checkpoint.json"]
-    assert "unreadable" in told["store/epochs.json"]
+    missing = left_out(files)
+    assert "5 bytes, not 4096" in missing["store/checkpoint.json"]
+    assert "unreadable" in missing["store/epochs.json"]
     assert b"rubbish" in files["store/epochs.txt"]
-    assert "not a regular file" in told["small"]
+    assert "not a regular file" in missing["small"]
     listed = [json.loads(each) for each in files["store/files.jsonl"].splitlines()]
     assert {each["path"]: each["kind"] for each in listed}["commitlog"] == "l"
 
@@ -143,7 +144,9 @@ def test_a_listing_ends_at_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "more than 3 files" in left_out(files)["store/files.jsonl"]
 
 
-def test_of_a_long_log_the_end_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_long_log_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(of_machine, "LINES_MAX", 3)
     path = tmp_path / "broker.log"
     path.write_text(

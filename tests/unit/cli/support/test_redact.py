@@ -1,4 +1,4 @@
-"""What leaves the machine: facts of our own; nothing that came from a message, and no secret."""
+"""Redaction: facts of our own are kept; no message content and no secret leaves the machine."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_facts_of_our_own_stay() -> None:
     ["body", "body_text", "keys", "key", "properties", "tags", "secret", "headers", "unique_id"],
 )
 @for_each("value", ["planted", ["planted"], {"x": "planted"}])
-def test_what_may_be_a_messages_is_left_out_wherever_it_stands(name: str, value: object) -> None:
+def test_possible_message_contents_are_left_out_everywhere(name: str, value: object) -> None:
     for facts in ({name: value}, {"inside": {name: value}}, {"list": [{name: value}]}):
         kept = redact.log_line(line(event="odd", message="m", **facts))
         assert kept is not None
         assert "planted" not in kept
 
 
-def test_of_an_error_its_kind_and_its_places_stay() -> None:
+def test_the_type_and_the_places_of_an_error_are_kept() -> None:
     stack = (
         "Traceback (most recent call last):\n"
         '  File "/opt/x/append.py", line 12, in append\n'
@@ -72,14 +72,14 @@ def test_a_line_that_is_not_a_services_is_left_out(text: str) -> None:
     assert redact.log_line(text) is None
 
 
-def test_the_words_of_a_library_are_left_out() -> None:
+def test_texts_of_a_library_are_left_out() -> None:
     kept = redact.log_line(line(event="library", message="planted", logger="aiohttp"))
     assert kept is not None
     assert "planted" not in kept
     assert "aiohttp" in kept
 
 
-def test_addresses_lose_who_asks_and_headers_their_tokens() -> None:
+def test_addresses_lose_user_info_and_headers_their_tokens() -> None:
     text = redact.text("GET http://user:planted@host:8080/x with Bearer planted.token==")
     assert "planted" not in text
     assert "host:8080/x" in text
@@ -114,6 +114,6 @@ def test_a_secret_is_found_in_whatever_form_it_stands(
         assert form_of_it not in clean
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_other_texts_are_kept() -> None:
     assert redact.without(b"all of it", [b"0123456789abcdef"]) == (b"all of it", 0)
     assert redact.without(b"a b c", [b"a"]) == (b"a b c", 0), "too short to be looked for"
