@@ -47,7 +47,7 @@ class Expiring:
     @property
     def sends_refused(self) -> bool:
         """Whether the disk is too full for sends."""
-        return self._base.files_ahead.refusal is not None
+        return self._base.preallocator.refusal is not None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stop."""
@@ -56,7 +56,9 @@ class Expiring:
                 async with asyncio.timeout(LOOK_S):
                     await stop.wait()
             is_crowded = self._machine.is_crowded
-            self._base.files_ahead.refusal = DiskFull("too full for sends.") if is_crowded else None
+            self._base.preallocator.refusal = (
+                DiskFull("too full for sends.") if is_crowded else None
+            )
             size_max = self._machine.log_size_max
             if size_max and not self._machine.is_full and not stop.is_set():
                 kept = self._kept = self._kept or self._make()
@@ -71,7 +73,7 @@ class Expiring:
             base.directory,
             base.positions,
             base.appender,
-            base.files_ahead,
+            base.preallocator,
             Deletion(
                 base.directory,
                 files,

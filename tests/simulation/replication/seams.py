@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from services.broker import building, watch
 from services.broker.log import flusher, open_store
-from services.broker.log import preallocator as files_ahead
+from services.broker.log import preallocator
 from services.broker.replication import grouped_store, master
 from services.ha.core import catch_up, master_protocol, recreation
 from services.ha.shell import (
@@ -50,7 +50,7 @@ THREADED: Final = (
     flusher,
 )
 QUEUED: Final = (ha_worker, flusher)
-POOLED: Final = (files_ahead, follower)
+POOLED: Final = (preallocator, follower)
 RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
