@@ -17,8 +17,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from services.broker import building, watch
-from services.broker.log import flusher, open_store
-from services.broker.log import preallocator
+from services.broker.log import flusher, open_store, preallocator
 from services.broker.replication import grouped_store, master
 from services.ha.core import catch_up, master_protocol, recreation
 from services.ha.shell import (
