@@ -32,7 +32,7 @@ class HeadMethod(StrEnum):
 
 
 class Stage(StrEnum):
-    """Where a message's way takes long."""
+    """Stage in which a message spends time."""
 
     APPEND = "append"
     REPLICATION = "replication"
@@ -43,7 +43,7 @@ class Stage(StrEnum):
 
 
 class Gap(StrEnum):
-    """Why a source has nothing to say of a time."""
+    """Why a source has no rows of a time."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
@@ -56,7 +56,7 @@ class Gap(StrEnum):
     EXPIRED = "expired"
     HIDDEN = "hidden"
     UNSCRAPED = "unscraped"
-    """Of that time there are no samples: what scrapes was down. No fault of the targets."""
+    """There are no samples of that time because the scraper was down; the targets may be well."""
 
 
 # -- collected ------------------------------------------------------------------------------------
@@ -102,11 +102,11 @@ SERIES: Final = _table(
     ),
 )
 POSITIONS: Final = _table(
-    ("ts", TIME),  # of the look, by the node's clock: all of a row was read in one pass then
-    ("tick", TIME),  # of the scrape, by the clock of who scraped, rounded down to the period
+    ("ts", TIME),  # of the snapshot, by the node's clock: a row is read in one pass
+    ("tick", TIME),  # of the scrape, by the scraper's clock, rounded down to the period
     ("series_id", pa.int64()),
     ("pair_id", pa.int64()),
-    ("replica", pa.string()),  # the node that said so
+    ("replica", pa.string()),  # the node that reported it
     ("epoch", pa.int64()),
     ("min_offset", pa.int64()),
     ("max_offset", pa.int64()),
@@ -116,7 +116,7 @@ POSITIONS: Final = _table(
     ("head_method", pa.string()),  # exact or none
     ("head_error_seconds", pa.float64()),
     ("reason", pa.string()),  # why something is null: statuses.Reason
-    ("member", pa.int64()),  # number that stands for the queue's holder in its group; 0: nobody
+    ("member", pa.int64()),  # number of the queue's owner in its group; 0: none
     required=("ts", "tick", "series_id", "pair_id", "replica", "head_method"),
 )
 LOGS: Final = _table(
@@ -142,7 +142,7 @@ LOGS: Final = _table(
     ("put_wait_seconds", pa.float64()),  # of the send request that has waited longest
     ("pulls_queued", pa.int64()),
     ("long_polls", pa.int64()),
-    ("clock_seconds", pa.float64()),  # its look minus the scrape: how far its clock is ahead
+    ("clock_seconds", pa.float64()),  # its snapshot minus the scrape: how far its clock is ahead
     required=("ts", "tick", "cluster", "broker", "replica"),
 )
 PAIRS: Final = _table(
@@ -164,7 +164,7 @@ PAIRS: Final = _table(
     ("oldest_undelivered_ts", TIME),  # t_dispatched if nothing is ready
     ("oldest_uncommitted_ts", TIME),  # oldest_undelivered_ts if nothing is in flight
     # Of the queue with the oldest uncommitted message its oldest undelivered one; t_dispatched if
-    # there is none, or if its member has messages in hand and does not fetch. Null: not told.
+    # there is none, or if its member has messages in hand and does not fetch. Null: not exported.
     ("awaiting_delivery_ts", TIME),
     ("redelivered_total", pa.int64()),
     ("consumed_total", pa.int64()),

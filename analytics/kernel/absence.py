@@ -1,14 +1,14 @@
 """What an absence of all members excuses, and whether the group keeps pace after it. Pure.
 
 Example: a group is restarted and away for 100 s. Its age is 110 s when it is back, and falls from
-then on. The slope over a window of progress still contains the absence, so it says "slower" for
-minutes. The pace since the absence decides instead: while it may be that of a group that keeps
-pace, the absence is the whole reason of the age.
+then on. The slope over a window of progress still contains the absence, so the group counts as
+slower for minutes. The pace since the absence decides instead: while it may be that of a group that
+keeps pace, the absence is the whole reason of the age.
 
 Store times of the messages that a group reads are random, so its pace is known with an error only:
 after n messages that are on average g seconds of stored time apart it has a standard error of
 g × √n seconds of stored time. ERRORS times that error is granted, and the time between two commits.
-A group that keeps pace with its topic is outside of that at one look of 740 by chance, one that
+A group that keeps pace with its topic is outside of that at one sample of 740 by chance, one that
 reads 1.5 × as fast far more rarely; a group that reads nothing gets less than a minute.
 """
 
@@ -30,9 +30,9 @@ def excused(
 ) -> Bools:
     """Where an absence explains the age: it began with it, and is no longer than a restart takes.
 
-    An absence does not explain an age that was there before it: a group whose members come and go
-    would else never be late for long enough, whatever its age. alone: for how long there may be no
-    member; usual: what is usual between two commits. All in seconds.
+    An absence does not explain an age that was there before it: otherwise a group whose members
+    come and go would never be late for long enough, whatever its age. alone: for how long there may
+    be no member; usual: what is usual between two commits. All in seconds.
     """
     slack = rules.objective_slack(objective) + usual
     found: Bools = (members == 0) & (age - alone <= slack) & (age <= slack + rules.grace_s)
@@ -52,10 +52,10 @@ def keeps_pace(
     """Where a group may keep pace since an excused absence, a window of progress ago at most.
 
     Of several absences with less than a window between them the first counts: members that come
-    and go, and commit less than what comes in, would else be given time after each.
+    and go, and commit less than what comes in, would otherwise get time after each.
     Matrices [tick, series]: absent: from `excused`; at: [tick, 1], the ticks [microseconds], which
     do not change with the master's clock; alone: as there; due: for how long a member is there that
-    has not committed, and need not have [s]. `carried` is brought forward.
+    has not committed, and need not have [s]. `carried` is updated.
     """
     since, age_then = np.empty(age.shape), np.empty(age.shape)
     anchor, anchor_age = carried["excused_tick"], carried["excused_age"]
@@ -73,7 +73,7 @@ def keeps_pace(
     consumed = seconds - (age - age_then)
     apart = np.full(age.shape, np.nan)
     np.divide(age, lag, out=apart, where=lag > 0)
-    # The absence ended within the period after its last look, and the last commit came within the
+    # The absence ended within the period after its last sample, and the last commit came within the
     # period before this one: half a period each, with the variance of a uniform distribution.
     variance = apart * (np.maximum(consumed, 0) + apart) + rules.period_s**2 / 6
     most = consumed + ERRORS * np.sqrt(variance)

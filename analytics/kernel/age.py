@@ -1,10 +1,15 @@
 """How old the oldest unread message is: measured, else bounded; never extrapolated. Pure.
 
-In order: its store time as the broker read it; the same if an earlier look had it of the same
-message; from earlier max offsets, the two looks between which the message came to be seen, and the
-value between them by interpolation; else it is older than all that is known, the age is "at least"
-and its method `bounded`. A rate never enters: a consumer at a bulk load of last week is a week
-behind, however slowly messages come today.
+The first of these that is known:
+
+1. the store time that the broker read;
+2. the same, if an earlier sample had it of the same message;
+3. earlier max offsets: the message appeared between two samples, and its store time is interpolated
+   between them;
+4. otherwise the message is older than all samples: the age is a lower bound, its method `bounded`.
+
+Rates are not used: a consumer at a bulk load of last week is a week behind, however slowly messages
+come today.
 """
 
 from __future__ import annotations
@@ -26,11 +31,11 @@ EXACT, INTERPOLATED, BOUNDED, NONE = range(4)
 CLOCK_ONE, CLOCK_OFF, CLOCK_UNKNOWN = range(3)
 CLOCKS: Final = ("", "_clock_off", "_clock_unknown")
 """Appended to a method in rows: another node stamped the head, whose clock may be more than a
-second off, or by nobody knows how much (``clocks``)."""
+second off, or off by an unknown time (``clocks``)."""
 MARKED: Final = tuple(f"{method}{mark}" for mark in CLOCKS for method in METHODS)
-"""How rows of lag say it: by method + clock × their number."""
+"""Values in rows of lag, by method + clock × number of methods."""
 CELLS: Final = 16_384
-"""Dated at a time: a window of each of them fits into the cache."""
+"""Number of heads dated together: their windows fit into the cache."""
 
 
 class Age(NamedTuple):
@@ -43,7 +48,7 @@ class Age(NamedTuple):
     method: Ints
     """Index into METHODS."""
     across_hole: Bools
-    """Interpolated between looks that are further apart than a period."""
+    """Interpolated between samples that are further apart than a period."""
     clock: npt.NDArray[np.int8]
     """Index into CLOCKS."""
 
@@ -60,14 +65,14 @@ def age_of(
 ) -> Age:
     """Date the head of every series at every tick.
 
-    segment: the tick at which each one's segment began; NaN where it is not known, then nothing
-    earlier is looked at. waiting: when its head was first seen to wait. Both [microseconds].
+    segment: the tick at which the segment began; NaN: not known, then nothing earlier is used.
+    waiting: when the head was first seen unread. Both [microseconds].
     """
     shape = grid.ts.shape
     nothing_unread = lag.lag == 0
     measured = (lag.lag > 0) & ~np.isnan(grid.head)
     age = np.where(nothing_unread, 0.0, np.nan)
-    # A store time after the look: clocks of two nodes. The age is not negative for that.
+    # A store time after the sample comes from another clock. The age is then 0, not negative.
     np.copyto(age, np.maximum(grid.ts - grid.head, 0) / SECOND, where=measured)
     method = np.where(nothing_unread | measured, EXACT, NONE)
     low, high = age.copy(), age.copy()
@@ -78,7 +83,7 @@ def age_of(
     one_clock = np.broadcast_to(np.int8(CLOCK_ONE), shape)
     out = Age(age, low, high, method, np.zeros(shape, np.bool_), one_clock)
     undated = (lag.lag > 0) & ~measured
-    # Of history only what a window of progress can reach is asked for.
+    # In the history only ages inside a window of progress are needed.
     undated[: max(0, ticks.first - rules.ticks(rules.progress_window_s))] = False
     at, series = np.nonzero(undated)
     if at.size:
@@ -89,16 +94,16 @@ def age_of(
 def at_least(
     age: Age, head: Floats, commit: Floats, unread: Floats, begin: int, period_s: float
 ) -> tuple[Age, Age]:
-    """The ages as rows show them, and those from tick number `begin` on that the rules go by.
+    """The ages for rows, and the ages for the rules from tick number `begin` on.
 
-    No rule goes by an age that is lower than the time for which its head has been seen unread.
-    Story: 1. a group hangs; 2. another node becomes master, whose clock is ten minutes behind;
-    3. by that clock the head is not stored yet, and the group would be in time for ten minutes.
-    Rows keep the age that the clocks give; one of 0, the stamp being later than the look, says that
-    nobody measured how far it is off.
-    unread: of the message at the commit, from `begin` on [s], by ticks, which do not change with
-    the master. A look may be up to a period before or behind its tick. head: another message once
-    retention has passed the commit. Unknown ages stay unknown.
+    Rules use no age below the time for which the head has been seen unread. Otherwise:
+    1. a group hangs; 2. another node becomes master, whose clock is ten minutes behind; 3. by that
+    clock the head is not stored yet, and the group would be in time for ten minutes.
+    Rows keep the age by the clocks. An age of 0 because the stamp is later than the sample is
+    marked: it is not known how far the clock is off.
+    unread: how long the message at the commit has been unread, from `begin` on [s], measured in
+    ticks, which do not depend on the master. A sample may be up to a period before or after its
+    tick. head: another message once retention has passed the commit. Unknown ages stay unknown.
     """
     late = slice(begin, None)
     given = Age(
@@ -126,7 +131,7 @@ def at_least(
 
 
 class _Dating:
-    """Dates heads whose store time is not known, by what was seen before."""
+    """Dates heads whose store time is not known, by earlier samples."""
 
     def __init__(
         self,
@@ -147,7 +152,7 @@ class _Dating:
         self._hole = 1.5 * rules.period_us
 
     def date(self, out: Age, at: Ints, series: Ints) -> None:
-        """Fill `out` at these places."""
+        """Fill `out` at these ticks and series."""
         for start in range(0, at.size, CELLS):
             part = slice(start, start + CELLS)
             self._date(out, at[part], series[part])
@@ -155,26 +160,26 @@ class _Dating:
     def _date(self, out: Age, at: Ints, series: Ints) -> None:
         grid = self._grid
         now, head = grid.ts[at, series], self._lag.head[at, series]
-        # Looks at and before each place, the newest first: [look, place].
-        looks = at - np.arange(self._back)[:, None]
-        inside = looks >= 0
-        looks = np.maximum(looks, 0)
-        ts = grid.ts[looks, series]
+        # Ticks up to each place, the newest first: [tick, place].
+        rows = at - np.arange(self._back)[:, None]
+        inside = rows >= 0
+        rows = np.maximum(rows, 0)
+        ts = grid.ts[rows, series]
         begun = self._segment[at, series]
-        same = inside & ~np.isnan(ts) & (self._ticks[looks] >= begun)
-        high = grid.high[looks, series]
+        same = inside & ~np.isnan(ts) & (self._ticks[rows] >= begun)
+        high = grid.high[rows, series]
 
-        # The last look that told a head: if it is this message, its store time still holds.
-        told = same & ~np.isnan(grid.head[looks, series])
-        last = np.argmax(told, axis=0)
+        # The last sample with a head: if it is this message, its store time is used.
+        has_head = same & ~np.isnan(grid.head[rows, series])
+        last = np.argmax(has_head, axis=0)
         column = np.arange(at.size)
-        source = looks[last, column]
-        remembered = told.any(axis=0) & (self._lag.head[source, series] == head)
+        source = rows[last, column]
+        remembered = has_head.any(axis=0) & (self._lag.head[source, series] == head)
 
         unseen = same & (high <= head)
         first_unseen = np.argmax(unseen, axis=0)
         bracketed = unseen.any(axis=0)
-        # Newer looks than the last without the message have it; the oldest of them is the first.
+        # Samples after the last one without the message have it; the oldest of them is the first.
         number = np.arange(self._back)[:, None]
         limit = np.where(bracketed, first_unseen, self._back)
         seen = same & (high > head) & (number < limit)
@@ -183,12 +188,12 @@ class _Dating:
         t_after, t_before = ts[first_seen, column], ts[first_unseen, column]
         e_before, e_after = high[first_unseen, column], high[first_seen, column]
         share = np.full(at.size, np.nan)
-        between_looks = bracketed & (e_after > e_before)
-        np.divide(head - e_before + 0.5, e_after - e_before, out=share, where=between_looks)
+        between_samples = bracketed & (e_after > e_before)
+        np.divide(head - e_before + 0.5, e_after - e_before, out=share, where=between_samples)
         between = t_before + share * (t_after - t_before)
-        # It was not to be seen at t_before, though perhaps stored: but not before the newest
-        # message that was dispatched then.
-        dispatched = self._logs.t_dispatched[looks[first_unseen, column], self._broker[series]]
+        # At t_before it was not visible, though perhaps stored: not before the newest message that
+        # was dispatched by then.
+        dispatched = self._logs.t_dispatched[rows[first_unseen, column], self._broker[series]]
         earliest = np.fmin(t_before, dispatched)
 
         waited = now - np.fmin(t_after, self._waiting[at, series])

@@ -21,7 +21,7 @@ from analytics.schema import ANOMALIES
 WEEK_HOURS: Final = 168
 WEEKS_MIN: Final = 3
 HALF_LIFE_S: Final = 3600.0
-WARM_S: Final = 3600.0  # of known values before the moving mean says anything
+WARM_S: Final = 3600.0  # of known values before the moving mean is used
 SIGMA_PER_DEVIATION: Final = math.sqrt(math.pi / 2)  # of a normal distribution
 LEVEL_SHARE: Final = 0.05  # a scale is at least this share of the level, and one unit
 CLIP: Final = 3.0  # scales by which one value may pull the moving mean

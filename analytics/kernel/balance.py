@@ -1,8 +1,8 @@
-"""The books of each series: what was produced is what was consumed, plus what was skipped, plus
-the change of its lag (docs/analytics-methods.md, "Balance"). Pure.
+"""The balance of each series: what was produced equals what was consumed and skipped, plus the
+change of its lag (docs/analytics-methods.md, "Balance"). Pure.
 
-Whole numbers throughout, so the difference is 0 or there is a defect: in the data, or in us. Where
-one of the four is not known, across a change of epoch for instance, there is nothing to balance.
+All are whole numbers, so a difference other than 0 is a defect, in the data or in the code. Where
+one of the four is not known, for example across a change of epoch, there is no balance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOVES_NO_COMMIT: Final = "truncate"  # from and to of this event are max offsets
 
 
 class Books(NamedTuple):
-    """One entry per row of LAG that a look stands behind, by series and time.
+    """One entry per row of LAG that has a sample, by series and time.
 
     row: which row of the table. The rest compares it with the row before of its series; NaN where
     there is none, or where it is not known [messages, seconds].
@@ -35,32 +35,32 @@ class Books(NamedTuple):
 
 
 def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
-    """Open the books of every step from one row of a series to its next.
+    """Balance every step from one row of a series to its next.
 
     lag, rates, events: rows of LAG, RATES and OFFSET_EVENTS of the same time. `skipped` is what
     events moved the commit by: expired and reset forward count up, rewound counts down. A step
     whose row is the first of its series in `lag` cannot be balanced: let lag reach back one row.
     """
-    looked = np.flatnonzero(np.asarray(pc.is_valid(lag.column("ts")).to_numpy(), dtype=np.bool_))
-    series, tick = columns.ints(lag, "series_id")[looked], columns.micros(lag, "tick")[looked]
+    sampled = np.flatnonzero(np.asarray(pc.is_valid(lag.column("ts")).to_numpy(), dtype=np.bool_))
+    series, tick = columns.ints(lag, "series_id")[sampled], columns.micros(lag, "tick")[sampled]
     order = np.lexsort((tick, series))
-    looked, series, tick = looked[order], series[order], tick[order]
-    unread = columns.floats(lag, "lag")[looked]
-    has_before = np.zeros(looked.size, dtype=np.bool_)
+    sampled, series, tick = sampled[order], series[order], tick[order]
+    unread = columns.floats(lag, "lag")[sampled]
+    has_before = np.zeros(sampled.size, dtype=np.bool_)
     has_before[1:] = series[1:] == series[:-1]
-    change = np.full(looked.size, np.nan)
+    change = np.full(sampled.size, np.nan)
     change[has_before] = (unread[1:] - unread[:-1])[has_before[1:]]
 
     at = _places(series, tick, columns.ints(rates, "series_id"), columns.micros(rates, "tick"))
     produced, consumed, passed = (
-        _put(looked.size, at, columns.floats(rates, name))
+        _put(sampled.size, at, columns.floats(rates, name))
         for name in ("produced", "consumed", "dt_seconds")
     )
-    ts = columns.micros(lag.take(pa.array(looked)), "ts")
+    ts = columns.micros(lag.take(pa.array(sampled)), "ts")
     skipped = _skipped(series, ts, events)
     known = ~np.isnan(produced) & ~np.isnan(consumed)
     return Books(
-        looked,
+        sampled,
         produced,
         consumed,
         np.where(has_before, skipped, np.nan),
@@ -98,7 +98,7 @@ def _put(size: int, at: Ints, values: Floats) -> Floats:
 def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
     """Messages that events moved the commit by, at the first row that can show each.
 
-    An event that does not say how far makes its row unknown.
+    An event without a distance makes its row unknown.
     """
     total = np.zeros(series.size)
     events = events.filter(pc.not_equal(events.column("kind"), MOVES_NO_COMMIT))

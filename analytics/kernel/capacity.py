@@ -1,7 +1,7 @@
 """What a group can consume at most (docs/analytics-methods.md, "Capacity"). Pure.
 
-Only minutes in which work was always ready say anything about capacity: a group that has read
-everything consumes what is produced, whatever it could.
+Only minutes in which work was always ready show the capacity: a group that has read everything
+consumes what is produced, however much it could read.
 """
 
 from __future__ import annotations

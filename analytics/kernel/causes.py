@@ -1,6 +1,6 @@
 """One sentence per pair and tick that is not OK: what, on how many queues, since when. Pure.
 
-A clock that differs from that of who scrapes is named in any case.
+A clock that differs from the scraper's is named in any case.
 
 Step before: the roll-up. After: the report and the alerts show it as it stands.
 """
@@ -64,26 +64,26 @@ def causes(
         "",
     )
     blind = pc.if_else(unscraped, not_asked, blind)
-    told = pc.binary_join_element_wise(
-        "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not told"), ""
+    unknown_since = pc.binary_join_element_wise(
+        "UNKNOWN on all queues since ", when, ": ", pc.fill_null(why, "not known"), ""
     )
     repeats = pc.fill_null(pc.equal(why, Reason.NOTHING_NEW), False)
     nothing_new = pc.binary_join_element_wise(
-        "broker ", broker.take(at), " answers and has told nothing new of it since ", when, ""
+        "broker ", broker.take(at), " answers and has reported nothing new of it since ", when, ""
     )
     blind = pc.if_else(repeats, nothing_new, blind)
     silent = pc.or_(silent, repeats)
     unknown = pa.array(codes == CODE[Status.UNKNOWN])
-    sentence = pc.if_else(unknown, pc.if_else(silent, blind, told), known)
+    sentence = pc.if_else(unknown, pc.if_else(silent, blind, unknown_since), known)
     places = np.full(status.size, -1, np.int64)
     places[not_ok] = np.arange(not_ok.size)
     return sentence.take(pa.array(places, mask=places < 0))
 
 
 def with_clocks(sentence: pa.Array, broker: pa.Array, ahead: Floats, bound_s: float) -> pa.Array:
-    """The sentences, and in those of a broker whose clock is off by how much.
+    """The sentences; those of a broker whose clock is off also name the difference.
 
-    ahead: of the clock of who scrapes it [s]; NaN: not known. Off is what reaches the bound.
+    ahead: of the scraper's clock [s]; NaN: not known. Off is a difference that reaches the bound.
     """
     off = np.abs(ahead) >= bound_s
     if not off.any():

@@ -1,15 +1,16 @@
-"""Whose clock stamped a head, and by how much it may differ from the one that ages it. Pure.
+"""Bounds of an age whose head was stamped by the clock of an earlier master. Pure.
 
-The master stamps what it stores, and the master of now says what time it is. As long as one node
-leads, both are one clock. After a failover what the former master stored has its stamps, and the
-age of it is as uncertain as the two clocks differ: bounds grow by that, and above a second the age
-is marked; if nobody measured it the bound is unknown, not 0. The value stays as it is.
+The master stamps what it stores, and an age is by the clock of the present master. As long as one
+node is master, both are one clock. After a failover, messages of the former master have its stamps,
+and their age is as uncertain as the two clocks differ: the bounds grow by that difference, and the
+age is marked if it is above a second. If the difference was not measured, the bound is unknown, not
+0. The value stays as it is.
 
-No table says who stamped a record. The node that tells of a pair is its master, so a change of that
-node is a failover, and what may have been stored before the new master's first look is taken for
-another's. A new epoch of the same node changes nothing. What was before the first look at a pair is
-not known to be another's and is not marked. Only pairs whose master changed cost more than a
-comparison. Before: ``age``. After: ``status`` and the rows of lag.
+No table has the node that stamped a record. The node that reports a pair is its master, so a change
+of that node is a failover, and messages that may have been stored before the new master's first
+sample count as stamped by another node. A new epoch of the same node changes nothing. Masters
+before the first sample of a pair are not known, so nothing is marked for them. Only pairs whose
+master changed cost more than a comparison. Before: ``age``. After: ``status`` and the rows of lag.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ ERROR_LEAST_S: Final = 0.002
 
 
 class Clocks(NamedTuple):
-    """Matrices [tick, pair], from the first tick that is gone through."""
+    """Matrices [tick, pair], from tick number `begin` on."""
 
     led_since: Floats
-    """First look of the present master [microseconds]; NaN: it was no other as long as is known."""
+    """First sample of the present master [microseconds]; NaN: no other master is known."""
     bound: Floats
     """Seconds by which clocks of earlier masters may differ from its clock; NaN: not known."""
 
@@ -53,7 +54,7 @@ def clocks_of(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Clocks:
-    """Go through the rows of pairs from tick number `begin` on; `carried` is brought forward.
+    """Go through the rows of pairs from tick number `begin` on; updates `carried`.
 
     replicas: what nodes measured of each other's clocks, from `history_s` before the first tick.
     """
@@ -64,7 +65,7 @@ def clocks_of(
     shape = (ticks.at.size - begin, known.pair_id.size)
     where = place(tick, pair, shape, (nullable_micros(rows, "ts"),))
     who = taken(_numbers(rows.column("replica")), where)
-    looked = taken(nullable_micros(rows, "ts"), where)
+    sampled = taken(nullable_micros(rows, "ts"), where)
     skews = _Skews(replicas, known, logs, rules)
     out = Clocks(np.full(shape, np.nan), np.full(shape, np.nan))
     for row in range(shape[0]):
@@ -72,7 +73,9 @@ def clocks_of(
         changed = ~np.isnan(now) & ~np.isnan(leader) & (now != leader)
         if changed.any():
             oldest = logs.t_min[at, logs.of_pair]
-            _change(carried, np.flatnonzero(changed), now, looked[row], oldest, skews, ticks.at[at])
+            _change(
+                carried, np.flatnonzero(changed), now, sampled[row], oldest, skews, ticks.at[at]
+            )
         # A node that comes back may be measured then.
         open_ = np.isnan(carried["clock_all"]) & ~np.isnan(carried["clock_others"])
         if (open_ & ~np.isnan(now)).any():
@@ -89,29 +92,29 @@ def _change(
     carried: dict[str, Floats],
     at: Ints,
     now: Floats,
-    looked: Floats,
+    sampled: Floats,
     oldest: Floats,
     skews: _Skews,
     tick: int,
 ) -> None:
-    """Other nodes lead these pairs now.
+    """Other nodes are masters of these pairs now.
 
     clock_all is about every earlier master, clock_others about those that are neither the last
     one nor the present: they differ from it by what they did from the last one and it from that.
     """
     before, earlier = carried["leader"][at], carried["led_before"][at]
     every, others = carried["clock_all"][at], carried["clock_others"][at]
-    # What the log holds was stored since: nobody before the last master has a stamp in it.
+    # The whole log was stored since: it has no stamp of masters before the last one.
     began = carried["led_since"][at] + np.nan_to_num(every) * SECOND
-    nobody = np.isnan(began) | (oldest[at] > began)
+    no_other = np.isnan(began) | (oldest[at] > began)
     measured = skews.between(at, now, carried["leader"], tick)
     returns = now[at] == earlier
     older = np.where(returns, np.where(others == 0, 0.0, others + measured), every + measured)
-    older = np.where(nobody, 0.0, older)
+    older = np.where(no_other, 0.0, older)
     carried["clock_others"][at] = older
     carried["clock_all"][at] = np.maximum(measured, older)
     carried["led_before"][at] = before
-    carried["led_since"][at] = looked[at]
+    carried["led_since"][at] = sampled[at]
 
 
 class _Skews:
@@ -137,11 +140,11 @@ class _Skews:
         near = (set_ == of) & (at <= tick) & (at > tick - self._reach) & ~np.isnan(ahead)
         by_one = near & (by == one) & (peer == other)
         by_other = near & (by == other) & (peer == one)
-        told = np.concatenate([ahead[by_one], -ahead[by_other]])
-        if not told.size:
+        differences = np.concatenate([ahead[by_one], -ahead[by_other]])
+        if not differences.size:
             return np.nan
-        # How wrong a node's figure may be it does not tell: as much as the figures differ.
-        return float(np.abs(told).max() + max(float(np.ptp(told)), ERROR_LEAST_S))
+        # A node does not report its error: the spread of the figures is taken for it.
+        return float(np.abs(differences).max() + max(float(np.ptp(differences)), ERROR_LEAST_S))
 
     def _measured(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
         """Of each row: broker set, tick, the node, its peer, by how much the peer is ahead [s]."""
@@ -160,7 +163,7 @@ class _Skews:
         return self._rows
 
 
-def widened(age: Age, lag: Floats, looked: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
+def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
     """The ages with the bounds that the clocks leave.
 
     lag, looked [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
@@ -171,13 +174,13 @@ def widened(age: Age, lag: Floats, looked: Floats, clocks: Clocks, pair: Ints, b
     since, bound = clocks.led_since[:, pair], clocks.bound[:, pair]
     late = slice(begin, None)
     method, high = age.method[late], age.high[late]
-    # By the stamp itself, or by the earliest that is possible; the other clock may be ahead.
-    earliest = np.nan_to_num(looked[late] - high * SECOND, nan=-np.inf)
+    # By the stamp itself, or by the earliest possible one; the other clock may be ahead.
+    earliest = np.nan_to_num(sampled[late] - high * SECOND, nan=-np.inf)
     others = earliest <= since + np.nan_to_num(bound) * SECOND
     others &= (lag[late] > 0) & ~np.isnan(age.age[late])
     if not others.any():
         return age
-    # Lower bounds that looks gave are by the present master's clock: only a stamp's grows.
+    # Lower bounds by samples use the present master's clock: only those by a stamp grow.
     stamped: Bools = others & (method != INTERPOLATED) & (method != BOUNDED)
     low, high, clock = age.low.copy(), age.high.copy(), np.zeros(age.high.shape, np.int8)
     np.copyto(low[late], np.maximum(low[late] - bound, 0), where=stamped)

@@ -1,9 +1,9 @@
 """Whether two series moved together, and which of them first: rank correlation of first
 differences, lag by lag (docs/analytics-methods.md, "What moved with it"). Pure.
 
-Evidence beside a blame, and never part of one: that two things moved together says that it is
-worth a look at the other, not that one made the other. Spearman on differences, so that neither a
-common trend nor one wild value makes a relation. Step before: two series by equal steps of time.
+The result is evidence beside the blamed stage and never changes it: two things that moved together
+need not have caused each other. Spearman on differences, so that neither a common trend nor one
+outlier makes a relation. Step before: two series by equal steps of time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from analytics.kernel.columns import Bools, Floats, Ints
 REACH_S: Final = 300.0
 """How much earlier or later the other may have moved."""
 STEP_LEAST_S: Final = 15.0
-"""Ticks that are closer are put together: so there are 41 lags at most."""
+"""Shortest step [s]: ticks that are closer are combined, so there are 41 lags at most."""
 POINTS_MAX: Final = 480
-"""The newest differences are looked at: two hours at 15 s. A call sorts 41 × 480 numbers twice."""
+"""Number of the newest differences that are used: two hours at 15 s. A call sorts 41 × 480
+numbers twice."""
 POINTS_LEAST: Final = 20
 GRAIN: Final = 1e-6
 """Differences closer than this are equal. Otherwise a straight line, whose differences differ in
@@ -32,25 +33,25 @@ MOVES_LEAST: Final = 10
 """Two single jumps match at some lag whenever they are less than the reach apart."""
 SURE: Final = 5.0
 """Standard errors from nothing, by Fisher's z (Fieller's factor 1.06 for ranks). The best of 41
-lags is looked at, and differences of noise depend on their neighbours: at 3 every tenth pair of
-unrelated series would be told of, at 5 one in some hundred."""
+lags is taken, and differences of noise depend on their neighbours: with 3, every tenth pair of
+unrelated series would be reported, with 5 about one in a hundred."""
 _RANK_VARIANCE: Final = 1.06
 
 
 class Moved(NamedTuple):
-    """How one series moved with another, at the lag at which it did so most."""
+    """Correlation of one series with another at the lag where it is strongest."""
 
     steps: int
-    """By so many the other was earlier; below 0: later."""
+    """Number of steps by which the other was earlier; below 0: later."""
     rho: float
     points: int
     """Steps at which the differences of both are known."""
     moves: int
-    """Of these, how often the one that moved less often did."""
+    """Of these, the number at which the less active series moved."""
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is strong, long and lively enough that somebody should read of it."""
+    def is_significant(self) -> bool:
+        """Whether the correlation is strong, long and active enough to be reported."""
         if self.points < POINTS_LEAST or self.moves < MOVES_LEAST or abs(self.rho) < RHO_LEAST:
             return False
         within = min(abs(self.rho), 1.0 - 1e-12)  # of 1 the z is infinite
@@ -61,7 +62,7 @@ class ByLag(NamedTuple):
     """One per lag, from the other earliest to latest."""
 
     steps: Ints
-    """The other is earlier by so many."""
+    """Number of steps by which the other is earlier."""
     rho: Floats
     """NaN: too few points, or one of the two did not vary at them."""
     points: Ints
@@ -69,17 +70,17 @@ class ByLag(NamedTuple):
 
 
 def step_of(period_s: float) -> float:
-    """The step [s] for ticks of that period: the least multiple of it that is long enough."""
+    """The step [s] for ticks of that period: its smallest multiple that is long enough."""
     return period_s * max(1, math.ceil(STEP_LEAST_S / period_s - 1e-9))
 
 
 def reach_of(step_s: float) -> int:
-    """How many steps lags go, either way."""
+    """Largest lag, in steps, in both directions."""
     return int(REACH_S / step_s + 1e-9)
 
 
 def moved(series: Floats, other: Floats, *, reach: int, least: int = POINTS_LEAST) -> Moved | None:
-    """At which lag, of −reach … reach steps, the other moved most with the series.
+    """Return the lag from −reach to reach steps at which the two moved together most.
 
     See `by_lag`. Of lags that are equally good the shortest, of these the earlier; None if no lag
     has an answer.

@@ -2,7 +2,7 @@
 
 Step before: samples of counters with the start of the process that counts. After: rates, forecasts
 and the books. What was counted between the last sample before a restart and the restart cannot be
-known; it is said, not guessed. Nothing is scaled to the borders of a window.
+known; it is reported as unknown, not guessed. Nothing is scaled to the borders of a window.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas
     now, before = now[same], before[same]
     both_known = ~np.isnan(started_at[now]) & ~np.isnan(started_at[before])
     step = value[now] - value[before]
-    # A process that says its start only now, or no more, is judged by its numbers alone.
+    # A process that reports its start only now, or no more, is judged by its numbers alone.
     restarted = np.where(both_known, started_at[now] != started_at[before], step < 0)
     defect = (step < 0) & ~restarted
     since_start = (ts[now] - started_at[now]) / SECOND

@@ -41,7 +41,7 @@ class TimeToFull(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """Free bytes now and their change per second, with the variance of what the line says of
+    """Free bytes now and their change per second, with the variance of the line's value of
     later: var(u) = fixed + linear × u + square × (u + middle)²."""
 
     now: float

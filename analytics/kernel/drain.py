@@ -4,7 +4,7 @@ By time: age / (progress − 1). By count: lag / (consume rate − produce rate)
 of single minutes, of which the last fifteen are kept, so that there is a p10 and a p90 beside the
 median. They agree while messages come at a constant rate; where they differ by more than a factor
 of two, the backlog is denser or thinner than the traffic of now, and the count is right.
-Age says how old the oldest unread message is; drain time how long until it is read. Never mix them.
+Age is how old the oldest unread message is; drain time is how long it takes to read everything.
 """
 
 from __future__ import annotations

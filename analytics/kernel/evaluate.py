@@ -1,12 +1,13 @@
-"""From collected to computed tables: every rule, in the order of a number's way. Pure.
+"""From collected to computed tables: all rules, in the order of the data. Pure.
 
-    positions ─► grid ─► lag ─► segments ─► age ─► progress ─► status ─► steady ─► lag, rates
+    positions ─► grid ─► lag ─► segments ─► age ─► progress ─► status ─► debounce ─► lag, rates
     pairs, logs ─► facts ──┘ stall ──────────────────┘           └─► pairs ─► drain ─► pair_lag
                                                                       └─► skew, stages, hidden lag
 
 Results of a tick depend on the rows of the `history_s` before it and on the state, so they are the
-same however time is cut into calls. Pairs do not depend on each other: what is evaluated at a time
-is a matter of memory, and buckets of pairs need no exchange.
+same however time is cut into calls. Pairs (a group and a topic on one broker set) do not depend on
+each other: how many are evaluated together is a matter of memory, and buckets of pairs need no
+exchange.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from analytics.kernel.absence import excused, keeps_pace
 from analytics.kernel.age import BOUNDED, age_of, at_least
 from analytics.kernel.clocks import clocks_of, widened
 from analytics.kernel.columns import SECOND, Bools, Floats
+from analytics.kernel.debounce import debounce
 from analytics.kernel.drain import Backlog, drain_of
-from analytics.kernel.events import Found, told
+from analytics.kernel.events import Found, series_events
 from analytics.kernel.facts import Facts, facts_of, logs_of
 from analytics.kernel.grid import (
     Known,
@@ -48,8 +50,7 @@ from analytics.kernel.segments import motion_of
 from analytics.kernel.stages import split
 from analytics.kernel.stall import Learned, StallTimes, bin_ends
 from analytics.kernel.state import Carried, ids_of, nothing, read, write
-from analytics.kernel.status import Looks, candidates, held_ticks
-from analytics.kernel.steady import settle
+from analytics.kernel.status import RuleInputs, candidates, held_ticks
 from analytics.kernel.window import STATUS_STATE, Evaluated, Window
 from analytics.schema import (
     LAG,
@@ -111,7 +112,7 @@ def evaluate(
 
 
 def _news(rows: pa.Table, key: str) -> pa.Table:
-    """Rows less those of a look that an earlier tick has shown: they say nothing new."""
+    """Rows without those of a sample that an earlier tick has shown already."""
     if not rows.num_rows:
         return rows
     ids, ts, tick = (columns.ints(rows, key), *(columns.micros(rows, c) for c in ("ts", "tick")))
@@ -164,7 +165,7 @@ def _judge(
     gaps: tuple[str | None, ...],
     rules: Rules,
 ) -> tuple[pa.Table, ...]:
-    """Judge some pairs; `carried` is brought forward to the last tick.
+    """Judge some pairs; updates `carried` to the last tick.
 
     Returns rates, lag, pair_lag, status_changes and offset_events.
     """
@@ -175,7 +176,7 @@ def _judge(
     grid = _without_broadcasting(grid, facts, known, begin)
     segment_before = carried.series["segment"].copy()
     stall_times = StallTimes(carried.pairs, carried.gap_bins, rules)
-    heard = told(window.events, grid, ticks, begin, known, rules.period_us)
+    heard = series_events(window.events, grid, ticks, begin, known, rules.period_us)
     lag = lag_of(grid)
     motion, found = motion_of(
         grid, lag, heard, facts, logs, ticks, begin, known, carried.series, stall_times, rules
@@ -192,14 +193,14 @@ def _judge(
     batches = batches_of(grid.commit, lag.lag, motion.still, stall.gap, rules)
     progress = progress_of(grid, lag.lag, age, segment, batches, stall.gap, ticks, begin, rules)
     age, by_ticks = at_least(age, lag.head, grid.commit, motion.unread, begin, rules.period_s)
-    # A member that went away took along what it had not committed: no commit of it will come.
+    # Work of a member that left uncommitted will not be committed by it.
     now = ticks.at[begin:, None]
     left_work = (stall.learned == 0) & (facts.left[:, of] >= now - motion.still * SECOND)
     # Where there is no member no commit will come.
-    nobody = facts.members[:, of] == 0
-    due = not_due(motion.still, np.where(nobody, 0.0, stall.gap), stall.learned, rules)
+    no_member = facts.members[:, of] == 0
+    due = not_due(motion.still, np.where(no_member, 0.0, stall.gap), stall.learned, rules)
     # Until a whole gap between two commits was seen, it is not known how often the group commits.
-    unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~nobody
+    unseen = (stall.gap == 0) & (stall.learned == 0) & ~left_work & ~no_member
     patience = np.fmin(by_ticks.age, rules.stall_unlearned_s)
     usual = np.where(stall.gap > rules.period_s, stall.gap, 0.0)
     objective = facts.objective[:, of]
@@ -217,7 +218,7 @@ def _judge(
     )
     paused_ago = facts.paused_ago[:, of]
     kept = np.where(logs.deletes, logs.age_of_oldest, np.nan)
-    looks = Looks(
+    inputs = RuleInputs(
         lag=lag.lag[begin:],
         lost=lag.lost[begin:],
         lost_ago=motion.lost_ago,
@@ -261,10 +262,10 @@ def _judge(
         was_cut=~np.isnan(motion.cut_at),
         kept=kept[begin:, broker],
     )
-    candidate = candidates(looks, rules)
-    steady = settle(
+    candidate = candidates(inputs, rules)
+    debounced = debounce(
         candidate,
-        held_ticks(candidate, looks, rules),
+        held_ticks(candidate, inputs, rules),
         grid.present[begin:],
         motion.forgotten,
         ticks,
@@ -273,7 +274,7 @@ def _judge(
         rules,
     )
     rolled = roll_up(
-        lag, age, motion, progress.progress, grid.ts, steady, facts, known, ticks, begin
+        lag, age, motion, progress.progress, grid.ts, debounced, facts, known, ticks, begin
     )
     of_pairs = status_of(rolled, ticks, begin, carried.pairs, rules)
     backlog = Backlog(
@@ -295,9 +296,9 @@ def _judge(
         lag,
         age,
         progress,
-        looks,
+        inputs,
         candidate,
-        steady,
+        debounced,
         rolled,
         of_pairs,
         gaps,
@@ -314,7 +315,7 @@ def _judge(
 
 
 def _since_pause(seconds: Floats, paused_ago: Floats) -> Floats:
-    """These times, from the end of the last pause on: a pause is not the group's own fault."""
+    """These times, counted from the end of the last pause: a pause is no fault of the group."""
     return np.where(paused_ago < seconds, paused_ago, seconds)
 
 
@@ -329,10 +330,10 @@ def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
 
 
 def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
-    """With a commit in queues that a group never read, though it reads others of the topic.
+    """Add a commit to queues that a group never read, although it reads others of the topic.
 
     A queue that a known topic gets later is read from its first message: all that is in it is
-    unread, whoever holds it. before: the last commit known of each series.
+    unread, whichever member holds it. before: the last commit known of each series.
     """
     if Reason.NEVER_COMMITTED not in grid.reasons:
         return grid
@@ -349,7 +350,7 @@ def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
 
 
 def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: int) -> Positions:
-    """Members of a broadcasting group read each for itself: there is no common commit."""
+    """Remove commits of broadcasting groups, whose members each read everything."""
     if not facts.broadcasting.any():
         return grid
     commit = grid.commit.copy()
@@ -358,19 +359,19 @@ def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: in
 
 
 def _over_history(evaluated: Floats, before: Floats, ticks: Ticks, begin: int) -> Floats:
-    """A matrix of all ticks: over the history stands what held when the state was left."""
+    """A matrix of all ticks: the history gets the value of the state."""
     history = np.broadcast_to(before, (begin, before.size))
     return np.concatenate([np.where(ticks.at[:begin, None] >= history, history, np.nan), evaluated])
 
 
 def _evaluated(found: Found, ticks: Ticks) -> pa.Table:
-    """The events of evaluated ticks: warming up finds some that were told before."""
+    """The events of evaluated ticks: warming up finds events that were written before."""
     events = found.table()
     return events.filter(pa.array(columns.micros(events, "tick") >= ticks.at[ticks.first]))
 
 
 def _gaps(gaps: pa.Table, ticks: Ticks, period: int) -> tuple[str | None, ...]:
-    """Per tick, why a source has nothing to say of it: the first gap that covers it."""
+    """Per tick, why a source has no samples of it: the first gap that covers it."""
     reasons: list[str | None] = [None] * ticks.at.size
     if not gaps.num_rows:
         return tuple(reasons)

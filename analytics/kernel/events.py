@@ -1,7 +1,7 @@
 """Events that moved a commit or cut a queue, laid out by the row that shows them. Pure.
 
-An event is known by its time; what it did is first seen in the next row of its series, which may
-come ticks later. Until then it is pending, in the state if need be.
+An event has a time; its effect is first visible in the next row of its series, which may come ticks
+later. Until then the event is pending; the state carries it between evaluations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from analytics.schema import OFFSET_EVENTS
 
 
 class Seen(IntFlag):
-    """What events of a series have said since its last row."""
+    """Kinds of events of a series since its last row."""
 
     ANY = 1
     UNREQUESTED = 2
@@ -30,34 +30,34 @@ class Seen(IntFlag):
 BACKWARD: Final = ("reset_backward", "rewind")
 
 
-class Told(NamedTuple):
-    """Events of a window, by the index of the tick whose row can show them first."""
+class SeriesEvents(NamedTuple):
+    """Events of a window, by the index of the tick whose row is the first to show them."""
 
     at: Ints
     series: Ints
     flags: Ints
     delta: Floats
-    """How far the commit was moved [messages]; 0 for a cut of the queue."""
+    """Distance by which the commit was moved [messages]; 0 for a cut of the queue."""
 
 
-def told(
+def series_events(
     events: pa.Table, grid: Positions, ticks: Ticks, begin: int, known: Known, period: int
-) -> Told:
-    """Lay out the events that were handed in, of ticks from number `begin` on.
+) -> SeriesEvents:
+    """Return the events of ticks from number `begin` on.
 
-    Those of other series are left out; those of earlier ticks are in the state.
+    Events of other series are left out; those of earlier ticks are in the state.
     """
     nothing = np.zeros(0, np.int64)
     if not events.num_rows or not ticks.at.size:
-        return Told(nothing, nothing, nothing, np.zeros(0))
+        return SeriesEvents(nothing, nothing, nothing, np.zeros(0))
     events, at = rows_within(events, ticks, period)
     by_id = np.argsort(known.series_id, kind="stable")
     found = indexed(columns.ints(events, "series_id"), known.series_id[by_id])
     there = (found >= 0) & (at >= begin)
     events, at, found = events.filter(pa.array(there)), at[there], found[there]
     series = by_id[found]
-    # The look of a tick is early in it: an event after the look is shown by the next one.
-    after_look = nullable_micros(events, "ts") > grid.ts[at, series]
+    # The sample of a tick is early in it: an event after the sample is shown by the next one.
+    after_sample = nullable_micros(events, "ts") > grid.ts[at, series]
     kind = np.array(events.column("kind").to_pylist(), dtype=object)
     cut = kind == "truncate"
     moved = columns.floats(events, "to_offset") - columns.floats(events, "from_offset")
@@ -68,7 +68,7 @@ def told(
     flags[~asked] |= int(Seen.UNREQUESTED)
     flags[cut] |= int(Seen.TRUNCATE)
     flags[unknown] |= int(Seen.DISTANCE_UNKNOWN)
-    return Told(at + after_look, series, flags, np.nan_to_num(delta))
+    return SeriesEvents(at + after_sample, series, flags, np.nan_to_num(delta))
 
 
 class Found:
@@ -88,7 +88,8 @@ class Found:
         end: Floats,
         by_request: Bools,
     ) -> None:
-        """One event of a kind for each series where it is so; offsets [messages] from and to."""
+        """Add one event for each series that is set in `where`, with its offsets before and
+        after."""
         at = np.flatnonzero(where)
         if not at.size:
             return
@@ -110,7 +111,7 @@ class Found:
         )
 
     def table(self) -> pa.Table:
-        """All of them, by pair, series and time."""
+        """All events, by pair, series and time."""
         if not self._parts:
             return OFFSET_EVENTS.empty_table()
         found = pa.concat_tables(self._parts)

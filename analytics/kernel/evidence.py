@@ -1,6 +1,6 @@
 """Why a status is what it is: the numbers its rule used, as a JSON object per row. Pure.
 
-Written only where a rule alarms or informs; an OK or UNKNOWN row has none (its reason says more).
+Written only where a rule alarms or informs; an OK or UNKNOWN row has none (UNKNOWN has a reason).
 Every alert can be explained, and judged again, from these numbers alone.
 """
 
@@ -30,7 +30,7 @@ USES: Final[Mapping[Status, tuple[str, ...]]] = {
     Status.FALLING_BEHIND: (*_AGE, "progress"),
     Status.LAGGING: (*_AGE, "progress"),
 }
-"""The numbers that the rule of each status looks at."""
+"""The numbers that the rule of each status uses."""
 _NUMBER: Final = {rule.status: rule.number for rule in RULES}
 
 

@@ -1,8 +1,8 @@
 """What is known of pairs and logs at each tick: members, objective, retention. Pure.
 
-Settings (objective, stall time, paused, broadcasting) hold until another value is heard. What
-changes by itself (members, subscription) is known from its row, and for as long as a series is not
-UNKNOWN without one.
+Settings (objective, stall time, paused, broadcasting) hold until a row has another value. Members
+and subscriptions change without notice: they are known at their row, and after it for as long as a
+series without samples is not yet UNKNOWN.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ COUNTED: Final = {
 
 
 class Facts(NamedTuple):
-    """Matrices [tick, pair], from the first tick that is gone through."""
+    """Matrices [tick, pair], from tick number `begin` on."""
 
     objective: Floats
-    """Seconds; that of the rules where the pair has none."""
+    """Seconds; the objective of the rules where the pair has none."""
     stall_given: Floats
-    """Seconds; NaN where the pair does not say."""
+    """Seconds; NaN where the pair has none of its own."""
     paused: Bools
     paused_ago: Floats
-    """For how long it has not been paused [s]; NaN: it never was."""
+    """Time since it was last paused [s]; NaN: it never was."""
     broadcasting: Bools
     members: Floats
     subscribed: Floats
     recently_subscribed: Bools
     alone: Floats
-    """For how long there is certainly no member [s]; NaN while there is one."""
+    """For how long there has certainly been no member [s]; NaN while there is one."""
     alone_most: Floats
-    """For how long there may be none [s]: a hole in the ticks leaves that open."""
+    """For how long there may have been none [s]: a hole in the ticks leaves that open."""
     left: Floats
-    """The tick at which there was no member the last time [microseconds]; NaN: never."""
+    """The last tick without a member [microseconds]; NaN: there was none."""
     left_before: Floats
-    """The same as of the look before."""
+    """The same as of the sample before."""
     expired: Floats
-    """Counted since the row before; NaN where that is not known."""
+    """Counted since the row before; NaN: not known."""
     reset_forward: Floats
     reset_backward: Floats
     redeliveries_rise: Bools
-    """They rose within a window of progress."""
+    """Redeliveries rose within a window of progress."""
 
 
 def facts_of(
@@ -79,9 +79,9 @@ def facts_of(
     worked: Bools,
     rules: Rules,
 ) -> Facts:
-    """Go through the rows of pairs, from tick number `begin` on; `carried` is brought forward.
+    """Go through the rows of pairs from tick number `begin` on; updates `carried`.
 
-    worked: matrix [tick, pair]: a commit of the pair is beyond the one before it.
+    worked: matrix [tick, pair]: a commit of the pair has moved forward.
     """
     rows, tick = rows_within(pairs, ticks, rules.period_us)
     pair = indexed(columns.ints(rows, "pair_id"), known.pair_id)
@@ -91,7 +91,7 @@ def facts_of(
     ts = nullable_micros(rows, "ts")
     where = place(tick, pair, shape, (ts,))
     names = {**SETTINGS, **COUNTED, "members": "members", "subscribed": "subscribed"}
-    told = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
+    given = {name: taken(columns.floats(rows, column), where) for name, column in names.items()}
     out = {
         name: np.full(shape, np.nan)
         for name in (
@@ -110,18 +110,18 @@ def facts_of(
         now = float(ticks.at[begin + row])
         here = where[row] >= 0
         for name in SETTINGS:
-            new = told[name][row]
+            new = given[name][row]
             np.copyto(carried[name], new, where=~np.isnan(new))
             out[name][row] = carried[name]
         for name in COUNTED:
             out[name][row] = _counted(
-                told[name][row], carried[name], here, ~np.isnan(carried["facts_tick"])
+                given[name][row], carried[name], here, ~np.isnan(carried["facts_tick"])
             )
         np.copyto(carried["paused_tick"], now, where=carried["paused"] == 1)
         out["paused_ago"][row] = (now - carried["paused_tick"]) / SECOND
         before = carried["facts_tick"].copy()
         for name in ("members", "subscribed"):
-            np.copyto(carried[name], told[name][row], where=here)
+            np.copyto(carried[name], given[name][row], where=here)
         np.copyto(carried["facts_tick"], now, where=here)
         stale = ~(now - carried["facts_tick"] < lost_after)
         for name in ("members", "subscribed"):
@@ -135,7 +135,7 @@ def facts_of(
         out["alone"][row] = (now - carried["alone"]) / SECOND
         out["left"][row] = carried["left_tick"]
         out["alone_most"][row] = (now - carried["alone_first"]) / SECOND
-    nobody = out["members"] == 0
+    no_member = out["members"] == 0
     now_all = ticks.at[begin:, None]
     return Facts(
         np.where(np.isnan(out["objective"]), rules.objective_s, out["objective"]),
@@ -146,8 +146,8 @@ def facts_of(
         out["members"],
         out["subscribed"],
         now_all - out["heard"] <= rules.abandoned_after_s * SECOND,
-        np.where(nobody, out["alone"], np.nan),
-        np.where(nobody, out["alone_most"], np.nan),
+        np.where(no_member, out["alone"], np.nan),
+        np.where(no_member, out["alone_most"], np.nan),
         out["left"],
         out["left_before"],
         out["expired"],
@@ -158,10 +158,10 @@ def facts_of(
 
 
 def _counted(value: Floats, last: Floats, here: Bools, known: Bools) -> Floats:
-    """What a counter of the pair counted since its last row; it begins anew with the broker.
+    """Increase of a counter of the pair since its last row; it restarts with the broker.
 
-    here: the pair has a row. known: it had one before. A broker shows a counter from its first
-    event on: one that the row before did not have began at 0 since.
+    here: the pair has a row. known: it had one before. A broker exports a counter from its first
+    event on: a counter that the row before did not have began at 0.
     """
     step = np.where(value < last, value, value - last)
     np.copyto(step, value, where=here & known & np.isnan(last))
@@ -177,20 +177,20 @@ def _count_alone(
     before: Floats,
     period: int,
 ) -> None:
-    """Bring forward since when a pair has no member.
+    """Update since when a pair has no member.
 
     now, before: this tick and that of the pair's row before [microseconds]. A commit that moved
-    between two looks shows that a member came and went in between; a hole alone shows nothing.
+    between two samples shows that a member came and went; a hole alone shows nothing.
     """
-    nobody = here & (carried["members"] == 0)
+    no_member = here & (carried["members"] == 0)
     hole = now - before > period
-    begins = nobody & (np.isnan(carried["alone"]) | worked)
+    begins = no_member & (np.isnan(carried["alone"]) | worked)
     earliest = np.where(hole, before + period, now)
     np.copyto(carried["alone_first"], earliest, where=begins)
     np.copyto(carried["alone"], now, where=begins)
-    np.copyto(carried["left_tick"], now, where=nobody)
+    np.copyto(carried["left_tick"], now, where=no_member)
     for name in ("alone", "alone_first"):
-        np.copyto(carried[name], np.nan, where=here & ~nobody)
+        np.copyto(carried[name], np.nan, where=here & ~no_member)
 
 
 class Logs(NamedTuple):
@@ -199,20 +199,20 @@ class Logs(NamedTuple):
     of_pair: Ints
     """Index of the pair's broker set."""
     heard: Bools
-    """Any of its nodes said something of its log."""
+    """Any of its nodes sent a row about its log."""
     t_min: Floats
     """Store time of the oldest record [microseconds]; NaN: not known."""
     t_dispatched: Floats
     age_of_oldest: Floats
     """How far back the log goes [s], by the clock that stamped it."""
     clock: Floats
-    """How far the node's clock is ahead of that of who scrapes it [s]; NaN: not known."""
+    """How far the node's clock is ahead of the scraper's [s]; NaN: not known."""
     deletes: Bools
     """Retention has taken something from its log: the oldest record is not the first ever."""
 
 
 def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
-    """Lay out the logs of the brokers of these pairs; the master's row counts."""
+    """Logs of the brokers of these pairs; the master's row counts."""
     sets = sorted({names[:2] for names in known.names})
     of_pair = np.array([sets.index(names[:2]) for names in known.names], np.int64)
     rows, tick = rows_within(logs, ticks, period)

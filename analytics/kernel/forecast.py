@@ -151,7 +151,7 @@ def _weekly_factor(weeks: Floats) -> tuple[Floats, Floats]:
 
 
 def _median_of_other_weeks(plain: Floats) -> Floats:
-    """What the other weeks say of each hour: a week must not judge itself."""
+    """Values of each hour by the other weeks: a week must not be part of its own forecast."""
     others = [
         robust.median(np.moveaxis(np.delete(plain, week, axis=1), 1, -1))
         for week in range(WEEKS_MAX)

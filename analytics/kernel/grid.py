@@ -1,7 +1,7 @@
 """Collected rows laid out as matrices, one row per tick and one column per series. Pure.
 
 Step before: tables of a Window. After: every rule works on whole rows or whole matrices of these,
-never on single values. A tick of which nothing was heard is NaN everywhere; nothing fills it.
+never on single values. A tick without samples is NaN everywhere and stays so.
 Offsets and times [microseconds since 1970] travel as doubles, exact below 2**53, so that unknown
 is NaN. Series of one pair are neighbours: sorted by pair_id, then series_id.
 """
@@ -50,7 +50,7 @@ class Known(NamedTuple):
     pair: Ints
     """Index of each series' pair."""
     queue: Floats
-    """Of each series; NaN if the table of series does not say."""
+    """Of each series; NaN if the table of series does not have it."""
     starts: Ints
     """Index of each pair's first series; every pair has one at least."""
 
@@ -85,11 +85,11 @@ class Positions(NamedTuple):
     """Index into `reasons`; 0: none."""
     reasons: tuple[str | None, ...]
     member: Floats
-    """Stands for the member that holds the queue; 0: nobody does."""
+    """Number of the member that holds the queue; 0: none does."""
 
     @property
     def present(self) -> Bools:
-        """Where something was heard of a series."""
+        """Where a series has a sample."""
         return ~np.isnan(self.ts)
 
 
@@ -119,7 +119,7 @@ def place(
     """Which row is at each place of a matrix of that shape; −1 where there is none.
 
     rank: where two rows claim a place, the one that is higher in the last of these wins, then in
-    the one before it: two nodes may both speak around a change of master.
+    the one before it: two nodes may both report a pair around a change of master.
     """
     where = np.full(shape, -1, dtype=np.int64)
     where[tick, column] = np.arange(tick.size)
@@ -202,7 +202,7 @@ def known_of(
     """Order series by pair and name their pairs.
 
     series_id, pair_of: each series once, and its pair. names: of pairs as far as the state knows
-    them; the tables of the window have the last word.
+    them; the tables of the window take precedence.
     """
     order = np.lexsort((series_id, pair_of))
     series_id, pair_of = series_id[order], pair_of[order]

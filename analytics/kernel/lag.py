@@ -1,7 +1,7 @@
-"""Message lag: how many messages lie before a group, by offsets of one look. Pure.
+"""Message lag: number of messages that a group has not read, by offsets of one sample. Pure.
 
-Never negative: the offsets are of one instant. A commit below the min offset is LOST, one above the
-max offset AHEAD; both are said beside a lag of what is really there to read, not hidden in it.
+It is never negative: the offsets are of one instant. A commit below the min offset is LOST, one
+above the max offset AHEAD; both are counted apart from the lag, which is what can still be read.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class Lag(NamedTuple):
     """Matrices [tick, series], of all ticks; messages, NaN where not known."""
 
     head: Floats
-    """The offset that the group reads on from."""
+    """Offset of the next message that the group reads."""
     lag: Floats
     lost: Floats
     ahead: Floats
 
 
 def effective(low: Floats, high: Floats, commit: Floats) -> Floats:
-    """Where the group reads on: the commit within what is stored; NaN where that is not known."""
+    """Offset of the next message to read: the commit within what is stored; NaN: not known."""
     within: Floats = np.minimum(np.fmax(commit, low), high)
     within[np.isnan(commit)] = np.nan
     return within
 
 
 def lag_of(grid: Positions) -> Lag:
-    """What the offsets of each look say."""
+    """Compute the lag of each sample."""
     head = effective(grid.low, grid.high, grid.commit)
     return Lag(
         head,

@@ -1,6 +1,6 @@
 """Rows of pairs beside the log of the node that reported them, of the same tick. Pure.
 
-A node's numbers of groups and of its log come from one look, so they may be subtracted from each
+A node's values of groups and of its log come from one snapshot, so they may be subtracted from each
 other; those of two nodes, or of two ticks, may not.
 """
 
@@ -19,8 +19,8 @@ from analytics.kernel.columns import Ints
 class PairsWithLogs(NamedTuple):
     """Rows of pairs and of logs side by side, one per pair and tick, by pair, then tick.
 
-    process: equal for rows that one run of one node reported. logs: nulls where the node said
-    nothing of its log at that tick.
+    process: equal for rows that one run of one node reported. logs: nulls where the node has no
+    row about its log at that tick.
     """
 
     pairs: pa.Table
@@ -34,7 +34,7 @@ def logs_of(pairs: pa.Table, logs: pa.Table) -> PairsWithLogs:
     """Put each row of PAIRS beside the row of LOGS of its node and tick.
 
     If a pair has several rows at a tick, the latest counts: around a change of master two nodes
-    may speak. Raises ValueError if a required column has nulls.
+    may report it. Raises ValueError if a required column has nulls.
     """
     names = ("cluster", "broker", "replica")
     of_pairs, of_logs = columns.codes(columns.joined(pairs, *names), columns.joined(logs, *names))

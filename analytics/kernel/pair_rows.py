@@ -21,7 +21,7 @@ from analytics.statuses import Status
 def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
     """Rows of PAIR_LAG, by pair and tick; hidden lag is null until `with_hidden`."""
     rolled, status, known = judged.rolled, judged.pair_status, judged.known
-    at = places(rolled.said, judged.row)
+    at = places(rolled.reported, judged.row)
     pair = at.series
     names = {
         name: pa.array([each[number] for each in known.names], pa.string()).take(pa.array(pair))
@@ -85,14 +85,14 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
     """How uneven the lag is: a row for each place, nulls where there is none."""
     rolled, known = judged.rolled, judged.known
     several = np.diff(np.append(known.starts, known.series_id.size)) > 1
-    uneven = rolled.said & (rolled.lag_sum > 0) & several
-    row, series = np.nonzero(uneven[:, known.pair] & judged.steady.said)
+    uneven = rolled.reported & (rolled.lag_sum > 0) & several
+    row, series = np.nonzero(uneven[:, known.pair] & judged.debounced.reported)
     late = row >= judged.row
     row, series = row[late], series[late]
     full, pair = Places(row + judged.begin, series), known.pair[series]
-    lag, looks = judged.lag.lag[full], judged.looks
+    lag, inputs = judged.lag.lag[full], judged.inputs
     place = Places(row, series)
-    still = stands_still(looks)[place] & (lag > 0)
+    still = stands_still(inputs)[place] & (lag > 0)
     # Without a table of series the queues of a pair are numbered as they come.
     number = np.where(
         np.isnan(known.queue[series]), series - known.starts[pair], known.queue[series]
@@ -106,7 +106,7 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
                 "queue": pa.array(number.astype(np.int32)),
                 "lag": columns.nullable(lag, pa.int64()),
                 "produce_per_second": columns.nullable(_produced(judged, place)),
-                "is_lagging": pa.array(judged.age.age[full] > looks.objective[place]),
+                "is_lagging": pa.array(judged.age.age[full] > inputs.objective[place]),
                 "stands_still": pa.array(still),
                 "redeliveries_rise": pa.array(judged.facts.redeliveries_rise[row, pair]),
                 "member": columns.nullable(judged.grid.member[full], pa.int64()),
@@ -117,16 +117,16 @@ def _skew(judged: Judged, at: Places) -> pa.Table:
 
 
 def _produced(judged: Judged, at: Places) -> Floats:
-    """Messages per second that came within a window of progress; what one period brings is chance
-    where few come."""
+    """Messages per second that came within a window of progress; the rate of a single period is
+    chance where few come."""
     grid, rate = judged.grid, judged.motion.produce_rate[at]
     row = at.row + judged.begin
     back = np.maximum(row - judged.rules.ticks(judged.rules.progress_window_s), 0)
     seconds = (grid.ts[row, at.series] - grid.ts[back, at.series]) / columns.SECOND
     came = grid.high[row, at.series] - grid.high[back, at.series]
     with np.errstate(divide="ignore", invalid="ignore"):
-        steady: Floats = came / seconds
-    return np.where((came >= 0) & (seconds > 0), steady, rate)
+        mean: Floats = came / seconds
+    return np.where((came >= 0) & (seconds > 0), mean, rate)
 
 
 def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:

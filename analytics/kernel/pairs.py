@@ -1,8 +1,8 @@
 """From queues to pairs: sums, the oldest age, and the worst status that counts. Pure.
 
-One queue is enough for a status of level page, which no traffic explains; for one of level ticket
-the pair as a whole must be late. Queues of which nothing is known are counted and are in no sum, no
-mean and no order: the pair is UNKNOWN if all of them are.
+A *pair* is a consumer group and a topic on one broker set. One queue is enough for a status of
+level page, which no traffic explains; for one of level ticket the pair as a whole must be late.
+Unknown queues are counted and are in no sum, mean or order; the pair is UNKNOWN if all of them are.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from analytics.kernel.age import BOUNDED, EXACT, INTERPOLATED, Age
 from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.debounce import NEVER, Debounced
 from analytics.kernel.facts import Facts
 from analytics.kernel.grid import Known, Ticks
 from analytics.kernel.lag import Lag
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
 from analytics.kernel.status import CODE, STATUSES, Codes
-from analytics.kernel.steady import NEVER, Steady
 from analytics.statuses import BY_SEVERITY, TABLE, Level, Status
 
 SHARE_LATE: Final = 0.1
@@ -28,10 +28,10 @@ TICKETS: Final = [CODE[status] for status, row in TABLE.items() if row.level is 
 
 
 class Rolled(NamedTuple):
-    """Matrices [tick, pair], from the first tick that is gone through. NaN: not known."""
+    """Matrices [tick, pair], from tick number `begin` on. NaN: not known."""
 
-    said: Bools
-    """One of its queues has something to say."""
+    reported: Bools
+    """One of its queues has a row."""
     queues: Floats
     lag_sum: Floats
     lag_max: Floats
@@ -58,42 +58,42 @@ def roll_up(
     motion: Motion,
     progress: Floats,
     ts: Floats,
-    steady: Steady,
+    debounced: Debounced,
     facts: Facts,
     known: Known,
     ticks: Ticks,
     begin: int,
 ) -> Rolled:
-    """Put the queues of each pair together. lag, age and ts are matrices of all ticks."""
-    starts, said = known.starts, steady.said
-    ages = np.where(said, age.age[begin:], np.nan)
+    """Roll the queues of each pair up. lag, age and ts are matrices of all ticks."""
+    starts, reported = known.starts, debounced.reported
+    ages = np.where(reported, age.age[begin:], np.nan)
     oldest = np.fmax.reduceat(ages, starts, axis=1)
     is_oldest = ages == oldest[:, known.pair]
     dated = (age.method[begin:] == EXACT) | (age.method[begin:] == INTERPOLATED)
     cut = motion.segment == ticks.at[begin:, None]
-    at_fault = (is_oldest & ~dated) | (said & cut)
+    at_fault = (is_oldest & ~dated) | (reported & cut)
     objective = facts.objective[:, known.pair]
-    # An age that is only bounded is the least that it may be. A queue that is said to be late stays
-    # late while its age may be: else each look with a bounded age takes the pair's status back.
-    bounded = said & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
-    late = (ages > objective) | (bounded & np.isin(steady.status, TICKETS))
+    # A bounded age is a lower bound. A queue with a late status stays late while its age may be
+    # above the objective: otherwise each sample with a bounded age would end the pair's status.
+    bounded = reported & (age.method[begin:] == BOUNDED) & (age.high[begin:] > objective)
+    late = (ages > objective) | (bounded & np.isin(debounced.status, TICKETS))
     p50, p95 = _quantiles(ages, oldest, starts)
     return Rolled(
-        np.logical_or.reduceat(said, starts, axis=1),
-        _count(said, starts),
-        _sum(lag.lag[begin:], said, starts),
-        np.fmax.reduceat(np.where(said, lag.lag[begin:], np.nan), starts, axis=1),
-        _sum(lag.lost[begin:], said, starts),
+        np.logical_or.reduceat(reported, starts, axis=1),
+        _count(reported, starts),
+        _sum(lag.lag[begin:], reported, starts),
+        np.fmax.reduceat(np.where(reported, lag.lag[begin:], np.nan), starts, axis=1),
+        _sum(lag.lost[begin:], reported, starts),
         oldest,
         p50,
         p95,
         ~np.logical_or.reduceat(at_fault, starts, axis=1),
         np.fmax.reduceat(ts[begin:], starts, axis=1),
-        _sum(motion.produce_rate, said, starts),
-        _sum(motion.consume_rate, said, starts),
+        _sum(motion.produce_rate, reported, starts),
+        _sum(motion.consume_rate, reported, starts),
         np.fmin.reduceat(np.where(is_oldest, progress, np.nan), starts, axis=1),
         _count(late, starts),
-        _by_status(steady, known),
+        _by_status(debounced, known),
     )
 
 
@@ -101,19 +101,19 @@ def _count(claims: Bools, starts: Ints) -> Floats:
     return np.add.reduceat(claims.astype(np.float64), starts, axis=1)
 
 
-def _sum(values: Floats, said: Bools, starts: Ints) -> Floats:
-    """Of what is known; NaN where nothing is."""
-    there = said & ~np.isnan(values)
+def _sum(values: Floats, reported: Bools, starts: Ints) -> Floats:
+    """Sum of the known values; NaN where none is."""
+    there = reported & ~np.isnan(values)
     total = np.add.reduceat(np.where(there, values, 0.0), starts, axis=1)
     return np.where(np.logical_or.reduceat(there, starts, axis=1), total, np.nan)
 
 
-def _by_status(steady: Steady, known: Known) -> Floats:
-    """How many queues of each pair have each status."""
+def _by_status(debounced: Debounced, known: Known) -> Floats:
+    """Number of queues of each pair by status."""
     pairs, kinds = known.pair_id.size, len(STATUSES)
-    size = (steady.status.shape[0], pairs, kinds)
-    row, series = np.nonzero(steady.said & (steady.status != NEVER))
-    flat = (row * pairs + known.pair[series]) * kinds + steady.status[row, series]
+    size = (debounced.status.shape[0], pairs, kinds)
+    row, series = np.nonzero(debounced.reported & (debounced.status != NEVER))
+    flat = (row * pairs + known.pair[series]) * kinds + debounced.status[row, series]
     return np.bincount(flat, minlength=int(np.prod(size))).reshape(size).astype(np.float64)
 
 
@@ -136,7 +136,7 @@ def _quantiles(ages: Floats, oldest: Floats, starts: Ints) -> tuple[Floats, Floa
 
 
 class PairStatus(NamedTuple):
-    """Matrices [tick, pair], from the first tick that is gone through."""
+    """Matrices [tick, pair], from tick number `begin` on."""
 
     status: Codes
     since: Floats
@@ -151,7 +151,7 @@ def status_of(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> PairStatus:
-    """The status of each pair; `carried` is brought forward. Its queues' have held already."""
+    """The status of each pair; updates `carried`. Statuses of its queues are debounced already."""
     worst = _worst(rolled, rules)
     shape = worst.shape
     out = PairStatus(
@@ -161,7 +161,7 @@ def status_of(
     since = carried["since"]
     for row in range(shape[0]):
         out.before[row], out.before_since[row] = status, since
-        new = np.where(rolled.said[row], worst[row], status)
+        new = np.where(rolled.reported[row], worst[row], status)
         np.copyto(since, float(ticks.at[begin + row]), where=new != status)
         status = new
         out.status[row], out.since[row] = status, since

@@ -1,10 +1,10 @@
 """Progress: seconds of stored time that a group consumes per second. Pure.
 
-1 keeps pace, 0 is stuck, 3 catches up at triple speed; needs no unit and no threshold per topic.
-It is 1 minus the slope of the age over a window of time. With eight looks or more the slope is
-the median of the slopes of all pairs of looks (Theil–Sen): one odd look does not move it.
-Computed only where there is lag. Where looks are missing it is known as a range: from the median
-over those that are there to the slope between the first and the last of them, which no look in
+1 keeps pace, 0 is stuck, 3 catches up at triple speed; no topic needs a threshold of its own.
+It is 1 minus the slope of the age over a window of time. With eight samples or more the slope is
+the median of the slopes between any two samples (Theil–Sen): one outlier does not change it.
+It is computed only where there is lag. Where samples are missing it is a range: from the median
+over the present ones to the slope between the first and the last of them, which no sample in
 between can change.
 """
 
@@ -20,32 +20,32 @@ from analytics.kernel.grid import Positions, Ticks
 from analytics.kernel.rules import Rules
 from analytics.statuses import Status
 
-ROBUST_FROM: Final = 8  # looks
+ROBUST_FROM: Final = 8  # samples
 CELLS: Final = 2_048
-"""Slopes computed at a time: 190 of each fit into the cache."""
+"""Number of slopes computed together: their 190 pairs of samples fit into the cache."""
 
 
 class Batches(NamedTuple):
-    """Groups that commit less often than they are looked at: their age goes by stairs.
+    """Groups that commit less often than they are sampled: their age is a staircase.
 
-    The slope over stairs is chance, so it is taken between their corners: looks at which the
-    commit has just moved, or nothing is unread, and the newest look if a commit is overdue.
+    A slope over steps is chance, so it is taken between their corners: samples at which the commit
+    has just moved or nothing is unread, and the newest sample if a commit is overdue.
     """
 
     corner: Bools
     """[tick, series], of all ticks."""
     seldom: Bools
-    """[tick, series], from the first tick that is gone through."""
+    """[tick, series], from tick number `begin` on."""
     overdue: Bools
     soon: Bools
     """A commit is overdue, or will be before FALLING_BEHIND is raised."""
 
 
 def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: Rules) -> Batches:
-    """Find the stairs. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
+    """Find the steps. commit and lag: of all ticks; still and gap [s] from tick `begin` on."""
     seldom = gap > rules.period_s
     overdue = still > rules.overdue_factor * gap
-    # Its time is two looks at least: with looks a minute apart a commit per look is soon enough.
+    # At least two samples: with samples a minute apart one commit per sample is soon enough.
     raised = rules.raise_ticks(Status.FALLING_BEHIND) * rules.period_s
     soon = overdue | (rules.overdue_factor * gap <= raised)
     if not seldom.any():
@@ -69,22 +69,22 @@ def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats
 
 
 class Progress(NamedTuple):
-    """Matrices [tick, series], from the first tick that is gone through."""
+    """Matrices [tick, series], from tick number `begin` on."""
 
     progress: Floats
     """NaN: no lag, or not known."""
     least: Floats
     most: Floats
-    """What it may be at the least and the most, were no look missing; infinite: anything."""
+    """Its least and largest possible value with the missing samples; infinite: any."""
     young: Bools
     """Less than half a window since the segment began."""
     recovers: Bools
-    """The age has fallen from look to look for recovery_s, for three looks at least."""
+    """The age has fallen at every sample for recovery_s, and for at least three samples."""
     may_recover: Bools
-    """It is lower than recovery_s ago."""
+    """The age is lower than recovery_s ago."""
     rises: Bools
-    """It is higher than at the look before, and a commit would have been seen by the time at which
-    FALLING_BEHIND is raised."""
+    """The age is higher than at the sample before, and a commit would have been seen by the time
+    at which FALLING_BEHIND is raised."""
 
 
 def progress_of(
@@ -100,8 +100,8 @@ def progress_of(
 ) -> Progress:
     """The slope before every tick from number `begin` on.
 
-    segment: matrix of all ticks, when each one's segment began [microseconds]. gap: what is usual
-    between two commits [s], from `begin` on.
+    segment: matrix of all ticks, when each segment began [microseconds]. gap: usual time between
+    two commits [s], from `begin` on.
     """
     size = rules.ticks(rules.progress_window_s)
     since = segment[begin:]
@@ -120,22 +120,22 @@ def progress_of(
     at, series = np.nonzero(wanted)
     for start in range(0, at.size, CELLS):
         row, column = at[start : start + CELLS], series[start : start + CELLS]
-        # [look, place], the oldest look first.
-        looks = begin + row - np.arange(size - 1, -1, -1)[:, None]
-        inside = looks >= 0
-        looks = np.maximum(looks, 0)
-        ages, ts = age.age[looks, column], grid.ts[looks, column]
-        used = inside & dated[looks, column] & (ticks.at[looks] >= since[row, column])
+        # [tick, place], the oldest tick first.
+        rows = begin + row - np.arange(size - 1, -1, -1)[:, None]
+        inside = rows >= 0
+        rows = np.maximum(rows, 0)
+        ages, ts = age.age[rows, column], grid.ts[rows, column]
+        used = inside & dated[rows, column] & (ticks.at[rows] >= since[row, column])
         expected, needed = full[row, column], np.full(row.size, 3.0)
         apart = np.full(row.size, (size / 2 - 1) * rules.period_s)
         chance = np.zeros(row.size)
         if batches.seldom.any():
-            corner = batches.corner[looks, column]
+            corner = batches.corner[rows, column]
             corner[-1] |= batches.overdue[row, column]
             corners = used & corner
             count = corners.sum(axis=0)
             these = batches.seldom[row, column] & (count >= 2)
-            # A look that is missing may have been a corner.
+            # A missing sample may have been a corner.
             count = count + np.maximum(expected - used.sum(axis=0), 0)
             used = np.where(these, corners, used)
             expected, needed = np.where(these, count, expected), np.where(these, 2, needed)
@@ -154,8 +154,8 @@ def recovery_of(
 
     A group that comes back from ten minutes' absence reads at three times the pace of its topic;
     for half a window the slope over all of it still says that it falls behind.
-    Where looks are so frequent that not each of them sees a commit, the age falls by thirds of the
-    time instead, and by more than what two looks differ for lying before and behind a commit.
+    Where samples are more frequent than commits, the age must fall by thirds of the time instead,
+    and by more than the difference of two samples before and after one commit.
     """
     least = rules.catches_up_above - 1
     minute = _changes(ts, age, segment, rules.ticks(rules.recovery_s)) < -least
@@ -170,7 +170,7 @@ def recovery_of(
 
 
 def _for_long(fell: Bools, apart: int, rules: Rules) -> Bools:
-    """Where it fell at each of the looks so many ticks apart for recovery_s, three at least."""
+    """Where the age fell at each sample, so many ticks apart, for recovery_s and at least three."""
     steps = max(rules.ticks(rules.recovery_s) // apart, 3)
     each = fell.copy()
     for back in range(apart, steps * apart, apart):
@@ -185,7 +185,7 @@ def _rises(ts: Floats, age: Age, segment: Floats, begin: int, rules: Rules) -> B
 
 
 def _changes(ts: Floats, age: Age, segment: Floats, apart: int) -> Floats:
-    """By how much the age has changed per second since the look so many ticks before; NaN where
+    """Change of the age per second since the sample so many ticks before; NaN where
     one of the two is missing, or a cut lies between them."""
     dated = (age.method == EXACT) | (age.method == INTERPOLATED)
     ages = np.where(dated, age.age, np.nan)
@@ -206,9 +206,9 @@ def _slopes(
     chance: Floats,
     seconds: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Slope of the age in each column of looks, and its least and most were no look missing.
+    """Slope of the age in each column, and its least and largest value with missing samples.
 
-    full: how many looks there would be; needed: NaN where there are fewer. chance: by how much
+    full: number of samples without holes; needed: NaN where there are fewer. chance: by how much
     ages at corners differ without a reason [s]. seconds: NaN where they lie closer together.
     """
     count = used.sum(axis=0)
@@ -230,7 +230,7 @@ def _slopes(
 
 
 def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
-    """The median slope of all pairs of looks that are there."""
+    """The median slope between any two of the present samples."""
     size, places = ages.shape
     if not used.all():
         ages = np.where(used, ages, np.nan)
@@ -240,7 +240,7 @@ def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
     for apart in range(1, size):
         seconds = ts[apart:] - ts[:-apart]
         seconds *= 1 / SECOND
-        # Two looks at one instant say nothing of a slope.
+        # Two samples at one instant have no slope.
         seconds[seconds == 0] = np.nan
         block = slopes[done : done + size - apart]
         np.divide(ages[apart:] - ages[:-apart], seconds, out=block, casting="same_kind")
@@ -259,7 +259,7 @@ def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
 
 
 def _ends(ages: Floats, ts: Floats, used: Bools, chance: Floats) -> tuple[Floats, Floats]:
-    """The slope between the first and the last look, and how far they are apart [s].
+    """The slope between the first and the last sample, and the time between them [s].
 
     A commit is seen up to a period after it was made, so that ages at two corners differ by as
     much in good order: only what is beyond that is a slope.

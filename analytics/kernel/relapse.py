@@ -8,7 +8,7 @@ A group relapses where its age, after a fall, is higher than before the fall, an
 restart explains. One relapse is an outage that came before the last one was made good: the fall
 behind it is a recovery like any other. From the second relapse on a fall counts as catching up only
 once it is half as long again as the second longest of those before it, or goes below the end of the
-last one. The longest may be the recovery from a long outage, which says nothing of later ones.
+last one. The longest may be the recovery from a long outage, which is no measure for later ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LONGER: Final = 1.5
 def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Floats]) -> Bools:
     """Where a group has relapsed twice, and has not fallen far enough since.
 
-    Matrices [tick, series]. age: NaN where it is not known; calm: nothing before this look counts:
-    the group is in time, paused or cut; restart: the highest age that a restart explains. Ages in
-    seconds. `carried` is brought forward.
+    Matrices [tick, series]. age: NaN where it is not known; calm: nothing before this sample
+    counts: the group is in time, paused or cut; restart: the highest age that a restart explains.
+    Ages in seconds. `carried` is updated.
     """
     found = np.empty(age.shape, np.bool_)
     peak, low = carried["peak_age"], carried["low_age"]

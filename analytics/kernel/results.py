@@ -10,6 +10,7 @@ import pyarrow as pa
 from analytics.kernel import columns
 from analytics.kernel.age import MARKED, METHODS, Age
 from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.debounce import NEVER, Debounced
 from analytics.kernel.evidence import evidence
 from analytics.kernel.facts import Facts, Logs
 from analytics.kernel.grid import Known, Positions, Ticks
@@ -18,8 +19,7 @@ from analytics.kernel.pairs import PairStatus, Rolled
 from analytics.kernel.progress import Progress
 from analytics.kernel.rules import Rules
 from analytics.kernel.segments import Motion
-from analytics.kernel.status import CODE, STATUSES, UNCLEAR, Codes, Looks
-from analytics.kernel.steady import NEVER, Steady
+from analytics.kernel.status import CODE, STATUSES, UNCLEAR, Codes, RuleInputs
 from analytics.schema import LAG, RATES, STATUS_CHANGES, TIME
 from analytics.statuses import TABLE, Level, Reason, Status
 
@@ -27,8 +27,8 @@ LEVELS: Final = [TABLE[status].level for status in STATUSES]
 
 
 class Judged(NamedTuple):
-    """All that is known of some pairs. Matrices of `grid`, `lag`, `age` are of all ticks, those of
-    the others begin at tick number `begin`."""
+    """Results of some pairs. Matrices of `grid`, `lag`, `age` have all ticks, the others begin at
+    tick number `begin`."""
 
     ticks: Ticks
     begin: int
@@ -39,13 +39,13 @@ class Judged(NamedTuple):
     lag: Lag
     age: Age
     progress: Progress
-    looks: Looks
+    inputs: RuleInputs
     candidate: Codes
-    steady: Steady
+    debounced: Debounced
     rolled: Rolled
     pair_status: PairStatus
     gaps: tuple[str | None, ...]
-    """Per tick of all: why a source has nothing to say of it."""
+    """Per tick of all: why a source has no samples of it."""
     logs: Logs
     rules: Rules
 
@@ -63,13 +63,13 @@ class Places(NamedTuple):
 
 
 def places(where: Bools, first: int) -> Places:
-    """Where it is so, from row number `first` on: by series, then tick."""
+    """Places that are set in `where`, from row number `first` on: by series, then tick."""
     series, row = np.nonzero(where[first:].T)
     return Places(row + first, series)
 
 
 def rates(judged: Judged) -> pa.Table:
-    """Rows of RATES: one for each look that has one before it."""
+    """Rows of RATES: one for each sample that has one before it."""
     motion = judged.motion
     at = places(~np.isnan(motion.dt), judged.row)
     return pa.table(
@@ -87,9 +87,9 @@ def rates(judged: Judged) -> pa.Table:
 
 
 def lag(judged: Judged) -> pa.Table:
-    """Rows of LAG: one for each look, and for each tick that a series is silent."""
-    steady = judged.steady
-    at = places(steady.said, judged.row)
+    """Rows of LAG: one for each sample, and for each tick at which a series is silent."""
+    debounced = judged.debounced
+    at = places(debounced.reported, judged.row)
     full = Places(at.row + judged.begin, at.series)
     amounts, age = judged.lag, judged.age
     if np.isnan(judged.grid.pull).all():
@@ -98,7 +98,7 @@ def lag(judged: Judged) -> pa.Table:
         grid = judged.grid
         taken = delivered(amounts.head[full], grid.pull[full], grid.high[full])
         in_flight, ready = (columns.nullable(each, pa.int64()) for each in taken)
-    status = steady.status[at]
+    status = debounced.status[at]
     mark = len(METHODS) * age.clock[full].astype(np.int64)
     tick, series_id, pair_id = _keys(judged, at)
     return pa.table(
@@ -118,7 +118,7 @@ def lag(judged: Judged) -> pa.Table:
             columns.words(MARKED, age.method[full] + mark),
             columns.nullable(judged.progress.progress[at]),
             columns.words(STATUSES, status.astype(np.int64)),
-            _times(steady.since[at]),
+            _times(debounced.since[at]),
             reasons(judged, at),
             evidence(status, _numbers(judged, at)),
         ],
@@ -128,19 +128,19 @@ def lag(judged: Judged) -> pa.Table:
 
 def reasons(judged: Judged, at: Places) -> pa.Array:
     """Why something of a row is not known; null where all is."""
-    told = judged.grid.reasons
+    given = judged.grid.reasons
     gaps = sorted({gap for gap in judged.gaps if gap is not None})
     gap_of = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
     full = Places(at.row + judged.begin, at.series)
     reason = judged.grid.reason[full]
-    no_look = np.isnan(judged.grid.ts[full])
-    # A broker that answers has sent a snapshot: it says nothing new of the queue.
+    no_sample = np.isnan(judged.grid.ts[full])
+    # A broker that answers has sent a snapshot; it has nothing new about the queue.
     answers = judged.logs.heard[full.row, judged.logs.of_pair[judged.known.pair[at.series]]]
-    unknown = (judged.steady.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
+    unknown = (judged.debounced.status[at] == CODE[Status.UNKNOWN]) & (reason == 0)
     broadcasting = judged.facts.broadcasting[at.row, judged.known.pair[at.series]]
     cases = {
-        Reason.NO_SNAPSHOT: no_look & ~answers,
-        Reason.NOTHING_NEW: no_look,
+        Reason.NO_SNAPSHOT: no_sample & ~answers,
+        Reason.NOTHING_NEW: no_sample,
         Reason.BROADCASTING: unknown & broadcasting,
         Reason.OFFSETS_UNKNOWN: unknown & np.isnan(judged.lag.lag[full]),
         Reason.MISSED_TICKS: unknown
@@ -148,26 +148,26 @@ def reasons(judged: Judged, at: Places) -> pa.Array:
         & ~judged.progress.young[at],
         Reason.SETTLING: unknown,
     }
-    words = [*told, *cases, *(f"{Reason.NO_SNAPSHOT}: {gap}" for gap in gaps)]
-    codes = [np.full(at.row.size, len(told) + place, np.int64) for place in range(len(cases))]
+    words = [*given, *cases, *(f"{Reason.NO_SNAPSHOT}: {gap}" for gap in gaps)]
+    codes = [np.full(at.row.size, len(given) + place, np.int64) for place in range(len(cases))]
     explained = gap_of[full.row] > 0
-    codes[0][explained] = len(told) + len(cases) - 1 + gap_of[full.row][explained]
+    codes[0][explained] = len(given) + len(cases) - 1 + gap_of[full.row][explained]
     return columns.words(words, np.select(list(cases.values()), codes, reason))
 
 
 def changes(judged: Judged) -> pa.Table:
     """Rows of STATUS_CHANGES: by tick, pair and series, a pair's own before its series'.
 
-    A commit that moved without anybody's asking gives a row of its own, once, of level ticket.
+    A commit that moved without a request gives one row of its own, of level ticket.
     """
-    steady = judged.steady
-    at = places(_changed(steady.status, steady.before), judged.row)
+    debounced = judged.debounced
+    at = places(_changed(debounced.status, debounced.before), judged.row)
     events = places(judged.motion.alarming, judged.row)
     of_pairs = judged.pair_status
     at_pair = places(_changed(of_pairs.status, of_pairs.before), judged.row)
     parts = [
-        _changes(judged, steady, at, evidence(steady.status[at], _numbers(judged, at))),
-        _changes(judged, steady, events, pa.array(['{"event":"unrequested"}'] * events.row.size))
+        _changes(judged, debounced, at, evidence(debounced.status[at], _numbers(judged, at))),
+        _changes(judged, debounced, events, pa.array(['{"event":"unrequested"}'] * events.row.size))
         .drop_columns("level")
         .append_column("level", pa.array([Level.TICKET] * events.row.size, pa.string()))
         .select(STATUS_CHANGES.names),
@@ -179,17 +179,17 @@ def changes(judged: Judged) -> pa.Table:
 
 
 def _changed(status: Codes, before: Codes) -> Bools:
-    """What is news: not the first sight of something that is fine or not judged yet."""
+    """Which places are a change: not the first row of a series that is fine or not judged yet."""
     quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
     news: Bools = (status != before) & (status != NEVER) & ~quiet
     return news
 
 
-def _changes(judged: Judged, of: Steady | PairStatus, at: Places, why: pa.Array) -> pa.Table:
+def _changes(judged: Judged, of: Debounced | PairStatus, at: Places, why: pa.Array) -> pa.Table:
     now = judged.ticks.at[at.row + judged.begin]
     before, status = of.before[at].astype(np.int64), of.status[at].astype(np.int64)
     known = judged.known
-    if isinstance(of, Steady):
+    if isinstance(of, Debounced):
         series_id = pa.array(known.series_id[at.series])
         pair_id = pa.array(known.pair_id[known.pair[at.series]])
     else:
@@ -225,12 +225,12 @@ def _times(values: Floats) -> pa.Array:
 
 
 def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:
-    """What evidence may name, of each row."""
+    """Numbers of each row that evidence may use."""
     full = Places(at.row + judged.begin, at.series)
-    looks, grid = judged.looks, judged.grid
+    inputs, grid = judged.inputs, judged.grid
     return {
         "age_seconds": judged.age.age[full],
-        "objective_seconds": looks.objective[at],
+        "objective_seconds": inputs.objective[at],
         "lag": judged.lag.lag[full],
         "lost": judged.lag.lost[full],
         "lost_lately": judged.motion.lost_sum[at],
@@ -239,10 +239,10 @@ def _numbers(judged: Judged, at: Places) -> dict[str, Floats]:
         "commit_offset": grid.commit[full],
         "max_offset": grid.high[full],
         "min_offset": grid.low[full],
-        "members": looks.members[at],
-        "alone_seconds": looks.alone[at],
-        "still_seconds": looks.still[at],
-        "stall_after_seconds": looks.stall_after[at],
+        "members": inputs.members[at],
+        "alone_seconds": inputs.alone[at],
+        "still_seconds": inputs.still[at],
+        "stall_after_seconds": inputs.stall_after[at],
         "progress": judged.progress.progress[at],
-        "kept_seconds": looks.kept[at],
+        "kept_seconds": inputs.kept[at],
     }

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from analytics.kernel import columns
 from analytics.kernel.balance import Books, books
 from analytics.kernel.columns import SECOND, Bools, Floats, Groups, Ints
-from analytics.kernel.status_time import status_columns, status_seconds, told_seconds
+from analytics.kernel.status_time import status_columns, status_seconds, stored_seconds
 from analytics.schema import ROLLUP
 
 MINUTE, QUARTER, DAY = 60, 900, 86_400
@@ -60,14 +60,14 @@ def merge(rows: pa.Table, *, grain_s: int) -> pa.Table:
     if rows.num_rows == 0:
         return ROLLUP.empty_table()
     if pc.count_distinct(rows.column("grain_seconds")).as_py() != 1:
-        raise ValueError("rows of two grains cannot be merged: they tell of the same ticks")
+        raise ValueError("rows of two grains cannot be merged: both count the same ticks")
     rows = rows.sort_by("bucket_start")
     bucket = columns.micros(rows, "bucket_start") // (grain_s * SECOND)
     groups = columns.grouped(bucket, *_owners(rows))
     order = groups.order
     ticks = columns.floats(rows, "ticks")[order]
     head = rows.take(pa.array(order[groups.starts]))
-    seconds = np.add.reduceat(told_seconds(rows)[order], groups.starts)
+    seconds = np.add.reduceat(stored_seconds(rows)[order], groups.starts)
 
     def of(name: str) -> Floats:
         return columns.floats(rows, name)[order]
@@ -150,7 +150,7 @@ def _of_ticks(
 
 
 def _flows(size: int, book: Books | None) -> dict[str, Floats]:
-    """The books in the order of the table's rows."""
+    """The balance in the order of the table's rows."""
     if book is None:
         return {}
     laid = {}

@@ -1,8 +1,8 @@
 """The settings of evaluation: windows, bounds and raise times, all in seconds. Pure.
 
-Nothing here is counted in ticks: a shorter period must not make an alert come sooner because of
-fewer seconds, and how often a consumer commits must not decide how fast a fault is seen. `ticks`
-is the one place where seconds become a number of ticks.
+Nothing here is counted in ticks. A shorter period must not raise an alert after fewer seconds, and
+the commit interval of a consumer must not decide how fast a fault is found. Only `ticks` converts
+seconds to a number of ticks.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _DURATIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What evaluate goes by. The defaults are those of production; drills use `scaled`."""
+    """Settings of `evaluate`. The defaults are those of production; drills use `scaled`."""
 
     period_s: float = 15.0
     """Between ticks; ticks are multiples of it since 1970. Equal to the scrape interval."""
     history_s: float = 900.0
     """How far before `after` the tables of a Window reach back."""
     interpolation_s: float = 600.0
-    """How far back max offsets are looked at to date a message whose store time is not known.
+    """How far back max offsets are used to date a message whose store time is not known.
     With progress_window_s no more than history_s: ages inside a window of progress need it too."""
     progress_window_s: float = 300.0
-    """Progress is a slope over this; longer is steadier and sees a fault later."""
+    """Progress is a slope over this time. Longer: less noise, and a fault is found later."""
     objective_s: float = 60.0
     """Bound for the age of a group that has no objective of its own."""
     grace_s: float = 120.0
     """A group without members is stopped after this; a rolling restart takes less."""
     unknown_after_s: float = 45.0
-    """Without a snapshot for this long a series is UNKNOWN; below that nothing is said of it."""
+    """Without a sample for this long a series is UNKNOWN; before that it has no row."""
     forget_after_s: float = 86_400.0
-    """A series that nobody reports any more is dropped after this, or after history_s if its
-    broker reports others."""
+    """A series without samples is dropped after this, or after history_s if its broker still
+    reports others."""
     abandoned_after_s: float = 86_400.0
     """A pair whose last member went away is STOPPED for this long before it counts as ABANDONED.
     Shorter than a long weekend hides a dead consumer; longer keeps an old alarm."""
@@ -76,22 +76,23 @@ class Rules:
     stall_half_life_s: float = 3_600.0
     """After this a gap between commits counts half."""
     recovery_s: float = 60.0
-    """An age that falls look by look for so long is catching up, however it was before."""
+    """A group whose age falls at every sample for this long is catching up."""
     lost_for_s: float = 600.0
-    """A group that lost messages is LOST for so long, though it reads on from where they end."""
+    """A group that lost messages is LOST for this long, although it continues after the loss."""
     recommit_s: float = 120.0
-    """A commit that goes back by no more than what was committed within this is a rebalance."""
+    """A commit that goes back by no more than what was committed within this time is a
+    rebalance."""
     keeps_pace_above: float = 0.98
     """Progress below this is falling behind."""
     catches_up_above: float = 1.05
     """Progress above this is catching up."""
     racing_share: float = 0.8
-    """Head older than this share of what retention keeps: retention will win."""
+    """A head older than this share of the retained time: retention will overtake the group."""
     minute_s: float = 60.0
-    """Rates behind drain times are of this long; scaled with the rest in drills."""
+    """Length of the intervals whose rates give drain times; drills scale it as well."""
     drain_minutes: int = 15
     drain_minutes_least: int = 5
-    """One-minute rates behind a drain time, and the fewest that give one."""
+    """Number of one-minute rates that give a drain time, and the fewest that do."""
     raise_s: dict[Status, float] = field(
         default_factory=lambda: {status: row.after_s for status, row in TABLE.items()}
     )
@@ -101,7 +102,8 @@ class Rules:
         """Check what would otherwise give wrong results later."""
         if self.period_s <= 0:
             raise ValueError(f"period_s is {self.period_s}, must be above 0")
-        # The hair is for scaled rules: thirds of seconds do not add up to the last bit.
+        # A microsecond of tolerance: scaled rules have thirds of seconds, which do not add up
+        # exactly.
         if self.interpolation_s + self.progress_window_s > self.history_s + MICROSECOND:
             raise ValueError(
                 f"interpolation_s {self.interpolation_s} and progress_window_s "
@@ -109,7 +111,7 @@ class Rules:
             )
 
     def objective_slack(self, objective: Floats) -> Floats:
-        """An age that a group in time may have at a look [s]: a period more than its objective."""
+        """Largest age of a group in time at a sample [s]: its objective and a period."""
         return objective + self.period_s
 
     @property
@@ -118,14 +120,14 @@ class Rules:
         return round(self.period_s / MICROSECOND)
 
     def ticks(self, seconds: float) -> int:
-        """How many ticks this many seconds are: at least one."""
+        """Seconds as a number of ticks, at least one."""
         return max(1, round(seconds / self.period_s))
 
     def raise_ticks(self, status: Status) -> int:
-        """On how many ticks in a row the rule of a status must hold before it is the status.
+        """Number of ticks in a row on which the rule of a status must hold.
 
-        FALLING_BEHIND at two at least, however long the period: the slope at one look holds what
-        was before it, such as the end of a pause.
+        At least two for FALLING_BEHIND, however long the period: the slope at one sample also
+        contains the time before, such as the end of a pause.
         """
         least = 2 if status is Status.FALLING_BEHIND else 1
         return max(least, self.ticks(self.raise_s[status]))
@@ -134,7 +136,7 @@ class Rules:
         """The same rules with all times, period included, multiplied: for drills.
 
         `Rules().scaled(1 / 3)` has a period of 5 s, an objective of 20 s and raises in a third of
-        the time. Objectives and stall times that pairs bring of their own are not scaled.
+        the time. Objectives and stall times that pairs have of their own are not scaled.
         """
         changed = {name: getattr(self, name) * by for name in _DURATIONS}
         changed["period_s"] = self.period_s * by

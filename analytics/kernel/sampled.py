@@ -1,8 +1,8 @@
 """Samples as arrays of codes, and the ways to turn many metrics into few rows. Pure.
 
 A *scrape* is one target at one instant: all samples of it share a code. A *key* is a whole number
-made of codes, so that joins are searches in sorted arrays. Nothing here goes through rows one by
-one. Before: sources made the table ``samples``. After: ``shape`` makes typed tables.
+made of codes, so that joins are searches in sorted arrays. No function loops over rows. Before:
+sources made the table ``samples``. After: ``shape`` makes typed tables.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Bools = npt.NDArray[np.bool_]
 
 NO_QUEUE: Final = -1
 DENSE: Final = 8
-"""Keys in a span of so many times their count are ticked off in an array of the span."""
+"""Keys whose span is at most this many times their count are marked in an array of the span."""
 CONTEXT: Final = "context"
-"""``source`` of samples that are in another partition as well: known, but not told again."""
+"""``source`` of samples that are in another partition as well: used, but not written again."""
 GAP_METRIC: Final = "_gap"
-"""Metric of the rows that say what a source could not read (``sources.gaps``)."""
+"""Metric of the rows that name what a source could not read (``sources.gaps``)."""
 
 
 class Coded(NamedTuple):
@@ -69,7 +69,8 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints) -> Grouped:
-        """Of one key per row. Keys that lie close together are not sorted but ticked off."""
+        """Group one key per row. Keys that are close together are marked in an array, not
+        sorted."""
         if len(keys):
             low = int(keys.min())
             span = int(keys.max()) - low + 1
@@ -87,7 +88,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of_few(cls, keys: Ints) -> Grouped:
-        """Of keys that lie far apart and are few, like times."""
+        """Group keys that are far apart and few, like times."""
         encoded = pa.array(keys).dictionary_encode()
         found = encoded.dictionary.to_numpy()
         order = np.argsort(found)
@@ -96,7 +97,7 @@ class Grouped(NamedTuple):
         return cls(found[order], rank[encoded.indices.to_numpy()])
 
     def first_rows(self) -> Ints:
-        """A row of each key: for what is the same in all rows of a key."""
+        """One row of each key: for values that all rows of a key share."""
         rows = np.zeros(len(self.keys), dtype=np.int64)
         rows[self.at[::-1]] = np.arange(len(self.at) - 1, -1, -1)
         return rows
@@ -121,7 +122,7 @@ class Rows:
         queue = samples.column("queue").fill_null(NO_QUEUE).cast(pa.int64())
         self.queue: Ints = queue.to_numpy().astype(np.int64)
         self.value: Floats = samples.column("value").to_numpy().astype(np.float64)
-        self.is_told: Bools = ~self.source.are((CONTEXT,))
+        self.is_own: Bools = ~self.source.are((CONTEXT,))
         self.set = Grouped.of(self.cluster.codes * (len(self.broker.names) + 1) + self.broker.codes)
         self.node = Grouped.of(self.set.at * (len(self.replica.names) + 1) + self.replica.codes)
         """A broker set's member: its three processes share this."""
@@ -144,7 +145,7 @@ class Wide(NamedTuple):
 
     def at(self, metric: str, keys: Ints) -> Floats:
         """A metric's values for other keys; NaN for those that are not here."""
-        return look_up(self.keys, self.columns[metric], keys)
+        return find(self.keys, self.columns[metric], keys)
 
 
 def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = None) -> Wide:
@@ -166,7 +167,7 @@ def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = N
     return Wide(grouped.keys, at[grouped.first_rows()], columns)
 
 
-def look_up(sorted_keys: Ints, values: Floats, keys: Ints) -> Floats:
+def find(sorted_keys: Ints, values: Floats, keys: Ints) -> Floats:
     """values[i] where sorted_keys[i] is the key; NaN where none is."""
     if not len(sorted_keys):
         return np.full(len(keys), np.nan)
@@ -207,9 +208,9 @@ def instants(us: Floats | Ints) -> pa.Array:
 
 
 def labelled(labels: Coded, label: str) -> Bools:
-    """Which rows have a label, like ``a="b"``, among theirs: those of their target stand beside it.
+    """Which rows have a label, like ``a="b"``, among others of their target.
 
-    An operator of Kubernetes gives every target container, endpoint, namespace and pod.
+    A Kubernetes operator adds container, endpoint, namespace and pod to every target.
     """
     name, _, value = label.partition("=")
     wanted = value.strip('"')
@@ -235,7 +236,7 @@ def or_null(names: pa.Array) -> pa.Array:
 
 
 def replica_of(rows: Rows, row: Ints) -> pa.Array:
-    """Names of the nodes that samples are of; where no label says it, their target's."""
+    """Names of the nodes of samples; without a label for it, their target's."""
     if "" not in rows.replica.names:
         return rows.replica.take(rows.replica.codes[row])
     names = or_null(rows.replica.take(rows.replica.codes[row]))

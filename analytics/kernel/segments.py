@@ -5,7 +5,8 @@ epoch, at an event and at every decrease, and no rate reaches across its end. A 
 event explains makes one. Messages that are skipped are never counted as consumed: for each series
 what was produced is what was consumed, plus what was skipped, plus the change of its lag.
 
-Step before: the grid and the lag. After: age, progress and status, which never look across a cut.
+Step before: the grid and the lag. After: age, progress and status, which do not use samples before
+a cut.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from analytics.kernel.columns import SECOND, Bools, Floats, Ints
-from analytics.kernel.events import Found, Seen, Told
+from analytics.kernel.events import Found, Seen, SeriesEvents
 from analytics.kernel.facts import Facts, Logs
 from analytics.kernel.grid import Known, Positions, Ticks
 from analytics.kernel.lag import Lag, effective
@@ -64,14 +65,14 @@ class Motion(NamedTuple):
     forgotten: Bools
     """Nobody reports the series any more: as if it had never been seen."""
     alarming: Bools
-    """An event that nobody asked for, first shown by this row."""
+    """An unrequested event that this row is the first to show."""
     stall: Learned
 
 
 def motion_of(
     grid: Positions,
     lag: Lag,
-    told: Told,
+    has_event: SeriesEvents,
     facts: Facts,
     logs: Logs,
     ticks: Ticks,
@@ -81,24 +82,24 @@ def motion_of(
     stall: StallTimes,
     rules: Rules,
 ) -> tuple[Motion, Found]:
-    """Go through the rows tick by tick from number `begin` on; `carried` is brought forward."""
+    """Go through the rows tick by tick from number `begin` on; updates `carried`."""
     shape = (ticks.at.size - begin, known.series_id.size)
     out = {name: np.full(shape, np.nan) for name in (*STEPS, *STANDINGS)}
     alarming = np.zeros(shape, np.bool_)
     learned = Learned(*(np.empty((shape[0], known.pair_id.size)) for _ in Learned._fields))
     found = Found(known)
     forgotten = np.zeros(shape, np.bool_)
-    walk = _Walk(carried, known, logs.of_pair, rules, found)
+    tracker = _SeriesTracker(carried, known, logs.of_pair, rules, found)
     present = grid.present
     for row in range(shape[0]):
         at = begin + row
         now = int(ticks.at[at])
-        walk.hear(told, at)
-        forgotten[row] = walk.forget(present[at], now, logs.heard[at])
+        tracker.note_events(has_event, at)
+        forgotten[row] = tracker.forget(present[at], now, logs.heard[at])
         if present[at].any():
             counters = (facts.expired[row], facts.reset_forward[row], facts.reset_backward[row])
             left = facts.left_before[row, known.pair]
-            step = walk.step(grid, lag, at, now, present[at], counters, left, stall)
+            step = tracker.step(grid, lag, at, now, present[at], counters, left, stall)
             for name in STEPS:
                 out[name][row] = getattr(step, name)
             alarming[row] = step.alarming
@@ -113,8 +114,8 @@ def motion_of(
         for part, values in zip(learned, stall.times(facts.stall_given[row]), strict=True):
             part[row] = values
     motion = Motion(**out, forgotten=forgotten, alarming=alarming, stall=learned)
-    # What came after the last look is told to the next evaluation.
-    walk.hear(told, ticks.at.size)
+    # Events after the last sample are kept for the next evaluation.
+    tracker.note_events(has_event, ticks.at.size)
     return motion, found
 
 
@@ -127,8 +128,8 @@ class _Step(NamedTuple):
     alarming: Bools
 
 
-class _Walk:
-    """One tick after another: what each row says beside the row before it of its series."""
+class _SeriesTracker:
+    """Compares each row of a series with the row before it, tick by tick."""
 
     def __init__(
         self,
@@ -145,19 +146,19 @@ class _Walk:
         self._found = found
         self._size = known.series_id.size
 
-    def hear(self, told: Told, at: int) -> None:
-        """Take note of the events that a row of tick number `at` can show first."""
-        here = told.at == at
+    def note_events(self, has_event: SeriesEvents, at: int) -> None:
+        """Keep the events that a row of tick number `at` is the first to show."""
+        here = has_event.at == at
         if not here.any():
             return
-        series = told.series[here]
+        series = has_event.series[here]
         flags = self._last["pending"].astype(np.int64)
-        np.bitwise_or.at(flags, series, told.flags[here])
+        np.bitwise_or.at(flags, series, has_event.flags[here])
         self._last["pending"][:] = flags
-        np.add.at(self._last["pending_delta"], series, told.delta[here])
+        np.add.at(self._last["pending_delta"], series, has_event.delta[here])
 
     def forget(self, here: Bools, now: int, heard: Bools) -> Bools:
-        """Drop series that nobody has reported for long; sooner if their broker reports others."""
+        """Drop series without samples for long; sooner if their broker reports others."""
         last, rules = self._last, self._rules
         silent = np.where(here, 0.0, (now - last["tick"]) / SECOND)
         limit = np.where(heard[self._broker], rules.history_s, rules.forget_after_s)
@@ -179,7 +180,7 @@ class _Walk:
         left: Floats,
         stall: StallTimes,
     ) -> _Step:
-        """Compare one tick's rows with those before, and bring the state forward."""
+        """Compare the rows of one tick with those before, and update the state."""
         last, rules, found, pair = self._last, self._rules, self._found, self._pair
         ts, low, high, commit = grid.ts[at], grid.low[at], grid.high[at], grid.commit[at]
         epoch = grid.epoch[at]
@@ -187,45 +188,45 @@ class _Walk:
         expired, forward, backward = (each[pair] for each in counters)
 
         flags = np.where(here, last["pending"], 0.0).astype(np.int64)
-        told = flags != 0
-        truncate_told = (flags & int(Seen.TRUNCATE)) != 0
-        told_delta = np.where(flags & int(Seen.DISTANCE_UNKNOWN), np.nan, last["pending_delta"])
+        has_event = flags != 0
+        truncate_event = (flags & int(Seen.TRUNCATE)) != 0
+        event_delta = np.where(flags & int(Seen.DISTANCE_UNKNOWN), np.nan, last["pending_delta"])
         new_epoch = here & (np.abs(epoch - last["epoch"]) > 0)
         truncated = here & (high < last["high"])
         back = here & (commit < last["commit"])
 
-        produced = np.where(new_epoch | truncated | truncate_told, np.nan, high - last["high"])
+        produced = np.where(new_epoch | truncated | truncate_event, np.nan, high - last["high"])
         head, head_before = amounts.head[at], self._head_before()
         ahead = (commit > high) | (last["commit"] > last["high"])
-        moved_by = np.where(told, commit - last["commit"] - told_delta, head - head_before)
-        consumed = np.where(new_epoch | back & ~told | ahead, np.nan, moved_by)
+        moved_by = np.where(has_event, commit - last["commit"] - event_delta, head - head_before)
+        consumed = np.where(new_epoch | back & ~has_event | ahead, np.nan, moved_by)
 
         # Expiry: retention took messages before the group had read them.
-        tellable = here & ~told & ~new_epoch & ~back & ~ahead
-        from_, skipped = self._expired(low, commit, head_before, expired, tellable)
+        comparable = here & ~has_event & ~new_epoch & ~back & ~ahead
+        from_, skipped = self._expired(low, commit, head_before, expired, comparable)
         gone = skipped > 0
-        self._lose(now, np.where(tellable, low - commit, np.nan), expired, skipped)
+        self._lose(now, np.where(comparable, low - commit, np.nan), expired, skipped)
         consumed = np.where(gone, consumed - skipped, consumed)
 
-        # A forward reset that only the pair's counter tells of: exact where one queue moved.
+        # A forward reset that only the pair's counter shows: exact where one queue moved.
         reset = none
         if np.any(forward > 0):
-            reset = tellable & ~gone & (forward > 0) & (commit > last["commit"])
+            reset = comparable & ~gone & (forward > 0) & (commit > last["commit"])
             alone = np.bincount(pair[reset], minlength=counters[1].size)[pair] == 1
             to = np.where(alone, np.minimum(last["commit"] + forward, commit), commit)
             consumed = np.where(reset, np.where(alone, commit - to, np.nan), consumed)
             found.add("reset_forward", reset, ts, now, last["commit"], to, ~none)
         consumed[consumed < 0] = np.nan
 
-        cut = new_epoch | truncated | back | told | gone | reset
-        rewound = back & ~told
+        cut = new_epoch | truncated | back | has_event | gone | reset
+        rewound = back & ~has_event
         asked = rewound & (backward > 0)
         found.add("expire", gone, ts, now, from_, from_ + skipped, none)
-        torn = truncated & ~truncate_told
+        torn = truncated & ~truncate_event
         found.add("truncate", torn, ts, now, last["high"], high, none)
         found.add("reset_backward", asked, ts, now, last["commit"], commit, asked)
         found.add("rewind", rewound & ~asked, ts, now, last["commit"], commit, none)
-        # A rebalance commits again what was committed a moment ago; nobody needs to look at it.
+        # A rebalance commits again what was committed a moment ago; that is no alarm.
         recommit = rewound & (commit >= last["older_commit"])
         unasked = (flags & int(Seen.UNREQUESTED)) != 0
         alarming = unasked | torn | (rewound & ~asked & ~recommit & ~new_epoch)
@@ -246,11 +247,11 @@ class _Walk:
     def _expired(
         self, low: Floats, commit: Floats, head_before: Floats, counted: Floats, where: Bools
     ) -> tuple[Floats, Floats]:
-        """From which offset on and how many messages retention took unread, since the last row.
+        """First offset and number of the messages that retention took unread since the last row.
 
-        Seen at once where the commit is below the min offset. What the group had read of a part
-        that retention took as well, and then went on behind, only the broker's counter of expired
-        messages tells; without it nothing of such a part counts as read.
+        They are visible at once where the commit is below the min offset. If the group read a part
+        of what retention took and continued after it, only the broker's counter of expired messages
+        shows how much; without it nothing of that part counts as read.
         """
         last = self._last
         lost_now, lost_before = commit < low, last["commit"] < last["low"]
@@ -268,10 +269,10 @@ class _Walk:
         return np.where(lost_now, low - skipped, head_before), skipped
 
     def _shared(self, counted: Floats, known: Floats, room: Floats) -> Floats:
-        """What the pair counts beyond what is known of its queues, over those that have room.
+        """Spread what the pair counts beyond the known losses of its queues over queues with room.
 
-        counted: of the pair, for each of its queues. How many of which queue is not told: each
-        gets the same share of its room, in whole messages.
+        counted: the pair's count, repeated for each of its queues. The counter has no queue, so
+        each gets the same share of its room, in whole messages.
         """
         pair, size = self._pair, int(self._pair[-1]) + 1
         left = np.nan_to_num(counted) - np.bincount(pair, weights=known, minlength=size)[pair]
@@ -288,9 +289,9 @@ class _Walk:
     def _lose(self, now: int, passed: Floats, counted: Floats, skipped: Floats) -> None:
         """Note which queues have lost messages now.
 
-        passed: by how much each queue's front is beyond the commit, below 0 if it is behind. A
-        broker counts what members had in hand later, when the commit may be beyond the front: of
-        what is counted and no queue shows, the one nearest to its front is taken for it.
+        passed: min offset minus commit of each queue. A broker counts messages in flight later,
+        when the commit may be beyond the min offset: a loss that is counted and that no queue shows
+        is attributed to the queue whose commit is nearest to its min offset.
         """
         last, pair = self._last, self._pair
         size = int(pair[-1]) + 1
@@ -318,14 +319,14 @@ class _Walk:
         left: Floats,
         stall: StallTimes,
     ) -> None:
-        """Since when nothing is committed although there is work; learn what gaps are usual."""
+        """Update since when the commit stands still with work to do; learn the usual gaps."""
         last = self._last
         hole = here & (now - last["tick"] > self._rules.period_us)
         moved = here & ~np.isnan(commit) & (commit != last["commit"])
-        # Where there was nothing to do at the look before, the gap is a period at most.
+        # If nothing was unread at the sample before, the gap is at most a period.
         usual = moved & ~cut & ~np.isnan(last["still"])
-        # A gap that was open at the first look began before it: its length is not known. A gap
-        # with an absence in it does not show how often members commit.
+        # A gap that was open at the first sample began before it: its length is not known. A gap
+        # during which there was no member does not show how often members commit.
         clear = usual & ~hole & (last["still"] == last["still_first"]) & ~(left >= last["still"])
         clear &= last["still"] > last["segment"]
         stall.learn(now, self._pair, (now - last["still"]) / SECOND, clear)
@@ -353,7 +354,7 @@ class _Walk:
         cut: Bools,
         rules: Rules,
     ) -> None:
-        """This row is the last one now; offsets that it does not tell stay as they were."""
+        """Store this row as the last one; offsets that it does not have stay as they were."""
         last = self._last
         first = here & np.isnan(last["tick"])
         np.copyto(last["segment"], now, where=first | cut)
@@ -378,7 +379,7 @@ class _Walk:
 
 
 def _rate(count: Floats, microseconds: Floats, cut: Bools) -> Floats:
-    """Per second; NaN across a cut and where no time passed."""
+    """Rate per second; NaN across a cut and where no time passed."""
     rate = np.full(count.size, np.nan)
     np.divide(count * SECOND, microseconds, out=rate, where=(microseconds > 0) & ~cut)
     return rate

@@ -1,11 +1,12 @@
 """Samples to the collected tables: series, positions, logs, pairs, replicas, counters. Pure.
 
-All that one scrape of a broker says of groups and queues was read in one pass, the *look*: its
-instant is the ``ts`` of the rows, and the tick is that of the scrape, whose distance is even. The
-clocks of the node and of who scrapes it may differ: all times of a row but its tick are by the
-node's own. A look that an earlier scrape has shown says nothing new: its rows are left out, and a
-gap stays a gap. Only the node that owns a queue exports it, so a slave yields no position. What a
-sample does not say is null, with a reason, and never 0.
+A broker reads all groups and queues of one scrape in one pass, the *snapshot* (its family is
+``tidemark_broker_look_timestamp_seconds``). The instant of the snapshot is the ``ts`` of the rows;
+the tick is that of the scrape, and scrapes are evenly spaced. The clocks of node and scraper may
+differ: all times of a row except its tick are by the node's clock. A snapshot that an earlier
+scrape has shown is not new: its rows are left out, and a gap stays a gap. Only the node that owns
+a queue exports it, so a slave yields no position. A value that no sample has is null, with a
+reason, and never 0.
 Before: ``sources`` read samples. After: ``evaluate`` judges positions.
 """
 
@@ -54,7 +55,7 @@ TIMED: Final = frozenset(
 """Counters that are always worth keeping, a few per node: how long sends, flushes and replicas
 take, as evidence beside a blamed stage (``analytics.report.moved``)."""
 STALE_PERIODS: Final = 2
-"""What another process of the node said this many periods away still holds."""
+"""Values of another process of the node are used if they are at most this many periods away."""
 
 _LOG_OFFSETS: Final = {
     "min_physical_offset": "tidemark_log_min_offset_bytes",
@@ -101,7 +102,7 @@ QUEUE_METRICS: Final = shape_positions.QUEUE_METRICS
 
 
 class Scrapes:
-    """What holds for all samples of one scrape. All arrays are by scrape."""
+    """Values that all samples of one scrape share. All arrays are by scrape."""
 
     def __init__(self, rows: Rows, period_us: int) -> None:
         count = len(rows.scrape.keys)
@@ -112,15 +113,15 @@ class Scrapes:
         self.node: Ints = rows.node.at[first]
         about = wide(rows, rows.scrape.at, (LOOK, UP_SINCE))
         every = np.arange(count, dtype=np.int64)
-        look_us = microseconds(about.at(LOOK, every))
+        snapshot_us = microseconds(about.at(LOOK, every))
         self.up_since_us: Floats = microseconds(about.at(UP_SINCE, every))
-        # A process that has no look family at all (an older one, a foreign one) is taken at its
-        # scrape's word. How old a look is cannot be told from how far two clocks differ: it is
-        # old if it was shown before.
-        self.is_fresh: Bools = _shown_first(rows.target.codes[first], look_us, self.at_us)
-        known = self.is_fresh & np.isfinite(look_us)
-        self.ts_us: Ints = np.where(known, look_us, self.at_us).astype(np.int64)
-        self.clock_seconds: Floats = (look_us - self.at_us) / 1e6
+        # A process without that family (an older version, a foreign one) has the time of its
+        # scrape. The age of a snapshot cannot be computed, because two clocks may differ: it is old
+        # if an earlier scrape has shown it.
+        self.is_fresh: Bools = _shown_first(rows.target.codes[first], snapshot_us, self.at_us)
+        known = self.is_fresh & np.isfinite(snapshot_us)
+        self.ts_us: Ints = np.where(known, snapshot_us, self.at_us).astype(np.int64)
+        self.clock_seconds: Floats = (snapshot_us - self.at_us) / 1e6
         self.epoch, self.role = _roles(rows, self, STALE_PERIODS * period_us)
 
 
@@ -150,11 +151,11 @@ def shape(
     }
 
 
-def _shown_first(target: Ints, look_us: Floats, at_us: Ints) -> Bools:
-    """Which scrapes are the first of their target to show their look; those without one are."""
-    order = np.lexsort((at_us, look_us, target))
+def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
+    """Which scrapes are the first of their target to show their snapshot, or have none."""
+    order = np.lexsort((at_us, snapshot_us, target))
     same = np.diff(target[order]) == 0
-    same &= np.diff(look_us[order]) == 0
+    same &= np.diff(snapshot_us[order]) == 0
     fresh = np.ones(len(order), dtype=bool)
     # Two samples of one instant are one scrape.
     fresh[order[1:][same & (np.diff(at_us[order]) > 0)]] = False
@@ -162,7 +163,7 @@ def _shown_first(target: Ints, look_us: Floats, at_us: Ints) -> Bools:
 
 
 def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
-    """Epoch and role by scrape: what ha of the same node said last before it, or first after."""
+    """Epoch and role by scrape: the last values of ha of the same node before it, or the next."""
     own = np.flatnonzero(rows.metric.are((ROLE,)) & (rows.value == 1))
     label_sets = rows.labels.codes[own].astype(np.float64)
     role = integers(_nearest(rows.node.at[own], rows.ts[own], label_sets, scrapes, reach_us))
@@ -198,7 +199,7 @@ def _nearest(node: Ints, ts: Ints, values: Floats, scrapes: Scrapes, reach_us: i
 
 def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
     metrics = (*_LOG_OFFSETS.values(), *_LOOK_TIMES.values(), _OLDEST_RECORD)
-    found = wide(rows, rows.scrape.at, metrics, rows.is_told)
+    found = wide(rows, rows.scrape.at, metrics, rows.is_own)
     at, row = found.keys, found.rows
     is_fresh = scrapes.is_fresh[at]
     columns = {
@@ -227,7 +228,7 @@ def _logs(rows: Rows, scrapes: Scrapes) -> pa.Table:
 
 def _replicas(rows: Rows, scrapes: Scrapes) -> pa.Table:
     keys = rows.scrape.at * (len(rows.labels.names) + 1) + rows.labels.codes
-    found = wide(rows, keys, tuple(_PEERS.values()), rows.is_told)
+    found = wide(rows, keys, tuple(_PEERS.values()), rows.is_own)
     row = found.rows
     at = rows.scrape.at[row]
     in_sync = found.of(_PEERS["in_sync"])
@@ -254,7 +255,7 @@ def _counters(rows: Rows, scrapes: Scrapes, kept: Collection[str] | None) -> pa.
         for name in rows.metric.names
         if (name.endswith(COUNTED) if kept is None else name in kept)
     )
-    row = np.flatnonzero(rows.metric.are(names) & rows.is_told & ~np.isnan(rows.value))
+    row = np.flatnonzero(rows.metric.are(names) & rows.is_own & ~np.isnan(rows.value))
     if not len(row):
         return sampled.nothing(schema.COUNTERS)
     label_set = rows.scrape.at[row]

@@ -1,8 +1,9 @@
 """Where groups stand on queues: the tables series, positions and pairs out of coded samples. Pure.
 
 The queues of a pair are those of its topic that the same scrape exports. Where a commit is absent,
-the pair's count of unknown queues tells a group that never committed there from one whose series
-had no room. Before: ``sampled`` coded the samples. After: ``shape`` puts the tables together.
+the pair's count of unknown queues separates a group that never committed there from one whose
+series exceeded the bound. Before: ``sampled`` coded the samples. After: ``shape`` puts the tables
+together.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from analytics.kernel.sampled import (
     Ints,
     Rows,
     expand,
+    find,
     floats,
     instants,
     integers,
     labelled,
-    look_up,
     microseconds,
     replica_of,
     wide,
@@ -34,7 +35,7 @@ from analytics.kernel.sampled import (
 from analytics.statuses import Reason
 
 OTHER: Final = "_other"
-"""The topic or group under which what had no room is added up: of no pair."""
+"""Topic or group label of the sum of everything beyond the bound: it belongs to no pair."""
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 SYSTEM_PREFIXES: Final = ("%LMQ%", "rmq_sys_", "RMQ_SYS_")
@@ -53,7 +54,7 @@ _REASONS: Final = (
     Reason.NOT_EXPORTED,
     Reason.HEAD_UNKNOWN,
 )
-"""Those that the samples of a look give; the first that holds."""
+"""Reasons that the samples of a snapshot give; the first that holds."""
 _METHODS: Final = pa.array(["none", "exact"])
 _MAX: Final = "tidemark_queue_max_offset_messages"
 _MIN: Final = "tidemark_queue_min_offset_messages"
@@ -94,7 +95,7 @@ _SHOWING_PAIRS: Final = (
     _COMMIT,
     _OLDEST,
 )
-"""Families of a look that name a pair: counters do not, they outlive it."""
+"""Families of a snapshot that show that a pair exists. Counters do not: they outlive it."""
 
 QUEUE_METRICS: Final = frozenset({_MAX, _MIN, _COMMIT, _OLDEST, _MEMBER})
 """All families by queue that are read."""
@@ -111,7 +112,7 @@ METRICS: Final = QUEUE_METRICS | {
 
 
 class Scrapes(Protocol):
-    """What holds for all samples of one scrape; arrays by scrape."""
+    """Values that all samples of one scrape share; arrays by scrape."""
 
     ts_us: Ints
     tick_us: Ints
@@ -130,10 +131,10 @@ def kind(topic: str) -> str:
 
 
 class Pairs:
-    """The pairs of each look, (scrape, pair) each. Sorted by that key."""
+    """The pairs of each snapshot, by the key (scrape, pair), sorted by it."""
 
     def __init__(self, rows: Rows, is_fresh: Bools) -> None:
-        """is_fresh: by scrape, whether its look counts."""
+        """is_fresh: by scrape, whether its snapshot is new."""
         folded = rows.group.are(("", OTHER)) | rows.topic.are(("", OTHER))
         self.is_named: Bools = ~folded & is_fresh[rows.scrape.at]
         pair = Grouped.of(rows.group.codes * (len(rows.topic.names) + 1) + rows.topic.codes)
@@ -146,13 +147,13 @@ class Pairs:
         self.keys = found.keys
         self.rows: Ints = own[found.first_rows()]
         """A sample of each."""
-        told = own[rows.is_told[own] & (rows.queue[own] == NO_QUEUE)]
-        self.is_told: Bools = np.isin(self.keys, self.key_of[told])
+        owned = own[rows.is_own[own] & (rows.queue[own] == NO_QUEUE)]
+        self.is_own: Bools = np.isin(self.keys, self.key_of[owned])
         """Pairs of which this partition has the samples that are of no queue."""
 
     def table(self, rows: Rows, scrapes: Scrapes) -> pa.Table:
-        """The table ``pairs``: of the looks that are told here."""
-        keys, row = self.keys[self.is_told], self.rows[self.is_told]
+        """The table ``pairs``, of the snapshots whose samples are in this partition."""
+        keys, row = self.keys[self.is_own], self.rows[self.is_own]
         scrape = rows.scrape.at[row]
         metrics = (_SUBSCRIBED, *_GAUGES.values(), *_TIMES.values())
         found = wide(rows, self.key_of, metrics, self.is_named)
@@ -202,7 +203,7 @@ def _by_topic(rows: Rows, metric: str, topic_keys: Ints) -> Floats:
     each = wide(rows, of_topic * (len(rows.labels.names) + 1) + rows.labels.codes, (metric,))
     topic = Grouped.of(of_topic[each.rows])
     sums = np.bincount(topic.at, weights=each.of(metric), minlength=len(topic.keys))
-    return look_up(topic.keys, sums.astype(np.float64), topic_keys)
+    return find(topic.keys, sums.astype(np.float64), topic_keys)
 
 
 def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa.Table, pa.Table]:
@@ -282,7 +283,7 @@ def _by_queue(rows: Rows) -> sampled.Wide:
 
 
 def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every pair of every look on every queue: a sample of the pair, the queue, both keys."""
+    """Every pair of every snapshot on every queue: a sample of the pair, the queue, both keys."""
     queues = _queues(rows)
     topics = len(rows.topic.names) + 1
     exported = _by_queue(rows).keys
@@ -321,9 +322,9 @@ def _reasons(
     unknown = wide(rows, pairs.key_of, (_UNKNOWN_QUEUES,), pairs.is_named)
     each = Grouped.of(pairs.key_of[row])
     absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))
-    said = look_up(unknown.keys, unknown.of(_UNKNOWN_QUEUES), each.keys)
-    # A pair that says nothing of unknown queues has room: what is absent was never committed.
-    never = (np.isnan(said) | (absent <= said))[each.at]
+    unknown_count = find(unknown.keys, unknown.of(_UNKNOWN_QUEUES), each.keys)
+    # A pair without a count of unknown queues is within the bound: absent means never committed.
+    never = (np.isnan(unknown_count) | (absent <= unknown_count))[each.at]
     unread = most > np.maximum(commit, least)
     metric = _OF_GROUPS["broadcasting"]
     group_keys = _group_keys(rows)

@@ -1,4 +1,5 @@
-"""How unevenly a pair's lag lies on its queues, and why (docs/analytics-methods.md, "Skew"). Pure.
+"""How unevenly a pair's lag is spread over its queues, and why (docs/analytics-methods.md, "Skew").
+Pure.
 
 Step before: lag and age of every queue. After: the cause that the report names. A queue whose lag
 is unknown is in no number here.
@@ -42,12 +43,12 @@ STILL_SHARE_MAX: Final = 0.25  # more queues than that stand still: it is the gr
 
 
 def skew(series_rows: pa.Table) -> pa.Table:
-    """Say for each tick and pair how unevenly lag lies on the queues.
+    """Measure for each tick and pair how unevenly lag is spread over the queues.
 
     series_rows: tick, pair_id, series_id, queue, lag [messages or null], produce_per_second,
     is_lagging (older than the objective), stands_still (``status.stands_still``), redeliveries_rise
-    (of the pair; null: not known), member (a number that stands for who holds the queue; 0: no
-    member does, null: not known). Rows in any order.
+    (of the pair; null: not known), member (number of the member that holds the queue; 0: none
+    does, null: not known). Rows in any order.
     Returns rows of SKEW, by tick and pair. `skew` is the largest lag over the mean of the others,
     infinite where those have none; null with fewer than two known queues or without lag.
     """
@@ -158,7 +159,7 @@ def _kinds(
 
 
 def _by_member(rows: pa.Table, groups: Groups) -> tuple[Bools, Bools]:
-    """Whether nobody holds a queue with lag; whether one of several members has all the lag."""
+    """Whether a queue with lag has no member; whether one of several members has all the lag."""
     size = groups.starts.size
     member = columns.floats(rows, "member")[groups.order]
     if np.isnan(member).all():

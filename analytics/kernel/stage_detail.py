@@ -52,8 +52,8 @@ def details(
     again = _redelivered(rows)
     delivery, processing = of(Stage.DELIVERY), of(Stage.PROCESSING)
     defect = np.abs(residual) > period_s
-    said = pa.nulls(blamed.size, pa.string())
-    # First: a member that dies of a message is not there in some looks.
+    words = pa.nulls(blamed.size, pa.string())
+    # First: a member that dies of a message is missing in some samples.
     poison = (delivery | processing) & _is(skew_kind, POISON)
     for where, text in (
         (defect, _worded("age and stages differ by {} s: the data contradict", residual, 1)),
@@ -62,13 +62,16 @@ def details(
         (delivery & (queued > 0), _worded("{} pulls wait in the broker", queued, 0)),
         (delivery & (held == 0), pa.scalar("no pull is open: members do not ask")),
         (processing & (members == 0), pa.scalar("no member is there to finish what it took")),
-        *((processing & _is(skew_kind, kind), pa.scalar(say)) for kind, say in KIND_WORDS.items()),
+        *(
+            (processing & _is(skew_kind, kind), pa.scalar(text))
+            for kind, text in KIND_WORDS.items()
+        ),
         (processing & (again > 0), _worded("{} deliveries since were repeated", again, 0)),
         (processing & (in_flight > 0), _worded("{} messages are in flight", in_flight, 0)),
         (of(Stage.APPEND), _worded("a send request has waited {} s", waits, 1)),
     ):
-        said = pc.if_else(pc.and_(pa.array(where), pc.is_null(said)), text, said)
-    return said
+        words = pc.if_else(pc.and_(pa.array(where), pc.is_null(words)), text, words)
+    return words
 
 
 def _is(words: pa.Array, word: str) -> Bools:

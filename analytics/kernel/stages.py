@@ -1,9 +1,9 @@
-"""Where a message's way takes long: four exact terms, and which of them is to blame
+"""In which stage a message spends most time: four exact terms, and which of them is to blame
 (docs/analytics-methods.md, "Stages"). Pure.
 
-The store times of one look split a group's distance from the newest record term by term, so their
-sum is the distance whatever the terms are; and with the time since anything was stored it is the
-age. What is blamed is looked at over four ticks of the rows given: no state is kept.
+The store times of one snapshot split a group's distance from the newest record into terms, so their
+sum is always the distance; together with the time since anything was stored it is the age. The
+blamed stage is the one of three of the last four ticks of the given rows: there is no state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def split(
     do. period_s: between ticks. usual_put_wait_s: median over a week of how long the oldest send
     request waits; null: not known.
     Returns rows of STAGES for ticks later than `after`, by tick and pair. The terms are never
-    negative: what store times that run backwards, or another source, say otherwise is in
+    negative: the difference to ages by another source, or by store times that run backwards, is in
     residual_seconds.
     """
     if pairs.num_rows == 0:
@@ -86,14 +86,14 @@ def split(
     table = table.append_column("residual_seconds", columns.nullable(residual))
     table = table.append_column("blamed", columns.words(BLAMED, blamed))
     table = table.append_column("confidence", columns.nullable(confidence))
-    said = details(rows, blamed, BLAMED, aged.skew_kind, residual, period_s)
-    table = table.append_column("detail", said).cast(STAGES)
+    detail = details(rows, blamed, BLAMED, aged.skew_kind, residual, period_s)
+    table = table.append_column("detail", detail).cast(STAGES)
     wanted = np.flatnonzero(rows.tick > columns.micros_of(after))
     return table.take(pa.array(wanted[np.lexsort((rows.pair[wanted], rows.tick[wanted]))]))
 
 
 def _split(rows: PairsWithLogs) -> _Split:
-    """The four terms and the idle time, from store times of one look.
+    """The four terms and the idle time, from store times of one snapshot.
 
     Store times do not run backwards in the log, so each is at most the one before; one that is
     not is taken as that one, and the sum falls short by what it was ahead.
@@ -102,18 +102,18 @@ def _split(rows: PairsWithLogs) -> _Split:
     confirmed = np.minimum(columns.instants(rows.logs, "t_confirm"), newest)
     dispatched = np.minimum(columns.instants(rows.logs, "t_dispatched"), confirmed)
     delivered = columns.instants(rows.pairs, "awaiting_delivery_ts")
-    # A broker of before does not tell it: then the oldest undelivered message of all queues.
+    # An older broker does not export it: then the oldest undelivered message of all queues.
     undelivered = columns.instants(rows.pairs, "oldest_undelivered_ts")
     delivered = np.minimum(np.where(np.isnan(delivered), undelivered, delivered), dispatched)
     committed = np.minimum(columns.instants(rows.pairs, "oldest_uncommitted_ts"), delivered)
-    looked = columns.instants(rows.pairs, "ts")
+    sampled_at = columns.instants(rows.pairs, "ts")
     marks = np.stack([newest, confirmed, dispatched, delivered, committed])
     terms = (marks[:-1] - marks[1:]) / SECOND
-    return _Split(terms, np.maximum(looked - newest, 0) / SECOND)
+    return _Split(terms, np.maximum(sampled_at - newest, 0) / SECOND)
 
 
 class _Ages(NamedTuple):
-    """What the queues say of each row's pair: lag [messages], age [s], the kind of skew."""
+    """Values of the queues of each row's pair: lag [messages], age [s], the kind of skew."""
 
     lag: Floats
     age: Floats
@@ -145,7 +145,7 @@ def _residual(parts: _Split, ages: _Ages) -> Floats:
     """Age by the queues minus age by the stages [s]; NaN where either is unknown.
 
     A group without lag has nothing in delivery or processing, and an age of 0: replication and
-    dispatch hold what it does not see yet, and that is no defect.
+    dispatch hold messages that are not visible yet, which is no defect.
     """
     visible = ages.age - (parts.terms.sum(axis=0) + parts.idle)
     caught_up: Floats = -(parts.terms[2] + parts.terms[3])

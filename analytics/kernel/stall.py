@@ -1,15 +1,16 @@
 """How long a pair may stand still: learned from the gaps between its own commits. Pure.
 
-Some consumers commit every second, some every two minutes; neither should decide how soon a fault
-of the other is seen. Gaps between moves of a commit, while there was work, fall into bins of a few
-lengths; old ones fade. The stall time is a multiple of their 95th percentile, within bounds.
-A gap with a hole in its ticks is not counted: a hole says nothing of how often a group commits,
-and a group that stands still would else be given as many times the hole before it is said.
-Nor is one with an absence in it: it shows how long members were away, not how often they commit.
-Gaps of several queues that end at one look share a weight of 1: one commit ended them. Counted one
-by one, a single hang of a group with many queues would be most of what was seen, and excuse the
-next one; and where messages are rare each of them shows when a message came rather than how long
-the group waits between two commits.
+Some consumers commit every second, others every two minutes; a fault of each must be found in a
+time that fits it. Gaps between two moves of a commit, while there was work, are counted in bins by
+length; the weight of old gaps fades. The stall time is a multiple of their 95th percentile, within
+bounds.
+
+- A gap with a hole in its ticks is not counted: it does not show how often a group commits, and the
+  stall time would become a multiple of the hole.
+- A gap during which there was no member is not counted: it shows how long members were away.
+- Gaps of several queues that end at one sample share a weight of 1, because one commit ended them.
+  Counted one by one, a single hang of a group with many queues would outweigh all other gaps and
+  excuse the next hang; with rare messages each gap would show when a message came.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Learned(NamedTuple):
     gap: Floats
     """The 95th percentile of the gaps between commits; 0 until one was seen."""
     learned: Floats
-    """1 where the stall time was learned, or was told."""
+    """1 where the stall time was learned, or is a setting of the pair."""
 
 
 def bin_ends(rules: Rules) -> Floats:
@@ -47,7 +48,7 @@ def bin_ends(rules: Rules) -> Floats:
 
 
 class StallTimes:
-    """The bins of all pairs, brought forward tick by tick."""
+    """The bins of all pairs, updated tick by tick."""
 
     def __init__(self, pairs: dict[str, Floats], bins: Floats, rules: Rules) -> None:
         """pairs, bins: of the state, changed in place."""
@@ -68,7 +69,7 @@ class StallTimes:
         passed = np.nan_to_num((now - self._pairs["gaps_tick"]) / SECOND)
         fade = np.where(counted > 0, 0.5 ** (passed / self._rules.stall_half_life_s), 1.0)
         self._bins *= fade[:, None]
-        # Gaps are whole periods; the hair is for periods that no double holds exactly.
+        # Gaps are whole periods; the tolerance is for periods that a double cannot hold exactly.
         number = np.minimum(np.searchsorted(self._ends, gap - 1e-6), self._ends.size - 1)
         np.add.at(self._bins, (pair, number), 1.0 / counted[pair])
         self._pairs["gaps"][:] = self._pairs["gaps"] * fade + (counted > 0)
@@ -76,27 +77,27 @@ class StallTimes:
         self._changed = True
 
     def times(self, given: Floats) -> Learned:
-        """What is known of each pair now.
+        """Stall times of each pair now.
 
-        given: what the pair itself says of its stall time [s]; NaN: nothing, then it is learned.
+        given: the stall time that the pair has as a setting [s]; NaN: none, then it is learned.
         """
         if self._changed:
             self._learned = self._of_bins()
             self._changed = False
-        told, now = ~np.isnan(given), self._learned
-        after = np.where(told, given, now.after)
-        return now._replace(after=after, learned=np.where(told, 1.0, now.learned))
+        is_given, now = ~np.isnan(given), self._learned
+        after = np.where(is_given, given, now.after)
+        return now._replace(after=after, learned=np.where(is_given, 1.0, now.learned))
 
     def _of_bins(self) -> Learned:
         rules, gaps = self._rules, self._pairs["gaps"]
-        # Weights fade: what was learned is forgotten only when half of the least is left.
+        # Weights fade: what was learned is dropped only below half of the required weight.
         enough = gaps >= rules.stall_gaps_needed * 0.5
 
         def bounded(gap: Floats) -> Floats:
             return np.clip(rules.stall_factor * gap, rules.stall_least_s, rules.stall_most_s)
 
         gap = np.where(gaps >= HALF_A_GAP, self._percentile(QUANTILE), 0.0)
-        # Of a group that commits every five minutes the first gap is the only one for as long.
+        # A group that commits every five minutes has only one gap for the first five minutes.
         few = np.maximum(rules.stall_unlearned_s, bounded(gap))
         return Learned(np.where(enough, bounded(gap), few), gap, enough.astype(np.float64))
 

@@ -1,7 +1,7 @@
-"""What an evaluation hands to the next one: a row of numbers per series and per pair. Pure.
+"""State between evaluations: a row of numbers per series and per pair. Pure.
 
-Because of it results do not depend on how time is cut into calls, and a batch that is repeated
-gives the same bytes. NaN is unknown or never. Times are microseconds since 1970.
+Because of it results do not depend on how time is cut into calls, and a repeated batch gives the
+same bytes. NaN is unknown or never. Times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SERIES_FIELDS: Final = (
     "cut_at",  # the tick of the last cut, if there was one
     "still",  # since when the commit stands still with work to do, as seen
     "still_first",  # and the earliest it may have begun: a hole in the ticks leaves that open
-    "waiting",  # when the head was first seen to wait
-    "unread_tick",  # the tick of that look; a new epoch changes nothing
+    "waiting",  # when the head was first seen unread
+    "unread_tick",  # the tick of that sample; a new epoch changes nothing
     "status",
     "since",
     "candidate",  # the status whose rule held at the last row
@@ -45,11 +45,11 @@ SERIES_FIELDS: Final = (
     "older_tick",
     "lost_tick",  # when messages were lost the last time
     "lost_sum",  # and how many since it is LOST
-    "pending",  # what events said that no row has shown yet: bits of `events`
+    "pending",  # events that no row has shown yet: bits of `events`
     "pending_delta",  # and by how many messages they moved the commit
-    "excused_tick",  # the last look at an absence that excused the age, in a window without others
+    "excused_tick",  # last sample of an absence that excused the age, in a window without others
     "excused_age",  # and the age at it [s]
-    "excused_last",  # the last look at any such absence
+    "excused_last",  # the last sample of any such absence
     "peak_age",  # the highest age since the group was in time [s]
     "low_age",  # the lowest since then [s]
     "longest_fall_age",  # by how much it fell at the most before it rose beyond its peak again [s]
@@ -84,11 +84,11 @@ PAIR_FIELDS: Final = (
     "minute_produced",
     "minute_consumed",
     "minute_rates",  # how many rates were added
-    "gaps",  # weight of looks at which gaps between commits ended
+    "gaps",  # weight of samples at which gaps between commits ended
     "gaps_tick",
-    "leader",  # number of the node that tells of the pair, in `clocks`
+    "leader",  # number of the node that reports the pair, in `clocks`
     "led_before",  # of the one before it
-    "led_since",  # its first look, if another was seen before it
+    "led_since",  # its first sample, if another was master before it
     "clock_all",  # by how much clocks of earlier ones may differ from its clock [s]
     "clock_others",  # and those of all but the one before it
 )
@@ -112,8 +112,8 @@ STATUS_FIELDS: Final = (
     "fall_age",
     "relapse_age",
 )
-"""Of a series: brought forward by `absence`, `relapse` and `steady`, after all others by
-`segments`."""
+"""Fields of a series that `absence`, `relapse` and `debounce` update; `segments` updates the
+rest."""
 
 
 class Carried(NamedTuple):
@@ -127,7 +127,7 @@ class Carried(NamedTuple):
     """[pair, bins]: weight of the gaps between commits, by length."""
 
     def part(self, series: slice, pairs: slice) -> Carried:
-        """The state of some of them; what is changed there is changed here."""
+        """Views of the state of some of them: changes there are changes here."""
         return Carried(
             {name: values[series] for name, values in self.series.items()},
             {name: values[pairs] for name, values in self.pairs.items()},
@@ -152,7 +152,7 @@ def nothing(series: int, pairs: int, minutes: int, bins: int) -> Carried:
 
 
 class Ids(NamedTuple):
-    """Of what a state table speaks."""
+    """Series and pairs of a state table."""
 
     series_id: Ints
     pair_of: Ints

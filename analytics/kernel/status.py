@@ -1,8 +1,8 @@
-"""The numbered rules: what status each look of a series speaks for. Pure.
+"""The numbered rules: the candidate status of each sample of a series. Pure.
 
-`RULES` is the table; the first rule that holds is the look's *candidate*. It becomes the status
-when it has held for its time (`steady`, the step after). A rule that may hold, and would be known
-to but for looks that are missing, gives UNKNOWN: never better and never worse than the truth.
+`RULES` is the table; the first rule that holds gives the *candidate*. It becomes the status when it
+has held for its time (`debounce`, the next step). Where missing samples leave open whether a rule
+holds, the candidate is UNKNOWN: a status is never better or worse than the truth.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CODE: Final = {status: np.int8(number) for number, status in enumerate(STATUSES)
 STAYS: Final = np.int8(len(STATUSES))
 """A candidate: the status stays as it was."""
 AFTER_CUT: Final = np.int8(len(STATUSES) + 2)
-"""A candidate: too little is known since a cut; it stays as it was, CATCHING_UP if it was OK."""
+"""A candidate: too little is known since a cut. The status stays; OK becomes CATCHING_UP."""
 UNCLEAR: Final = np.int8(len(STATUSES) + 1)
-"""A candidate: UNKNOWN, because of looks that are missing."""
+"""A candidate: UNKNOWN because of missing samples."""
 
 
-class Looks(NamedTuple):
-    """What the rules judge: matrices [tick, series]. Seconds; NaN: not known."""
+class RuleInputs(NamedTuple):
+    """Input of the rules: matrices [tick, series]. Times in seconds; NaN: not known."""
 
     lag: Floats
     lost: Floats
     lost_ago: Floats
-    """For how long it has lost none [s]; NaN: it never has."""
+    """Time since the last loss [s]; NaN: there was none."""
     ahead: Floats
     age: Floats
     age_low: Floats
@@ -49,153 +49,153 @@ class Looks(NamedTuple):
     paused: Bools
     alone: Floats
     excused: Bools
-    """No member is there, and that explains the age."""
+    """There is no member, and that explains the age."""
     keeps_pace: Bools
     """It may have kept pace since such an absence."""
     recovers: Bools
-    """The age has fallen look by look for a minute."""
+    """The age has fallen at every sample for a minute."""
     may_recover: Bools
-    """It is lower than a minute ago."""
+    """The age is lower than a minute ago."""
     rises: Bools
-    """It is higher than at the look before, and no commit is due for long."""
+    """The age is higher than at the sample before, and the next commit is due soon."""
     relapsed: Bools
-    """It has risen beyond what it was before its last fall: a fall is no recovery yet."""
+    """The age has risen above its value before its last fall: a fall is no recovery yet."""
     still: Floats
     still_most: Floats
     stall_after: Floats
     not_due: Floats
     """How much of `still` is usual between two commits of the pair; 0 once it is more."""
     not_due_most: Floats
-    """How much of the age may be usual, while it is not known how often the pair commits."""
+    """How much of the age may be usual while the commit interval of the pair is not known."""
     progress: Floats
     progress_least: Floats
     progress_most: Floats
     young: Bools
     was_cut: Bools
-    """The segment began with a cut, and not with the first look."""
+    """The segment began with a cut and not with the first sample."""
     kept: Floats
     """How far back the log goes [s]; NaN: not known, or retention has taken nothing yet."""
 
 
-def _nowhere(looks: Looks, rules: Rules) -> Bools:
-    return np.zeros(looks.lag.shape, np.bool_)
+def _nowhere(inputs: RuleInputs, rules: Rules) -> Bools:
+    return np.zeros(inputs.lag.shape, np.bool_)
 
 
-def _unknown(looks: Looks, rules: Rules) -> Bools:
-    return np.isnan(looks.lag) | np.isnan(looks.age)
+def _unknown(inputs: RuleInputs, rules: Rules) -> Bools:
+    return np.isnan(inputs.lag) | np.isnan(inputs.age)
 
 
-def _ahead(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.ahead > 0
+def _ahead(inputs: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = inputs.ahead > 0
     return held
 
 
-def _lost(looks: Looks, rules: Rules) -> Bools:
-    # A group that is alive goes on where what it lost ends: a look seldom finds it below.
-    held: Bools = (looks.lost > 0) | (looks.lost_ago < rules.lost_for_s)
+def _lost(inputs: RuleInputs, rules: Rules) -> Bools:
+    # A live group continues after the lost messages, so a sample rarely shows its commit below.
+    held: Bools = (inputs.lost > 0) | (inputs.lost_ago < rules.lost_for_s)
     return held
 
 
-def _abandoned(looks: Looks, rules: Rules) -> Bools:
-    # A broker says "subscribed" of members that are there. A pair that was just subscribed and has
-    # nobody now did not turn away from its topic: its consumers stopped, and rule 7 must say so.
-    gone = (looks.members == 0) & ~looks.recently_subscribed
-    held: Bools = (looks.subscribed == 0) & ~looks.paused & (gone | (looks.members > 0))
+def _abandoned(inputs: RuleInputs, rules: Rules) -> Bools:
+    # A broker reports subscriptions of present members only. A pair that was subscribed a moment
+    # ago and has no member now is not abandoned: its consumers stopped, which is rule 7.
+    gone = (inputs.members == 0) & ~inputs.recently_subscribed
+    held: Bools = (inputs.subscribed == 0) & ~inputs.paused & (gone | (inputs.members > 0))
     return held
 
 
-def _paused(looks: Looks, rules: Rules) -> Bools:
-    return looks.paused
+def _paused(inputs: RuleInputs, rules: Rules) -> Bools:
+    return inputs.paused
 
 
-def _ok(looks: Looks, rules: Rules) -> Bools:
-    known = (looks.method == EXACT) | ((looks.method == INTERPOLATED) & ~looks.across_hole)
-    age = np.where(known, looks.age, looks.age_high)
-    # Of a group that commits every two minutes the age counts that it had after its last commit,
-    # until the next one is overdue: it would else be late for one minute in two, in good health.
-    held: Bools = (looks.lag == 0) | (age - looks.not_due <= looks.objective)
+def _ok(inputs: RuleInputs, rules: Rules) -> Bools:
+    known = (inputs.method == EXACT) | ((inputs.method == INTERPOLATED) & ~inputs.across_hole)
+    age = np.where(known, inputs.age, inputs.age_high)
+    # A group that commits every two minutes is judged by its age after its last commit, until the
+    # next one is overdue. A healthy group would otherwise be late for one minute in two.
+    held: Bools = (inputs.lag == 0) | (age - inputs.not_due <= inputs.objective)
     return held
 
 
-def _may_be_ok(looks: Looks, rules: Rules) -> Bools:
-    bounds = looks.across_hole | (looks.method == BOUNDED)
-    least = np.where(bounds, looks.age_low, looks.age) - looks.not_due_most
-    held: Bools = least <= looks.objective
+def _may_be_ok(inputs: RuleInputs, rules: Rules) -> Bools:
+    bounds = inputs.across_hole | (inputs.method == BOUNDED)
+    least = np.where(bounds, inputs.age_low, inputs.age) - inputs.not_due_most
+    held: Bools = least <= inputs.objective
     return held
 
 
-def _stopped(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = looks.alone >= rules.grace_s
+def _stopped(inputs: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = inputs.alone >= rules.grace_s
     return held
 
 
-def _grace(looks: Looks, rules: Rules) -> Bools:
-    return looks.excused
+def _grace(inputs: RuleInputs, rules: Rules) -> Bools:
+    return inputs.excused
 
 
-def stands_still(looks: Looks) -> Bools:
+def stands_still(inputs: RuleInputs) -> Bools:
     """Whether the commit has not moved for the stall time."""
-    held: Bools = looks.still >= looks.stall_after
+    held: Bools = inputs.still >= inputs.stall_after
     return held
 
 
-def _stalled(looks: Looks, rules: Rules) -> Bools:
-    return stands_still(looks)
+def _stalled(inputs: RuleInputs, rules: Rules) -> Bools:
+    return stands_still(inputs)
 
 
-def _may_be_stalled(looks: Looks, rules: Rules) -> Bools:
-    # One that falls behind for certain is late, stalled or not: a hole must not hide that.
-    held: Bools = (looks.still_most >= looks.stall_after) & ~_falling_behind(looks, rules)
+def _may_be_stalled(inputs: RuleInputs, rules: Rules) -> Bools:
+    # A group that certainly falls behind is late, stalled or not; a hole must not hide that.
+    held: Bools = (inputs.still_most >= inputs.stall_after) & ~_falling_behind(inputs, rules)
     return held
 
 
-def _racing(looks: Looks, rules: Rules) -> Bools:
-    # A group that gains on its topic gains on retention as much, however long it takes: how long
-    # its backlog lasts says nothing of a loss.
-    held: Bools = looks.age > rules.racing_share * looks.kept
+def _racing(inputs: RuleInputs, rules: Rules) -> Bools:
+    # A group that catches up with its topic moves away from retention as fast, so the duration of
+    # its backlog does not matter here.
+    held: Bools = inputs.age > rules.racing_share * inputs.kept
     return held
 
 
-def _catching_up(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = (looks.progress_least > rules.catches_up_above) | looks.recovers
-    return held & ~looks.relapsed
+def _catching_up(inputs: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (inputs.progress_least > rules.catches_up_above) | inputs.recovers
+    return held & ~inputs.relapsed
 
 
-def _may_catch_up(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = (looks.progress_most > rules.catches_up_above) & (looks.method != BOUNDED)
-    return held & ~_falling_behind(looks, rules) & ~looks.relapsed
+def _may_catch_up(inputs: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (inputs.progress_most > rules.catches_up_above) & (inputs.method != BOUNDED)
+    return held & ~_falling_behind(inputs, rules) & ~inputs.relapsed
 
 
-def _recovering(looks: Looks, rules: Rules) -> Bools:
-    return (looks.may_recover & ~looks.relapsed) | looks.keeps_pace
+def _recovering(inputs: RuleInputs, rules: Rules) -> Bools:
+    return (inputs.may_recover & ~inputs.relapsed) | inputs.keeps_pace
 
 
-def _falling_behind(looks: Looks, rules: Rules) -> Bools:
-    # Where missing looks leave the slope open, those that are there count: an age that rises from
-    # each to the next for the time of the rule.
-    open_ = (looks.progress_least < looks.progress_most) & looks.rises
-    held: Bools = (looks.progress_most < rules.keeps_pace_above) | open_
+def _falling_behind(inputs: RuleInputs, rules: Rules) -> Bools:
+    # Where missing samples leave the slope open, the present ones decide: the age rises from each
+    # to the next for the time of the rule.
+    open_ = (inputs.progress_least < inputs.progress_most) & inputs.rises
+    held: Bools = (inputs.progress_most < rules.keeps_pace_above) | open_
     return held
 
 
-def _may_fall_behind(looks: Looks, rules: Rules) -> Bools:
-    held: Bools = (looks.progress_least < rules.keeps_pace_above) & (looks.method != BOUNDED)
+def _may_fall_behind(inputs: RuleInputs, rules: Rules) -> Bools:
+    held: Bools = (inputs.progress_least < rules.keeps_pace_above) & (inputs.method != BOUNDED)
     return held
 
 
-def _young(looks: Looks, rules: Rules) -> Bools:
-    return looks.young & looks.was_cut
+def _young(inputs: RuleInputs, rules: Rules) -> Bools:
+    return inputs.young & inputs.was_cut
 
 
-def _new(looks: Looks, rules: Rules) -> Bools:
-    return looks.young
+def _new(inputs: RuleInputs, rules: Rules) -> Bools:
+    return inputs.young
 
 
-def _otherwise(looks: Looks, rules: Rules) -> Bools:
-    return np.ones(looks.lag.shape, np.bool_)
+def _otherwise(inputs: RuleInputs, rules: Rules) -> Bools:
+    return np.ones(inputs.lag.shape, np.bool_)
 
 
-Condition = Callable[[Looks, Rules], Bools]
+Condition = Callable[[RuleInputs, Rules], Bools]
 
 
 class Rule(NamedTuple):
@@ -206,7 +206,7 @@ class Rule(NamedTuple):
     """None: the status stays as it was."""
     holds: Condition
     may_hold: Condition
-    """With the looks that are missing; where it is so and `holds` is not, the rule is unclear."""
+    """Whether it could hold with the missing samples; if so without `holds`, it is unclear."""
 
 
 RULES: Final = (
@@ -234,25 +234,25 @@ def _code(rule: Rule) -> np.int8:
     return AFTER_CUT if rule.holds is _young else STAYS
 
 
-def candidates(looks: Looks, rules: Rules) -> Codes:
-    """The first rule that holds at each look: its status' number, STAYS, AFTER_CUT or UNCLEAR."""
+def candidates(inputs: RuleInputs, rules: Rules) -> Codes:
+    """Code of the first rule that holds at each sample, or STAYS, AFTER_CUT, UNCLEAR."""
     conditions, codes = [], []
     for rule in RULES:
-        conditions.append(rule.holds(looks, rules))
+        conditions.append(rule.holds(inputs, rules))
         codes.append(_code(rule))
         if rule.may_hold is not _nowhere:
-            conditions.append(rule.may_hold(looks, rules))
+            conditions.append(rule.may_hold(inputs, rules))
             codes.append(UNCLEAR)
     return np.select(conditions, codes, UNCLEAR).astype(np.int8)
 
 
-def held_ticks(candidate: Codes, looks: Looks, rules: Rules) -> Floats:
-    """At how many ticks the rule of each look is known to have held, looks missing or not.
+def held_ticks(candidate: Codes, inputs: RuleInputs, rules: Rules) -> Floats:
+    """Number of ticks at which each candidate's rule is known to have held, in holes as well.
 
-    Known of STOPPED: nobody was there on both sides of a hole and nothing was committed in it, so
-    the age rose all through it. Of others 1: a queue may stand still while a restart excuses it.
+    It is known of STOPPED: there was no member on both sides of a hole and no commit in it, so the
+    age rose all the time. It is 1 for others: a queue may stand still during an excused restart.
     """
-    late = np.ceil((looks.age - looks.objective) / rules.period_s - MICROSECOND)
-    alone = np.floor((looks.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
+    late = np.ceil((inputs.age - inputs.objective) / rules.period_s - MICROSECOND)
+    alone = np.floor((inputs.alone - rules.grace_s) / rules.period_s + MICROSECOND) + 1
     stopped = candidate == CODE[Status.STOPPED]
     return np.where(stopped, np.minimum(alone, late), 1.0)

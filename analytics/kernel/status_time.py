@@ -26,14 +26,14 @@ def status_seconds(table: pa.Table, order: Ints, groups: Groups, period_s: float
     return np.asarray(counted.reshape(-1, len(BY_SEVERITY)) * period_s, dtype=np.float64)
 
 
-def told_seconds(rollup: pa.Table) -> Floats:
+def stored_seconds(rollup: pa.Table) -> Floats:
     """Seconds by row and status, of rows of ROLLUP."""
-    told = rollup.column("seconds_in_status").combine_chunks().dictionary_encode()
-    meaning = np.zeros((len(told.dictionary) + 1, len(BY_SEVERITY)))
-    for row, text in zip(meaning, told.dictionary.to_pylist(), strict=False):
+    texts = rollup.column("seconds_in_status").combine_chunks().dictionary_encode()
+    meaning = np.zeros((len(texts.dictionary) + 1, len(BY_SEVERITY)))
+    for row, text in zip(meaning, texts.dictionary.to_pylist(), strict=False):
         held = json.loads(text)
         row[:] = [held.get(str(status), 0.0) for status in BY_SEVERITY]
-    at = np.asarray(told.indices.fill_null(len(told.dictionary)).to_numpy(False), dtype=np.int64)
+    at = np.asarray(texts.indices.fill_null(len(texts.dictionary)).to_numpy(False), dtype=np.int64)
     return meaning[at]
 
 

@@ -1,4 +1,4 @@
-"""What goes into an evaluation and what comes out of it.
+"""Input and output of an evaluation.
 
 Step before: the tables as they were collected. After: the computed tables, and the state that the
 next evaluation begins with.
@@ -17,7 +17,7 @@ class Window(NamedTuple):
     """Collected rows of some pairs: all their rows with after − history_s < tick ≤ until.
 
     Rows may be in any order (sorted by series_id and ts is fastest) and may hold earlier or later
-    ticks, which are not looked at. Events are those with a tick in the same range.
+    ticks, which are ignored. Events are those with a tick in the same range.
     """
 
     positions: pa.Table
@@ -55,5 +55,5 @@ STATUS_STATE: Final = pa.schema(
         pa.field("until", TIME, nullable=False),  # the tick that the state is of
     ]
 )
-"""What one evaluation leaves for the next; opaque to whoever stores it. One row per series, and
+"""State that one evaluation leaves for the next; opaque to its storage. One row per series, and
 one per pair. The numbers are in the order of analytics.kernel.state."""

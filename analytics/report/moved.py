@@ -91,8 +91,8 @@ def moved_with(
     found = {}
     for pair_id, rows in terms.items():
         pair = blamed[pair_id]
-        told = columns.floats(rows, f"{pair.blamed}_seconds")
-        term = _means(steps.of(columns.micros(rows, "tick")), told, steps.size)
+        seconds = columns.floats(rows, f"{pair.blamed}_seconds")
+        term = _means(steps.of(columns.micros(rows, "tick")), seconds, steps.size)
         moving = _moving(term, times.get((pair.cluster, pair.broker), {}), steps)
         if moving:
             found[pair_id] = moving
@@ -104,7 +104,7 @@ def _moving(term: Floats, times: Mapping[str, Floats], steps: Steps) -> list[Mov
     found = []
     for what, values in times.items():
         best = moved(term, values, reach=reach_of(width_s))
-        if best is not None and best.is_told:
+        if best is not None and best.is_significant:
             found.append(MovedWith(what, best.steps * width_s, best.rho, best.points))
     return sorted(found, key=lambda each: (-abs(each.correlation), each.what))
 

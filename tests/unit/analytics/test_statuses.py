@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from analytics.kernel import pairs, results, steady
+from analytics.kernel import debounce, pairs, results
 from analytics.kernel.pairs import Rolled
 from analytics.kernel.rules import Rules
 from analytics.kernel.status import CODE, RULES, STATUSES
@@ -99,7 +99,7 @@ def test_unknown_is_treated_alike_everywhere() -> None:
     assert over_queues(Status.UNKNOWN, Status.UNKNOWN) is Status.UNKNOWN
     for status, level in zip(STATUSES, results.LEVELS, strict=True):
         assert row_of(status).level is level
-        assert steady.ALARMING[CODE[status]] == (level in URGENT)
+        assert debounce.ALARMING[CODE[status]] == (level in URGENT)
     assert results.LEVELS[CODE[Status.UNKNOWN]] is Level.UNKNOWN
 
 

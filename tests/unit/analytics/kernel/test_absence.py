@@ -9,10 +9,10 @@ import pytest
 
 from analytics.kernel.absence import keeps_pace
 from analytics.kernel.columns import Bools, Floats, Ints
+from analytics.kernel.debounce import debounce
 from analytics.kernel.grid import Ticks
 from analytics.kernel.rules import Rules
 from analytics.kernel.status import CODE
-from analytics.kernel.steady import settle
 from analytics.statuses import Status
 from tests.unit.analytics.kernel.positions_by_hand import column, facts, judged, row, window
 
@@ -170,6 +170,6 @@ def test_looks_at_which_a_group_is_late_count_together_whichever_rule_holds() ->
     here = np.ones(candidate.shape, np.bool_)
     ticks = Ticks(at, 0)
     none = np.zeros(candidate.shape)
-    status = settle(candidate, none, here, none > 0, ticks, 0, carried, Rules()).status[:, 0]
+    status = debounce(candidate, none, here, none > 0, ticks, 0, carried, Rules()).status[:, 0]
     assert (status[:5] == ok).all()
     assert status[5] == falls

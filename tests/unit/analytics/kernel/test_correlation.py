@@ -45,7 +45,7 @@ def test_a_shifted_copy_has_a_rho_of_one_at_exactly_its_lag(steps: int) -> None:
     found = moved(shifted(cause, steps), cause, reach=REACH)
     # The copy is later: what it is a copy of moved before it.
     assert found == Moved(steps, 1.0, 119 - abs(steps), 119 - abs(steps))
-    assert found.is_told
+    assert found.is_significant
 
 
 def test_a_mirrored_copy_has_minus_one() -> None:
@@ -53,7 +53,7 @@ def test_a_mirrored_copy_has_minus_one() -> None:
     found = moved(-shifted(cause, 2), cause, reach=REACH)
     assert found is not None
     assert (found.steps, found.rho) == (2, -1.0)
-    assert found.is_told
+    assert found.is_significant
 
 
 def test_only_order_counts_so_one_wild_value_makes_nothing() -> None:
@@ -67,7 +67,7 @@ def test_only_order_counts_so_one_wild_value_makes_nothing() -> None:
     loud[30:] += 1e9
     wild = moved(quiet, loud, reach=0)
     assert wild is not None
-    assert not wild.is_told
+    assert not wild.is_significant
 
 
 def test_a_common_trend_is_no_relation() -> None:
@@ -78,7 +78,7 @@ def test_a_common_trend_is_no_relation() -> None:
     assert np.corrcoef(first, second)[0, 1] > 0.99
     found = moved(first, second, reach=REACH)
     assert found is not None
-    assert not found.is_told
+    assert not found.is_significant
 
 
 @pytest.mark.parametrize("size", [27, 41, 81, 241])
@@ -88,7 +88,7 @@ def test_noise_gives_nothing(size: int) -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         found = moved(rng.normal(size=size), rng.normal(size=size), reach=REACH)
-        told += found is not None and found.is_told
+        told += found is not None and found.is_significant
     assert told <= 2
 
 
@@ -98,7 +98,7 @@ def test_two_lonely_jumps_are_a_coincidence() -> None:
     found = moved(first, second, reach=REACH)
     assert found is not None
     assert (found.steps, found.rho, found.moves) == (3, 1.0, 2)
-    assert not found.is_told
+    assert not found.is_significant
 
 
 def test_ties_have_the_mean_of_their_ranks() -> None:
@@ -151,13 +151,13 @@ def test_two_that_are_not_equally_long_are_refused() -> None:
 
 
 def test_what_is_told_needs_strength_length_and_life() -> None:
-    assert Moved(0, 0.82, 40, 40).is_told
-    assert not Moved(0, 0.82, 19, 19).is_told
-    assert not Moved(0, 0.82, 40, 9).is_told
-    assert not Moved(0, 0.59, 400, 400).is_told
-    assert Moved(0, -0.61, 400, 400).is_told
+    assert Moved(0, 0.82, 40, 40).is_significant
+    assert not Moved(0, 0.82, 19, 19).is_significant
+    assert not Moved(0, 0.82, 40, 9).is_significant
+    assert not Moved(0, 0.59, 400, 400).is_significant
+    assert Moved(0, -0.61, 400, 400).is_significant
     # Of few points the best of 41 lags is often as good as this by chance.
-    assert not Moved(0, 0.7, 20, 20).is_told
+    assert not Moved(0, 0.7, 20, 20).is_significant
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,7 @@ def test_a_broker_that_answers_is_not_said_to_have_sent_no_snapshot() -> None:
     assert column(found.lag, "status") == ["OK"] * 3 + ["UNKNOWN"] * 7
     assert set(column(found.lag, "reason")[3:]) == {"nothing_new"}
     cause = column(found.pair_lag, "cause")[-1]
-    assert cause.startswith("broker g0 answers and has told nothing new of it since ")
+    assert cause.startswith("broker g0 answers and has reported nothing new of it since ")
 
 
 def test_a_clock_that_is_off_is_named_and_changes_no_number() -> None:

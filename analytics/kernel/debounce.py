@@ -1,17 +1,21 @@
-"""From candidates to statuses: a rule must hold for its time before anybody is told. Pure.
+"""From candidates to statuses: a rule must hold for its time before the status changes. Pure.
 
-Step before: a candidate per look. After: rows of lag, roll-up, changes.
+Step before: a candidate per sample. After: rows of lag, roll-up, changes.
 
-Evidence from before a hole counts after it: a rule that has held long enough and holds again is
-the status at once, one that has held for a part of its time goes on from there. Across a hole of
-less than three ticks equal candidates on both sides are taken to have held in between. An alarm
-stands until another rule has held for its time; what is no alarm becomes UNKNOWN after a hole
-behind which another rule holds. Story: a group stops, the scrape of its second tick fails, and the
-third look shows it catching up: whether it was STOPPED meanwhile cannot be known.
-While there is no alarm, looks at which a series is late count together, whichever rule holds.
-Story: a consumer hangs in a hole. Behind the hole its age rises for 55 s, then its stall time is
-over, and the time of a rule would begin again with each of the two. A group that can do 97 % of
-its input is FALLING_BEHIND at some looks and LAGGING at others, and would be no alarm for minutes.
+A *hole* is a time without samples. What held before a hole counts after it:
+
+- A rule that held long enough before it and holds after it is the status at once. A rule that held
+  for part of its time continues from there.
+- Equal candidates on both sides of a hole of less than three ticks are assumed to have held in
+  between.
+- An alarm stays until another rule has held for its time. Any other status becomes UNKNOWN if
+  another rule holds after the hole. Example: a group stops, the scrape of its second tick fails,
+  and the third sample shows it catching up. Whether it was STOPPED meanwhile cannot be known.
+
+Without an alarm, all samples at which a series is late count together, whichever rule holds.
+Example: a consumer hangs in a hole. After it the age rises for 55 s, then the stall time is over;
+the time of a rule would start again with each of the two. A group that can do 97 % of its input is
+FALLING_BEHIND at some samples and LAGGING at others, and would raise no alarm for minutes.
 """
 
 from __future__ import annotations
@@ -41,24 +45,24 @@ LATE: Final = np.isin(
         Status.LAGGING,
     ],
 )
-"""By status: the age is beyond the objective, and nothing takes it back."""
+"""By status: the age is above the objective and does not shrink."""
 
 
-class Steady(NamedTuple):
-    """Matrices [tick, series], from the first tick that is gone through."""
+class Debounced(NamedTuple):
+    """Statuses as matrices [tick, series], from tick number `begin` on."""
 
     status: Codes
-    """NEVER: the series was not seen yet, or is forgotten."""
+    """NEVER: the series was not seen yet, or was dropped."""
     since: Floats
-    """The tick at which it became so [microseconds]."""
-    said: Bools
-    """There is something to say: a look, or that there has been none for three ticks."""
+    """The tick at which the status began [microseconds]."""
+    reported: Bools
+    """A row is written: there is a sample, or there has been none for three ticks."""
     before: Codes
     """The status of the tick before."""
     before_since: Floats
 
 
-def settle(
+def debounce(
     candidate: Codes,
     known: Floats,
     present: Bools,
@@ -67,13 +71,14 @@ def settle(
     begin: int,
     carried: dict[str, Floats],
     rules: Rules,
-) -> Steady:
-    """Go through the candidates from tick number `begin` on; `carried` is brought forward.
+) -> Debounced:
+    """Turn the candidates from tick number `begin` on into statuses; updates `carried`.
 
-    known: at how many ticks each one's rule is known to have held, looks missing or not.
+    known: number of ticks at which the rule of each candidate is known to have held, including
+    ticks without a sample.
     """
     shape = candidate.shape
-    out = Steady(
+    out = Debounced(
         np.empty(shape, np.int8),
         np.empty(shape),
         np.zeros(shape, np.bool_),
@@ -92,13 +97,13 @@ def settle(
         first = here & (status == NEVER)
 
         found = candidate[row]
-        # What held long enough before a time of which nothing is known is the status again as
-        # soon as its rule holds after it.
+        # A rule that held long enough before an unknown time is the status again as soon as it
+        # holds after it.
         stood = np.where(held >= needed[before], before, UNKNOWN)
         stood = np.where((status == UNKNOWN) | (status == NEVER), stood, status)
         found = np.where((found == AFTER_CUT) & (stood == OK), CODE[Status.CATCHING_UP], found)
         stays = (found == STAYS) | (found == AFTER_CUT)
-        # A rule that does not say anything takes nothing back that another one has said.
+        # A candidate that decides nothing does not end an alarm.
         unclear = found == UNCLEAR
         silences = stays | unclear | (found == UNKNOWN)
         keeps = stays | (unclear & ALARMING[stood])
@@ -108,7 +113,7 @@ def settle(
         hole = passed > 1.5 * rules.period_us
         same = found == before
         goes_on = same | (~ALARMING[status] & LATE[found] & LATE[before])
-        # A short hole is as long as its ticks; what a long one hides is not counted.
+        # The ticks of a short hole count; those of a long one do not.
         bridged = hole & same & (passed <= lost_after)
         ticks_passed = np.where(bridged, np.rint(passed / rules.period_us), 1.0)
         held_now = np.where(goes_on, held + ticks_passed, 1.0)
@@ -121,16 +126,16 @@ def settle(
         if gone.any():
             new[gone] = NEVER
 
-        says = here & ~silences
-        np.copyto(before, found.astype(np.int8), where=says)
-        np.copyto(held, held_now, where=says)
+        decides = here & ~silences
+        np.copyto(before, found.astype(np.int8), where=decides)
+        np.copyto(held, held_now, where=decides)
         np.copyto(judged, now, where=here)
         np.copyto(since, now, where=new != status)
         if gone.any():
             before[gone], judged[gone], since[gone], held[gone] = NEVER, np.nan, np.nan, 0.0
         status = new
         out.status[row], out.since[row] = status, since
-        out.said[row] = here | (silent & ~gone)
+        out.reported[row] = here | (silent & ~gone)
     carried["status"][:] = np.where(status == NEVER, np.nan, status)
     carried["candidate"][:] = np.where(before == NEVER, np.nan, before)
     return out
