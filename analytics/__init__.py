@@ -1,1 +1,1 @@
-"""Lag analytics: what the metrics and the store's own files say about lag, as tables on Spark."""
+"""Lag analytics: lag from metrics and from the store's own files, as tables on Spark."""

@@ -1,4 +1,4 @@
-"""What lag analytics says when it cannot go on: cause, number, limit, path, remedy.
+"""Errors that end a job of lag analytics: cause, number, limit, path, remedy.
 
 Codes are stable and head entries of docs/runbook.md. A source that does not answer is none of
 these: that is a gap in the tables, and the job lives.

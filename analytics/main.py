@@ -48,7 +48,7 @@ def jobs() -> None:
 
 
 def main() -> None:
-    """Run a job; what it cannot do is said in one message, with status 1."""
+    """Run a job. An error is printed as one message, with status 1."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:

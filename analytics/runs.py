@@ -1,6 +1,6 @@
 """What jobs did: one small file per job below ``ROOT/_runs``, replaced at each clean end of a run.
 
-Counts only grow, so that whoever reads a file now and then (``export``) misses no run. A run that
+Counts only grow, so that a periodic reader (``export``) misses no run. A run that
 fails leaves the file as it was: the last success stays what it is. One writer per job.
 Before: a job, or a micro-batch of it. After: ``analytics.export``, which makes metrics of it.
 """

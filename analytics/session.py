@@ -65,7 +65,7 @@ def session(
 
 
 def register_all(spark: SparkSession) -> None:
-    """Make the sources known by their names, in a session of whoever started it.
+    """Make the sources known by their names, in a session that the caller started.
 
     Sets what sources need of a session that runs already; its other settings stay.
     """
@@ -87,7 +87,7 @@ def _settings(
     yield PUSHDOWN
     yield "spark.ui.showConsoleProgress", "false"
     yield "spark.sql.shuffle.partitions", str(buckets)
-    # Named files are not looked for by a job of their own, however many they are.
+    # Named files are not listed by a job of their own, however many they are.
     yield "spark.sql.sources.parallelPartitionDiscovery.threshold", "100000"
     yield "spark.sql.execution.arrow.maxRecordsPerBatch", "65536"
     if submitted:

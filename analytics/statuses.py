@@ -88,7 +88,7 @@ REASON_WORDS: Final = {
     Reason.MISSED_TICKS: "too many samples are missing to judge",
     Reason.SETTLING: "seen for too short a time to judge",
     Reason.NO_SNAPSHOT: "its broker sent no snapshot",
-    Reason.NOTHING_NEW: "its broker answers and says nothing new of it",
+    Reason.NOTHING_NEW: "its broker answers and reports nothing new of it",
 }
 
 # fmt: off

@@ -1,9 +1,9 @@
-"""The last look as metrics. Names, labels and definitions are those of docs/metrics.md.
+"""The last reading as metrics. Names, labels and definitions are those of docs/metrics.md.
 
 What is about pairs is shown while it is young: an old status is not known any more. Counts come
-from files that only grow, so what is added is the difference to the look before; a file that went
-back was made anew and counts from 0.
-Before: ``look``. After: the registry, and whoever scrapes it.
+from files that only grow, so what is added is the difference to the reading before; a file that
+went back was made anew and counts from 0.
+Before: ``reading``. After: the registry, which Prometheus scrapes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from analytics.export.look import GAPS_KEPT, Gap, Seen
+from analytics.export.reading import GAPS_KEPT, Gap, Reading
 from analytics.report.facts import Pair
 from analytics.runs import Runs
 from analytics.statuses import Status
@@ -39,7 +39,7 @@ class ExportMetrics:
     def __init__(self, registry: Registry, wall_s: Callable[[], float]) -> None:
         """wall_s: seconds since 1970."""
         self._wall_s = wall_s
-        self._seen: Seen | None = None
+        self._seen: Reading | None = None
         self._runs: dict[str, Runs] = {}
         self._gaps: set[Gap] = set()
         self._durations = registry.own_histogram(of_analytics.RUN_DURATION_SECONDS)
@@ -61,7 +61,7 @@ class ExportMetrics:
         )
         registry.read_table((of_analytics.ANOMALY_SCORE,), self._anomalies)
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: Reading) -> None:
         """From now on this is what was seen."""
         self._seen = seen
         for job, runs in list(seen.runs.items())[:LABEL_SETS_MAX]:
@@ -100,7 +100,7 @@ class ExportMetrics:
         return dict(list(found.items())[:LABEL_SETS_MAX])
 
     @property
-    def _young(self) -> Seen | None:
+    def _young(self) -> Reading | None:
         newest = self._newest()
         return None if newest is None or self._wall_s() - newest > SHOWN_FOR_S else self._seen
 

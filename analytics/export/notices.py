@@ -1,9 +1,9 @@
-"""Which changes of status are told to a webhook, for whoever has no Alertmanager. Pure.
+"""Which changes of status are sent to a webhook, for installations without Alertmanager. Pure.
 
-At most one per pair and status in ten minutes. A change that is over is told only from a known good
-state: a pair that became unknown has not recovered. Every notice has an id made of what it is
-about, so whoever gets one twice (a restart, an answer that was lost) can drop it.
-Before: ``look`` found changes. After: ``webhook`` posts.
+At most one per pair and status in ten minutes. The end of trouble is sent only when the pair is
+known to be well: a pair that became unknown has not recovered. The id of a notice is a hash of its
+content, so a receiver can drop one that comes twice (after a restart, or if an answer was lost).
+Before: ``reading`` found changes. After: ``webhook`` posts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from analytics.statuses import URGENT, Status, row_of
 
 AGAIN_AFTER: Final = timedelta(minutes=10)
 REMEMBERED: Final = 100_000
-"""Pairs and statuses; the oldest are forgotten first, and at worst told once more."""
+"""Pairs and statuses that are remembered; the oldest are dropped, and may be sent once more."""
 
 
 class Change(NamedTuple):
@@ -35,7 +35,7 @@ class Notice(NamedTuple):
 
     id: str
     at: str
-    """The tick at which it is told; ISO 8601."""
+    """The tick at which it is sent; ISO 8601."""
     since: str
     """The tick at which it changed."""
     resolved: bool
@@ -60,31 +60,31 @@ class Names(NamedTuple):
 
 
 def identity(change: Change) -> str:
-    """Of a change; the same whoever finds it, and when."""
+    """Id of a change; it does not depend on the process or on the time."""
     text = f"{change.pair_id} {change.status_to} {change.tick.isoformat()}"
     return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 class Notices:
-    """What was told already, and what is still owed."""
+    """Notices that were sent, and changes that wait to be sent."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[tuple[int, str], datetime] = OrderedDict()
-        """When a pair's status was last told."""
+        self._sent: OrderedDict[tuple[int, str], datetime] = OrderedDict()
+        """When a notice of a pair and status was last sent."""
         self._last: dict[int, str] = {}
-        """What was told last of a pair."""
+        """The status that was last sent of a pair."""
         self._owed: dict[int, Change] = {}
-        """What changed too soon after the same was told: told when the time is over, if it still
-        is so. Else who was told of an end would never hear that trouble came back."""
+        """Changes that came too soon after an equal notice. They are sent when the time is over, if
+        they still hold; otherwise trouble that came back after its end would never be sent."""
         self._until: datetime | None = None
-        """Changes up to here were looked at."""
+        """Tick of the newest change that was handled."""
 
     def take(
         self, changes: Iterable[Change], names: Mapping[int, Names], now: datetime
     ) -> list[Notice]:
-        """What to tell of changes that are new, oldest first, and what was owed.
+        """Return the notices for new changes, oldest first, and for those that waited.
 
-        names: of all pairs; one that is not there is not told. now: the newest tick.
+        names: of all pairs; a pair without names is not sent. now: the newest tick.
         """
         news = sorted(
             (each for each in changes if self._until is None or each.tick > self._until),
@@ -99,32 +99,32 @@ class Notices:
             if self._is_too_soon(change, change.tick):
                 self._owed[change.pair_id] = change
             else:
-                found.append(self._tell(change, change.tick, names))
+                found.append(self._send(change, change.tick, names))
         for change in list(self._owed.values()):
             if change.pair_id in names and not self._is_too_soon(change, now):
                 del self._owed[change.pair_id]
                 if self._last.get(change.pair_id) != change.status_to:
-                    found.append(self._tell(change, now, names))
-        while len(self._told) > REMEMBERED:
-            (pair, _), _ = self._told.popitem(last=False)
+                    found.append(self._send(change, now, names))
+        while len(self._sent) > REMEMBERED:
+            (pair, _), _ = self._sent.popitem(last=False)
             self._last.pop(pair, None)
         return found
 
     def _matters(self, change: Change) -> bool:
         if change.status_to != Status.OK:
             return row_of(change.status_to).level in URGENT
-        # Its begin may have been told by whoever ran here before.
+        # The process before a restart may have sent its begin.
         last = self._last.get(change.pair_id, change.status_from or "")
         return row_of(last).level in URGENT
 
     def _is_too_soon(self, change: Change, at: datetime) -> bool:
-        before = self._told.get((change.pair_id, change.status_to))
+        before = self._sent.get((change.pair_id, change.status_to))
         return before is not None and at - before < AGAIN_AFTER
 
-    def _tell(self, change: Change, at: datetime, names: Mapping[int, Names]) -> Notice:
+    def _send(self, change: Change, at: datetime, names: Mapping[int, Names]) -> Notice:
         key = (change.pair_id, change.status_to)
-        self._told[key] = at
-        self._told.move_to_end(key)
+        self._sent[key] = at
+        self._sent.move_to_end(key)
         self._last[change.pair_id] = change.status_to
         return _notice(change, at, names[change.pair_id])
 

@@ -1,4 +1,4 @@
-"""The exporter: looks at the tables now and then, answers scrapes and probes with the last look.
+"""The exporter: reads the tables periodically, answers scrapes and probes from the last reading.
 
 Ready while it can read the tables. It writes nothing, so any number of them may run.
 """
@@ -16,9 +16,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from analytics.export.look import Seen, look
 from analytics.export.metrics import ExportMetrics
 from analytics.export.notices import Notices
+from analytics.export.reading import Reading, read
 from analytics.export.webhook import Webhook
 from analytics.report.source import RootTables
 from analytics.runs import BadRuns
@@ -46,9 +46,9 @@ class ExportOptions:
     host: str = "127.0.0.1"
     port: int = PORT
     every_s: float = EVERY_S
-    """Between looks."""
+    """Seconds between two readings."""
     webhook: str | None = None
-    """Where changes of status are told; None: nowhere, for Alertmanager tells them."""
+    """URL to which changes of status are posted; None: Alertmanager sends them."""
 
 
 class Exporter:
@@ -72,21 +72,22 @@ class Exporter:
         self.health.add_reason(WAITING, f"the tables in {options.tables} were not read yet")
 
     async def run(self) -> None:
-        """Look and answer until stop is set. Raises CannotListen if the port is taken."""
+        """Read and answer until stop is set. Raises CannotListen if the port is taken."""
         async with AsyncExitStack() as closing:
             await closing.enter_async_context(self.admin)
             self.health.state = "serving"
             log.info("metrics at http://%s:%d/metrics", self._options.host, self.admin.port)
             while not self._stop.is_set():
-                await self.look()
+                await self.refresh()
                 try:
                     async with asyncio.timeout(self._options.every_s):
                         await self._stop.wait()
                 except TimeoutError:
                     continue
 
-    async def look(self) -> None:
-        """Look once; what cannot be read makes the exporter unready, and is tried again."""
+    async def refresh(self) -> None:
+        """Read once. Tables that cannot be read make the exporter unready; the next round tries
+        again."""
         try:
             seen = await asyncio.to_thread(self._read)
         except (TidemarkError, BadRuns, OSError, pa.ArrowException) as error:
@@ -104,5 +105,5 @@ class Exporter:
             news = self._notices.take(seen.changes, seen.names, seen.newest)
             await self._webhook.post(news)
 
-    def _read(self) -> Seen:
-        return look(RootTables(TableRoot(self._options.tables)), self._options.tables, self._now())
+    def _read(self) -> Reading:
+        return read(RootTables(TableRoot(self._options.tables)), self._options.tables, self._now())

@@ -1,4 +1,4 @@
-"""Notices to a URL, as JSON, one POST for all that are new. What cannot be told now is told later.
+"""Notices to a URL, as JSON, one POST for all that are new. What cannot be sent now is sent later.
 
 Before: ``notices`` chose. After: whatever listens there; it drops ids that it has had.
 """
@@ -16,7 +16,7 @@ from analytics.export.notices import Notice
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 1_000
-"""Notices kept while nobody answers; the oldest are given up first."""
+"""Notices kept while the URL does not answer; the oldest are dropped first."""
 AT_ONCE: Final = 100
 TIMEOUT_S: Final = 10.0
 

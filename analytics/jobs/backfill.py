@@ -1,7 +1,7 @@
 """backfill: hours of the past into the same tables, from a server that still has them.
 
 Fills whole hours that the tables have nothing of, and hours that are named even if they have
-something; then it says how these differ from what they replace, and only then exchanges them, in
+something; then it reports how these differ from what they replace, and only then exchanges them, in
 one switch per table. Executors ask the server themselves, shape and write: samples never pass
 through the JVM. Before: `collect` was not there. After: `evaluate --since … --before …`.
 """
@@ -252,7 +252,7 @@ def _written_now(root: TableRoot) -> datetime | None:
 @click.option("--buckets", type=click.IntRange(1, 4096), help="Of tables that are made; default 8.")
 @spark_options
 def command(**given: Any) -> None:
-    """Fill hours that the tables lack; replace those named, and say what changed."""
+    """Fill hours that the tables lack; replace those named, and report what changed."""
     source = given["source"]
     options = BackfillOptions(
         tables=given["tables"],

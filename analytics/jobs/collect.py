@@ -41,7 +41,7 @@ SOURCES = (PROMETHEUS, "tidemark_scrape")
 CHECKS: Mapping[str, Callable[[Mapping[str, str]], object]] = dict(
     zip(SOURCES, (prometheus.parse, scrape.parse), strict=True)
 )
-"""What reads a source's options: asked here first, since Spark hides what it says in a trace."""
+"""Checks of a source's options: done here first, since Spark hides the message in a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class CollectOptions:
 def run(
     spark: SparkSession, options: CollectOptions, *, stop: threading.Event | None = None
 ) -> None:
-    """Collect until told to stop: by a signal, the marker file, or `stop`. Raises StreamFailed."""
+    """Collect until it is stopped by a signal, the marker file, or `stop`. Raises StreamFailed."""
     root = TableRoot.create(options.tables, buckets=options.buckets)
     # Offsets between two ticks, so that no batch ends between a broker's scrape and its ha's.
     period = f"{options.period_s}s"
@@ -88,7 +88,7 @@ def land(samples: DataFrame, batch: Batch, landing: Landing, *, source: str) -> 
     with runs.run(root.path, "collect") as noted:
         written = write_frame(samples, root, batch, landing, skip=done)
         read_to = [fact["read_to_us"] for fact in written.facts if "read_to_us" in fact]
-        # Ticks are over up to there, whether or not a broker had something to say of them.
+        # Ticks are complete up to there, whether or not a broker had samples of them.
         marks = {"positions": from_us(max(read_to))} if read_to else {}
         commit_all(root, batch, written, watermarks=marks)
         for table in written.files:

@@ -31,7 +31,7 @@ from analytics.ticks.window import merged_series
 from shared.runtime.clock import SystemClock
 
 LEFT_ALONE: Final = frozenset({"offset_events"})
-"""Evaluation tells what it found itself from what it was told by the names of the files."""
+"""Evaluation separates the events that it found itself from collected ones by file name."""
 _SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get files
 
 
@@ -72,7 +72,7 @@ def pieces(table: str, files: Iterable[DataFile], closed_us: int) -> list[Piece]
 
 
 def run(spark: SparkSession, options: CompactOptions) -> Compacted:
-    """Compact what has ended, then remove what nobody reads any more."""
+    """Compact what has ended, then remove files that no reader uses."""
     root = TableRoot(options.tables)
     now = options.now or datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed_us = to_us(hour_of(now - _SETTLE))

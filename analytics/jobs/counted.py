@@ -1,4 +1,4 @@
-"""Signals that counters tell, by the minute: how long sends take, how many deliveries repeat.
+"""Signals from counters, by the minute: how long sends take, how many deliveries repeat.
 
 A part of the search for what is unusual, on an executor. The first is there only if `collect`
 keeps the counter (`--counter tidemark_broker_put_duration_seconds_bucket`).
@@ -40,8 +40,8 @@ def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Ta
         return _minutes(_NODE, {}, np.empty(0, dtype=np.int64)), np.empty(0)
     rows = pa.concat_tables(pieces)
     encoded = rows.column("labels").combine_chunks().dictionary_encode()
-    told = np.array([_bound(labels) for labels in encoded.dictionary.to_pylist()])
-    bounds, place = np.unique(told, return_inverse=True)
+    limits = np.array([_bound(labels) for labels in encoded.dictionary.to_pylist()])
+    bounds, place = np.unique(limits, return_inverse=True)
     counter = columns.codes(columns.joined(rows, *_NODE, "labels"))[0]
     ts = columns.micros(rows, "ts")
     order = np.lexsort((ts, counter))
@@ -53,7 +53,7 @@ def slow_puts(root: TableRoot, since: datetime, before: datetime) -> tuple[pa.Ta
     groups = columns.grouped(of_node, ts[order] // _MINUTE_US)
     grown = np.zeros((groups.starts.size, bounds.size))
     bucket = place.reshape(-1)[np.asarray(encoded.indices.to_numpy(False), np.int64)][order]
-    # The first sample of a counter says nothing; others of the minute do.
+    # The first sample of a counter gives no rate; the others of the minute do.
     np.add.at(grown, (groups.of, bucket[groups.order]), np.nan_to_num(counted[groups.order]))
     head = groups.order[groups.starts]
     names = node.dictionary.take(pa.array(of_node[head]))

@@ -50,7 +50,7 @@ COMPUTED: Final = ("rates", "lag", "pair_lag", "stages", "status_changes", "offs
 """The tables that evaluation writes."""
 _KEEP_STATES: Final = timedelta(days=3)
 _DAY: Final = timedelta(days=1)
-_WAIT_S: Final = 1.0  # between looks for tables
+_WAIT_S: Final = 1.0  # between two checks for tables
 log = logging.getLogger("tidemark.analytics")
 
 
@@ -65,7 +65,7 @@ class EvaluateOptions:
     since: datetime | None = None
     before: datetime | None = None
     closing: str = "clock"
-    """What ends a tick when nobody tells anything: the clock, or nothing but data."""
+    """What closes a tick when no node sends samples: the clock, or data only."""
     max_ticks: int = MAX_TICKS
     """In one batch of the stream; more is faster when far behind, and takes more memory."""
 
@@ -113,7 +113,7 @@ class Evaluation:
 def run(
     spark: SparkSession, options: EvaluateOptions, *, stop: threading.Event | None = None
 ) -> None:
-    """Evaluate: as a stream if options have a pace, until told to stop; else once over hours."""
+    """Evaluate: as a stream if options have a pace, until it is stopped; else once over hours."""
     root = TableRoot(options.tables)
     evaluation = Evaluation(root, options.rules)
     if options.pace is None:
@@ -217,7 +217,7 @@ def _note(noted: runs.Run, written: Written, until: datetime) -> None:
     type=click.Choice(["clock", "data"]),
     default="clock",
     show_default=True,
-    help="Whether ticks also end when nobody tells anything any more.",
+    help="Whether ticks also end when no node sends samples any more.",
 )
 @range_options(required=False)
 @click.option("--period", "period_s", type=PERIOD_S, default=15.0, show_default=True)
@@ -252,16 +252,16 @@ def command(**given: Any) -> None:
 
 def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sleep) -> TableRoot:
     """The tables. wait: until `collect`, started beside this, has made them; else TablesMissing."""
-    told = False
+    is_logged = False
     while True:
         try:
             return TableRoot(tables)
         except TablesMissing:
             if not wait:
                 raise
-        if not told:
+        if not is_logged:
             log.warning("no tables in %s yet: waiting until `collect` makes them", tables)
-            told = True
+            is_logged = True
         pause(_WAIT_S)
 
 

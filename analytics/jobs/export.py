@@ -1,6 +1,6 @@
 """export: what analytics found, for Prometheus and Grafana. A small service; it needs no Spark.
 
-Without a file it answers scrapes on its admin port until it is told to stop. With ``--openmetrics``
+Without a file it answers scrapes on its admin port until it is stopped. With ``--openmetrics``
 it writes the history of a range and ends. Before: `evaluate`, `forecast`. After: Prometheus.
 """
 
@@ -67,12 +67,12 @@ async def serve(options: ExportOptions) -> None:
     default=EVERY_S,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Seconds between two looks at the tables.",
+    help="Seconds between two readings of the tables.",
 )
 @click.option(
     "--webhook",
     metavar="URL",
-    help="Post changes of status there as JSON, where no Alertmanager tells them.",
+    help="Post changes of status there as JSON, where no Alertmanager sends them.",
 )
 @click.option(
     "--openmetrics",

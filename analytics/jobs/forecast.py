@@ -26,7 +26,7 @@ from analytics.tables.layout import HOUR, hour_of
 from analytics.tables.parts import Writer, run_parts
 
 LOOK_BACK: Final = timedelta(days=1)
-"""How far back anomalies are looked for by a first run, or by one after a long pause."""
+"""How far back a first run, or one after a long pause, searches for anomalies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     """What one run does."""
 
     issued_at: datetime
-    since: datetime  # anomalies are looked for from here to issued_at
+    since: datetime  # anomalies are searched from here to issued_at
     tasks: Sequence[tuple[str, int]]
     hours: Mapping[str, Sequence[datetime]]  # by table, whole hours that are replaced
 

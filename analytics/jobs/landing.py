@@ -51,7 +51,7 @@ class Landing:
         for row in gaps.filter(pc.equal(gaps.column("reason"), str(Gap.UNSCRAPED))).to_pylist():
             lasted_us = to_us(row["to_ts"]) - to_us(row["from_ts"])
             writer.facts["unscraped_us"] = writer.facts.get("unscraped_us", 0) + lasted_us
-        # Of what was never scraped the source has told all that there is.
+        # The source has no more of a time that was never scraped.
         known = pc.is_in(gaps.column("reason"), value_set=pa.array([Gap.DOWN, Gap.UNSCRAPED]))
         unread = gaps.filter(pc.invert(known))
         if unread.num_rows:
@@ -96,7 +96,7 @@ def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
 
 
 def newest_ticks(positions: pa.Table) -> Collection[tuple[str, int]]:
-    """The newest tick [microseconds] that each node told positions of."""
+    """The newest tick [microseconds] of which each node sent positions."""
     grouped = positions.group_by("replica").aggregate([("tick", "max")])
     ticks = grouped.column("tick_max").cast(pa.int64()).to_pylist()
     return list(zip(grouped.column("replica").to_pylist(), ticks, strict=True))

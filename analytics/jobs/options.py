@@ -27,7 +27,7 @@ class Moment(click.ParamType[datetime]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Read one, or say what it should look like."""
+        """Parse one. Fails with the expected form."""
         if isinstance(value, datetime):
             return value
         text = str(value)

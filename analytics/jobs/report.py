@@ -2,7 +2,7 @@
 
 Reads with pyarrow, one file of a table at a time, and adds up as it reads; it needs no Spark. The
 same range over the same tables makes the same files, but for the time of making and what the
-report before said. Before: `evaluate`, `rollup`, `forecast`. After: a browser.
+report before had. Before: `evaluate`, `rollup`, `forecast`. After: a browser.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from analytics.tables import TableRoot
 
 JOB: Final = "report"
 SPAN: Final = timedelta(hours=24)
-"""What a report is about unless it is told."""
+"""Time of a report without --since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ReportOptions:
 
 
 class Written(NamedTuple):
-    """The files, and what they say."""
+    """The files and their facts."""
 
     html: Path
     json: Path

@@ -1,7 +1,7 @@
-"""Running a stream until somebody says stop: SIGTERM, a marker file, or the end of what is there.
+"""Running a stream until SIGTERM, a marker file, or the end of the available data.
 
-All three let the batch in hand finish. A SIGKILL does not, and harms nothing either: the batch is
-repeated from the checkpoint and writes the same names.
+All three let the current batch finish. A SIGKILL does not, and does no harm: the batch is repeated
+from the checkpoint and writes files of the same names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analytics.errors import AnalyticsError, BadOption
 from analytics.tables import Batch
 
 STOP_FILE: Final = "stop"
-"""Below the checkpoint: made by whoever wants the job to end; removed at the next start."""
+"""File below the checkpoint that ends the job; the next start removes it."""
 _POLL_S: Final = 1
 _CAUSE: Final = re.compile(r"[\w.]+(Error|Exception|Missing|Damaged|Differ|Interrupt)\b.*: ")
 _TRIES: Final = 3  # of one batch
@@ -45,7 +45,7 @@ class Pace:
     """Work through what is there, in batches as usual, and end."""
 
     def __post_init__(self) -> None:
-        """Refuse what Spark would poll itself to death with."""
+        """Refuse triggers at which Spark would only poll."""
         if not 0.5 <= self.trigger_s <= 3600:
             raise BadOption(
                 f"--trigger is {self.trigger_s} s, must be from 0.5 to 3600.", "Give 15 to 60."
@@ -84,15 +84,15 @@ def run_stream(
     *,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run a stream to its end, or until it is told to stop. Raises StreamFailed.
+    """Run a stream to its end, or until it is stopped. Raises StreamFailed.
 
-    handle: writes and commits one batch. stop: told by the caller, besides signals and the file.
+    handle: writes and commits one batch. stop: set by the caller, besides signals and the file.
     """
     pace.checkpoint.mkdir(parents=True, exist_ok=True)
     marker = pace.checkpoint / STOP_FILE
     marker.unlink(missing_ok=True)
 
-    raised: list[Exception] = []  # by a batch here: Spark tells only that something was
+    raised: list[Exception] = []  # by a batch here: Spark reports only that one failed
 
     def one(rows: DataFrame, number: int) -> None:
         raised.clear()
@@ -108,17 +108,17 @@ def run_stream(
         if pace.available_now
         else writer.trigger(processingTime=f"{round(pace.trigger_s * 1000)} milliseconds")
     )
-    with _signals(stop or threading.Event()) as told:
+    with _signals(stop or threading.Event()) as stopping:
         failures, reached = 0, -1
         while True:
             query = writer.queryName(job).start()
             log.info("stream runs", extra={"event": "stream-runs", "job": job, "id": query.id})
             try:
-                _wait(query, lambda: told.is_set() or marker.exists())
+                _wait(query, lambda: stopping.is_set() or marker.exists())
                 break
             except StreamingQueryException as error:
-                # A worker that could not start in time, an executor that went: the next try
-                # repeats the batch. One that fails three times in a row is said and left.
+                # A worker may start too late, an executor may be lost: the next try repeats the
+                # batch. A batch that fails three times in a row ends the job with an error.
                 batch = _last_batch(pace.checkpoint)
                 failures = 1 if batch > reached else failures + 1
                 reached = batch
@@ -130,14 +130,14 @@ def run_stream(
                     reason,
                     extra={"event": "batch-repeated", "job": job, "tries": failures},
                 )
-                if told.wait(_PAUSE_S * failures):
+                if stopping.wait(_PAUSE_S * failures):
                     break
     log.info("stream ended", extra={"event": "stream-ended", "job": job})
 
 
-def _wait(query: StreamingQuery, told: Callable[[], bool]) -> None:
+def _wait(query: StreamingQuery, stopping: Callable[[], bool]) -> None:
     while not query.awaitTermination(_POLL_S):
-        if told():
+        if stopping():
             _end(query)
             return
 
@@ -158,27 +158,27 @@ def _end(query: StreamingQuery) -> None:
 
 def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A task's failure comes with the worker's traceback; its last line says what it was.
+    # A task's failure comes with the worker's traceback, whose last line is the cause.
     causes = [line for line in lines if _CAUSE.match(line)]
-    said = " ".join(dict.fromkeys([*lines[:1], *causes[-1:]])) or type(error).__name__
-    return said[:800].rstrip(".")
+    text = " ".join(dict.fromkeys([*lines[:1], *causes[-1:]])) or type(error).__name__
+    return text[:800].rstrip(".")
 
 
 @contextmanager
-def _signals(told: threading.Event) -> Iterator[threading.Event]:
-    """Take SIGTERM and SIGINT as a wish to end, where this thread may."""
+def _signals(stopping: threading.Event) -> Iterator[threading.Event]:
+    """Set the event at SIGTERM and SIGINT, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield told
+        yield stopping
         return
 
-    def tell(signum: int, _: FrameType | None) -> None:
-        told.set()
+    def request_stop(signum: int, _: FrameType | None) -> None:
+        stopping.set()
 
     before: dict[int, Any] = {
-        signum: signal.signal(signum, tell) for signum in (signal.SIGTERM, signal.SIGINT)
+        signum: signal.signal(signum, request_stop) for signum in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        yield told
+        yield stopping
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

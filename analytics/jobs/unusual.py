@@ -1,7 +1,7 @@
-"""What is unlike itself, over all pairs, topics, brokers and clusters: a part of `forecast`.
+"""Anomalies over all pairs, topics, brokers and clusters: a part of `forecast`.
 
-One executor does it: a topic, a broker and a cluster are sums over buckets, and what explains an
-anomaly must be looked at beside it. It reads roll-ups of pairs and logs only, no series.
+One executor does it: a topic, a broker and a cluster are sums over buckets, and an anomaly is
+compared with its parents. It reads roll-ups of pairs and logs only, no series.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
     every = sorted({leaf[:depth] for leaf in leaves for depth in range(1, len(keys) + 1)})
     every.sort(key=len)
     at = {path: row for row, path in enumerate(every)}
-    said = [" ".join(f"{k}={v}" for k, v in zip(keys, path, strict=False)) for path in every]
+    subjects = [" ".join(f"{k}={v}" for k, v in zip(keys, path, strict=False)) for path in every]
     parents = np.array([at.get(path[:-1], -1) for path in every], dtype=np.int64)
-    return Tree(said, parents, np.array([at[leaf] for leaf in leaves], dtype=np.int64))
+    return Tree(subjects, parents, np.array([at[leaf] for leaf in leaves], dtype=np.int64))
 
 
 def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
@@ -167,7 +167,7 @@ def _of_pairs_and_topics(
     values = _of_pairs(root, ids, MINUTE, begin, before)
     places = [names[pair] for pair in ids.tolist()]
     measured = []
-    # What a topic gets is the same for all its groups: one subject, the most that is told.
+    # What a topic gets is the same for all its groups: one subject, with the largest value.
     for signal, cut in ((PRODUCE, 3), (CONSUME, 4), (AGE, 4)):
         tree = tree_of(sorted({place[:cut] for place in places}), _NAMES[:cut])
         below = _leaf_rows(places, cut)

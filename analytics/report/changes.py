@@ -20,7 +20,7 @@ Name = tuple[str, str, str, str]
 
 
 class Previous(NamedTuple):
-    """What the report before said."""
+    """Content of the report before."""
 
     made_at: datetime
     pairs: dict[Name, tuple[str, str]]

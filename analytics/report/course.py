@@ -19,7 +19,7 @@ from analytics.report.facts import Attention, Bins, Course, MovedWith, OtherCloc
 from analytics.report.moved import moved_with
 from analytics.report.overview import LOOK_BACK_TICKS, latest
 from analytics.report.source import Tables, whole
-from analytics.report.words import duration, moment, number
+from analytics.report.words import duration, moment, number, rate
 from analytics.statuses import BY_SEVERITY
 
 QUEUES_MAX: Final = 24
@@ -31,7 +31,7 @@ _LAG_COLUMNS: Final = (
 )  # fmt: skip
 _MEANS: Final = ("produce_per_second", "consume_per_second")
 _SECONDS: Final = "_seconds"
-EVIDENCE_SAID: Final = {
+EVIDENCE_WORDS: Final = {
     "alone_seconds": "without a member for",
     "still_seconds": "commit unmoved for",
     "stall_after_seconds": "taken as stalled after",
@@ -148,7 +148,7 @@ def _queues(
 
 
 def other_clock(row: Mapping[str, Any]) -> OtherClock | None:
-    """What a row of lag says of the clock that its head was stamped by; None: nothing to say."""
+    """Bounds by the clock that stamped the head of a row of lag; None: there is one clock."""
     method = row["age_method"] or ""
     if not method.endswith((CLOCKS[CLOCK_OFF], CLOCKS[CLOCK_UNKNOWN])):
         return None
@@ -204,12 +204,12 @@ def evidence_in_words(text: str) -> list[str]:
 
 
 def _phrase(name: str, value: Any) -> str:
-    if name in EVIDENCE_SAID and isinstance(value, int | float):
-        said = duration(value) if name.endswith(_SECONDS) else number(value)
-        return f"{EVIDENCE_SAID[name]}: {said}"
-    for ending, say in (("_seconds", duration), ("_per_second", lambda each: f"{number(each)}/s")):
+    if name in EVIDENCE_WORDS and isinstance(value, int | float):
+        text = duration(value) if name.endswith(_SECONDS) else number(value)
+        return f"{EVIDENCE_WORDS[name]}: {text}"
+    for ending, in_words in (("_seconds", duration), ("_per_second", rate)):
         if name.endswith(ending) and isinstance(value, int | float):
-            return f"{name.removesuffix(ending).replace('_', ' ')}: {say(value)}"
+            return f"{name.removesuffix(ending).replace('_', ' ')}: {in_words(value)}"
     words = name.replace("_", " ")
     match value:
         case bool():

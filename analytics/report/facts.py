@@ -1,4 +1,4 @@
-"""What a report says, as values: ``report.json`` holds the same. Pure.
+"""Content of a report as values: ``report.json`` holds the same. Pure.
 
 Every field that may be unknown is None then, never 0. Times are UTC. In JSON a time is a text of
 ISO 8601, a number has nine digits at most, and a drain time without an end is the text ``inf``:
@@ -63,7 +63,7 @@ class Pair:
     objective_s: float | None
     lag: int | None
     hidden_lag: int | None
-    """Messages that are stored and that nobody can read yet."""
+    """Messages that are stored and not readable yet."""
     drain_p10_s: float | None
     drain_p50_s: float | None
     drain_p90_s: float | None
@@ -122,12 +122,12 @@ class OtherClock:
     """Between these the age lies; None: not known."""
     high_s: float | None
     is_known: bool
-    """Whether anybody measured how far it is off."""
+    """Whether the difference of the clocks was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A pair that somebody should look at, or that had trouble within the report's time."""
+    """A pair that needs a person, or that had trouble within the report's time."""
 
     pair: Pair
     course: Course
@@ -191,7 +191,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class GapFact:
-    """Times of which a source has nothing to say, of one subject and for one reason."""
+    """Times without rows of a source, of one subject and for one reason."""
 
     source: str
     subject: str

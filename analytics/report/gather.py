@@ -24,7 +24,7 @@ OTHERS_MAX: Final = 12
 PAIRS_MAX: Final = 500
 """Pairs listed."""
 _PERIOD_S: Final = 15.0
-"""Where too few ticks say it."""
+"""Assumed where there are too few ticks."""
 
 
 def gather(
@@ -41,16 +41,16 @@ def gather(
     Raises ValueError for a time that is empty.
     """
     seen = overview(tables, start, end)
-    # What was late when it was seen last is not well because it is out of sight.
+    # A pair that was late when it was last seen has not recovered by becoming unknown.
     pairs = [
         replace(pair, was_late=pair.level == Level.UNKNOWN and pair.pair_id in seen.late)
         for pair in seen.pairs
     ]
     pairs.sort(key=urgency)
-    looked_at = [
+    urgent = [
         pair for pair in pairs if pair.level not in (Level.NONE, Level.UNKNOWN) or pair.was_late
     ]
-    shown = looked_at[:ATTENTION_MAX]
+    shown = urgent[:ATTENTION_MAX]
     others = _others(seen, pairs, {pair.pair_id for pair in shown})
     period_s = seen.period_s or _PERIOD_S
     drawn = []
@@ -73,7 +73,7 @@ def gather(
         others=drawn[len(shown) :],
         pairs=pairs[:PAIRS_MAX],
         pairs_left_out=max(0, len(pairs) - PAIRS_MAX),
-        attention_left_out=len(looked_at) - len(shown),
+        attention_left_out=len(urgent) - len(shown),
         forecasts=forecasts(tables, end),
         capacity=capacity(tables, end),
         anomalies=anomalies(tables, start, end),
@@ -85,9 +85,9 @@ def gather(
 
 
 def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
-    """Whom to wake for first; within that, the furthest beyond its objective.
+    """Order of pairs: by level; within a level, the furthest above its objective first.
 
-    What was late before it was out of sight comes before what is only to know.
+    A pair that was late before it became unknown comes before those that only inform.
     """
     burn = 0.0
     if pair.age_s is not None and pair.objective_s:

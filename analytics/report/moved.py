@@ -2,12 +2,14 @@
 
 Here and not in ``evaluate``: that sees a quarter of an hour of a bucket and no counters, and would
 go through the same minutes again at every tick, for every pair, although nothing hangs on the
-answer. A report looks once, at the pairs that it draws, over two hours. It never changes what is
+answer. A report computes it once, for the pairs that it draws, over two hours. It never changes
+what is
 blamed: ``stages`` stays as it was written.
 
 What a broker set's sends, flushes and acknowledgements took, step by step, is what their counters
 of seconds grew by over what their counts grew by. Brokers that count nothing of it within a step
-leave it unknown. Without counters of sends it is how long the oldest one waits, which the logs say.
+leave it unknown. Without counters of sends it is how long the oldest one waits, which is in the
+logs.
 Before: ``overview`` knows what is blamed; ``source``. After: ``course`` puts it into the facts.
 """
 
@@ -42,7 +44,7 @@ _WAITED: Final = ("tick", "cluster", "broker", "put_wait_seconds")
 
 
 class Steps(NamedTuple):
-    """How the time that is looked at is cut: whole multiples of a step since 1970."""
+    """Steps of the time that is compared: whole multiples of a step since 1970."""
 
     width_us: int
     first: int
@@ -54,7 +56,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(start: datetime, newest: datetime, period_s: float) -> Steps:
-    """The newest steps up to that tick, as many as are looked at, none before the start."""
+    """The newest steps up to that tick, at most POINTS_MAX, none before the start."""
     width = round(step_of(period_s) * SECOND)
     last = columns.micros_of(newest) // width
     first = max(columns.micros_of(start) // width, last - POINTS_MAX)
@@ -121,7 +123,7 @@ def _times_of(
     found: dict[Place, dict[str, Floats]] = {place: {} for place in places}
     for what, family in _TIMES.items():
         # Every member of the in-sync set is waited for, so the slowest counts; other counters of a
-        # set are of one thing, whoever was its master.
+        # set are of one thing, whichever node was its master.
         by = ("cluster", "broker", "replica", "labels") if what == "network" else _WAITED[1:3]
         for names, took in _took(rows, family, by, steps).items():
             place = (names[0], names[1])

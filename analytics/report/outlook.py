@@ -27,7 +27,7 @@ CAPACITY_MAX: Final = 20
 ANOMALIES_MAX: Final = 12
 GAPS_MAX: Final = 40
 ISSUED_WITHIN: Final = timedelta(days=2)
-"""A forecast that is older says nothing of now."""
+"""Older forecasts are not used."""
 GAP_LENGTH_MAX: Final = timedelta(days=1)
 """A gap that began so long before the report may still reach into it."""
 _ENDLESS: Final = float("inf")
@@ -184,7 +184,7 @@ def _with_gap(known: GapFact | None, row: dict[str, Any]) -> GapFact:
 
 
 def unknowns(tables: Tables, newest: datetime | None, period_s: float) -> list[UnknownFact]:
-    """Queues of which something is not known at the newest tick, by the reason told."""
+    """Queues of which something is not known at the newest tick, by the reason."""
     if newest is None:
         return []
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)

@@ -1,7 +1,7 @@
 """All pairs at once: how many had which status when, and how each stands now. Pure but for reading.
 
 Two passes over ``pair_lag``: one over the whole time with three columns of it, one over its last
-minutes with all. Before: ``source``. After: ``gather`` chooses the pairs to look at.
+minutes with all. Before: ``source``. After: ``gather`` chooses the pairs to show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_BACK_TICKS: Final = 8
 SILENT_TICKS: Final = 3
 """Not seen for so many ticks: not known any more."""
 ABOVE: Final = (Stage.APPEND, Stage.REPLICATION, Stage.DISPATCH)
-"""Stages before consumers can see a message: a lag of 0 says nothing of them."""
+"""Stages before consumers can see a message: a lag of 0 does not exclude them."""
 _STAGE_COLUMNS: Final = ("tick", "pair_id", "blamed", "confidence", "detail")
 
 
@@ -134,7 +134,7 @@ def _troubled(seen: pa.Table) -> dict[int, int]:
 
 
 def _late(seen: pa.Table) -> frozenset[int]:
-    """Pairs whose last known row says that they need attention: by its status, or where that is
+    """Pairs that needed attention by their last known row: by its status, or where that is
     not known by an age above the objective."""
     last: dict[int, tuple[datetime, bool]] = {}
     for row in seen.to_pylist():

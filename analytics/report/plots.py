@@ -3,7 +3,7 @@
 The shapes stretch with the page, so that a plot is readable on a telephone and on a wall. Text must
 not stretch: the template puts it around the SVG. Unknown time is hatched, because readers take a
 gap in a line for 0 or overlook it. Colours are class names of ``style.css``, which defines each for
-light and dark. Decision 48 says why no charting library draws this.
+light and dark. Decision 48 has the reasons against a charting library.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def stages_plot(course: Course) -> Plot | None:
 
 def status_plot(facts: Facts) -> Plot | None:
     """Number of pairs by status over time; None if it is never known."""
-    # Pairs that are held back are counted as OK: tables tell them apart at the newest tick only.
+    # Pairs that are held back are counted as OK: tables have the difference for the newest tick
+    # only.
     held_back = any(pair.status == Status.OK and pair.level != Level.NONE for pair in facts.pairs)
     names = {Status.OK: "in time with what can be read"} if held_back else {}
     shown = [

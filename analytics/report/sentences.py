@@ -107,7 +107,7 @@ def moved_words(moved: Sequence[MovedWith]) -> str:
         if each.earlier_s:
             when = f"{duration(abs(each.earlier_s))} {'before' if each.earlier_s > 0 else 'after'}"
         measure = "rank correlation " if not place else ""
-        evidence = f"{measure}{number(round(each.correlation, 2))} over {each.looks} looks"
+        evidence = f"{measure}{number(round(each.correlation, 2))} over {each.looks} samples"
         subject = MOVED_WORDS.get(each.what, each.what)
         parts.append(f"{subject} moved {how} it, {when} ({evidence})")
     return sentence("; ".join(parts))

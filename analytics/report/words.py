@@ -1,7 +1,7 @@
-"""Numbers and statuses as people say them. Pure.
+"""Numbers and statuses in words. Pure.
 
 Two quantities are called lag in seconds: *age*, how old is what was not read, and *drain time*, how
-long until it is read. Nothing here calls either of them lag. What is not known is said so.
+long until it is read. Neither is called lag here. Unknown values are "not known".
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shown_status(status: str, of: str) -> str:
 
 
 def subject_words(subject: str) -> str:
-    """What a forecast or an anomaly is of: ``broker=g0 group=a topic=b`` as people say it."""
+    """What a forecast or an anomaly is of: ``broker=g0 group=a topic=b`` in words."""
     parts = [part.partition("=") for part in subject.split()]
     if not parts or not all(equals and value for _, equals, value in parts):
         return subject

@@ -33,11 +33,11 @@ _LINE: Final = re.compile(
     r'(?:\{((?:[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*,?)*)[ \t]*\})?'
     r"(?<=[ \t}])[ \t]*([^ \t#{}]+)(?:[ \t]+(-?[0-9][0-9.eE+-]*))?[ \t]*(?:#.*)?"
 ).fullmatch
-"""Name, labels, value, time; and an exemplar, which nobody reads."""
+"""Name, labels, value, time; and an exemplar, which is not used."""
 
 
 class Parsed(NamedTuple):
-    """What one answer said."""
+    """Content of one answer."""
 
     series: list[Series]
     """All that the parser knows; grows from answer to answer."""
@@ -47,7 +47,7 @@ class Parsed(NamedTuple):
     ts_us: Ints | None
     """Times that lines gave themselves, 0 for those without; None if none did."""
     is_whole: bool
-    """It ended as its format says: what was cut off must not count."""
+    """It ended as its format requires: an answer that was cut off must not count."""
     unreadable: int
     shown: list[str]
     """Some of the unreadable lines, cut short."""
@@ -67,7 +67,7 @@ class Parser:
         """Others than the plain ones, by their text: buckets of histograms have the same ones."""
 
     def parse(self, text: str, *, openmetrics: bool) -> Parsed:
-        """Read one answer. openmetrics: as its content type says; it ends with ``# EOF``."""
+        """Read one answer. openmetrics: by its content type; it ends with ``# EOF``."""
         if len(self._known) > KNOWN_MAX:
             self._series, self._known, self._label_sets = [], {}, {}
         lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""A gap among rows: what could not be read, said in the table itself and never left out."""
+"""A gap among rows: what could not be read has a row of its own and is never left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analytics.schema import Gap
 
 
 class SourceGap(AnalyticsError):
-    """Something could not be read, and the columns asked for leave no place to say so."""
+    """Something could not be read, and the requested columns cannot express it."""
 
     code, title = "source-gap", "A source could not be read whole"
 
@@ -27,12 +27,12 @@ class Hole(NamedTuple):
 
 
 def hole_batch(hole: Hole, schema: pa.Schema) -> pa.RecordBatch:
-    """The gap's row. Raises SourceGap if the schema has no column ``gap`` to say it in."""
+    """The gap's row. Raises SourceGap if the schema has no column ``gap`` for it."""
     if "gap" not in schema.names:
         raise SourceGap(
             f"{hole.reason}: {hole.detail}.",
             "The rows read before it are whole. Ask for the column gap as well: the rest is then "
-            "read, and a row says what is missing.",
+            "read, and a row has what is missing.",
         )
     values = {**hole.at, "gap": str(hole.reason), "gap_detail": hole.detail}
     return pa.RecordBatch.from_arrays(

@@ -1,10 +1,10 @@
 """What a source could not read, as rows that travel among samples. Pure.
 
 A source yields one table. Its gaps are rows of it with the metric ``_gap``: ``ts`` is the end of
-the time that is missing, ``target`` what is, ``value`` how many rows were lost (NaN: nobody knows),
-and the labels say the rest. ``split`` takes them out again as the table ``gaps``, and adds what
-Prometheus says of targets that it could not scrape (``up``).
-Before: a source met trouble. After: the table tells a silent time from one that nobody saw.
+the time that is missing, ``target`` what is, ``value`` how many rows were lost (NaN: unknown),
+and the labels have the rest. ``split`` takes them out again as the table ``gaps``, and adds the
+targets that Prometheus could not scrape (``up``).
+Before: a source met trouble. After: the table separates quiet times from unobserved ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analytics.schema import GAPS, SAMPLES, Gap
 from analytics.sources.labelled import escaped
 
 DETAIL_MAX: Final = 300
-"""Characters of what is said of a gap."""
+"""Length of the detail of a gap, in characters."""
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
 TOLD_BY: Final = pa.array(["broker", "ha", "reput"])
@@ -31,7 +31,7 @@ TOLD_BY: Final = pa.array(["broker", "ha", "reput"])
 
 
 class Missing(NamedTuple):
-    """A time of which a source has nothing to say. Microseconds since 1970."""
+    """A time of which a source has no rows. Microseconds since 1970."""
 
     subject: str
     """Target, selector or file."""
@@ -72,12 +72,12 @@ def split(samples: pa.Table) -> tuple[pa.Table, pa.Table]:
     is_gap = pc.equal(samples.column("metric"), GAP_METRIC)
     gaps = _down(samples)
     if pc.any(is_gap).as_py():
-        gaps += [_told(row) for row in samples.filter(is_gap).to_pylist()]
+        gaps += [_gap_row(row) for row in samples.filter(is_gap).to_pylist()]
         samples = samples.filter(pc.invert(is_gap))
     return samples, pa.Table.from_pylist(gaps, schema=GAPS)
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
+def _gap_row(row: dict[str, Any]) -> dict[str, Any]:
     labels, lost = row["labels"], row["value"]
     return {
         "source": row["source"],

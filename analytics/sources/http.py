@@ -1,7 +1,7 @@
 """One answer of an HTTP server: whole, within a time and a size, or the reason why there is none.
 
 The time is for all of it, connection and last byte included: a server that drips does not hold a
-reader longer. Before: a source asks. After: it parses, or tells a gap.
+reader longer. Before: a source asks. After: it parses, or reports a gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK: Final = 1 << 18
 
 
 class Answer(NamedTuple):
-    """What a server said."""
+    """Answer of a server."""
 
     status: int
     content_type: str
@@ -71,7 +71,7 @@ def fetch(
             if size > size_max:
                 raise Unanswered(Gap.OVERLOAD, f"the answer is larger than {size_max} bytes")
             pieces.append(piece)
-        # read1 does not say that an answer of a known length ended early.
+        # read1 does not report that an answer of a known length ended early.
         if response.length:
             raise Unanswered(Gap.TORN, f"{response.length} bytes of the answer are missing")
         return Answer(

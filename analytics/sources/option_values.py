@@ -1,7 +1,7 @@
 """Values of a source's options: durations, times, counts. Pure.
 
 Options come as text from a command line or from Spark. A mistake names the option and what would
-do. Before: somebody set options. After: a source's own ``options`` puts them together.
+do. Before: options were set. After: a source's own ``options`` puts them together.
 """
 
 from __future__ import annotations

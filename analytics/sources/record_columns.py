@@ -57,7 +57,7 @@ class RecordColumns:
 
     def never_written(self) -> npt.NDArray[np.bool_]:
         """Records that end in a zero where none can be: a crash or a cut copy left their sizes and
-        not their ends, and no CRC speaks of it, for that stands at the end as well."""
+        not their ends, and no CRC covers it, because that is at the end as well."""
         # Properties end in 0x02, or in text; without any, two zeros stand behind the topic.
         behind = np.where(self.rows["properties_size"] > 0, 1, 3)
         at = self.starts + self.rows["size"] - behind
@@ -138,7 +138,7 @@ class RecordColumns:
         return hashes.take(tags.indices).fill_null(0)
 
     def crc_ok(self) -> pa.Array:
-        """Whether body and record CRC fit; null: nobody looked."""
+        """Whether body and record CRC fit; null: not verified."""
         sound = self.rows["sound"]
         return pa.array(sound == 1, pa.bool_(), mask=sound < 0)
 
@@ -153,7 +153,7 @@ class RecordColumns:
         )
 
     def raw_properties(self) -> list[bytes]:
-        """As stored, for whoever wants all of them."""
+        """As stored, for readers that want all of them."""
         firsts = self.starts + self.rows["properties_at"]
         lasts = firsts + self.rows["properties_size"]
         return [

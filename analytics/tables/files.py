@@ -1,8 +1,8 @@
 """One Parquet file of a table: written whole under another name, synced, then renamed.
 
-The name says table, hour, bucket, batch and part, nothing random: a batch that runs again writes
-the same names, and what it wrote the first time is overwritten rather than doubled. A file counts
-once the table's manifest names it (manifest.py).
+The name consists of table, hour, bucket, batch and part, nothing random: a batch that runs again
+writes the same names, and what it wrote the first time is overwritten rather than doubled. A file
+counts once the table's manifest names it (manifest.py).
 """
 
 from __future__ import annotations

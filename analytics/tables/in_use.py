@@ -15,7 +15,7 @@ from pathlib import Path
 
 @contextmanager
 def writing(root: Path, job: str) -> Iterator[None]:
-    """Say so until the end of the block; any number of processes may at once."""
+    """Hold the lock until the end of the block; any number of processes may hold it."""
     descriptor = _open(root, job)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -25,7 +25,7 @@ def writing(root: Path, job: str) -> Iterator[None]:
 
 
 def is_written(root: Path, job: str) -> bool:
-    """Whether anybody says so."""
+    """Whether any process holds the lock."""
     descriptor = _open(root, job)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,7 +44,7 @@ TIME_COLUMN: Final[Mapping[str, str]] = {
 }
 """The column that places a row in an hour and that reads go by; where it is null: 1970.
 
-The tick where there is one: it says to which snapshot a row belongs, `ts` when it was true."""
+The tick where there is one: it is the snapshot of a row, `ts` the time of its values."""
 
 BUCKETED: Final = frozenset({"series", "positions", "pairs", "rates", "lag"})
 """Tables with a directory for each bucket: those with a row for each series or pair and tick."""

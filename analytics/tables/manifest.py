@@ -44,7 +44,7 @@ class Manifest(NamedTuple):
     removed: Mapping[str, int]  # path → when it stopped to count [microseconds]; still on disk
     done: Mapping[str, int]  # writer → number of its last batch
     watermark_us: int | None  # the writer's own: last tick evaluated, newest time collected
-    seen: Mapping[str, int]  # node → newest tick that it told of [microseconds]
+    seen: Mapping[str, int]  # node → its newest tick [microseconds]
 
     def has(self, batch: Batch) -> bool:
         """Whether the batch, or a later one of its writer, is in."""
@@ -128,7 +128,7 @@ class ManifestStore:
 
     @contextmanager
     def writing(self, table: str) -> Iterator[Manifest]:
-        """The table as of now, nobody else writing until the end of the block; then `put`."""
+        """The table as of now; no other process writes until the end of the block. Then `put`."""
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._directory / f".{table}.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:

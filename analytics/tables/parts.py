@@ -1,9 +1,9 @@
 """A batch that executors write and the driver commits, with nothing collected on the way.
 
 Each task writes its Parquet files and, last, one small JSON file that describes them, below
-``ROOT/_parts/<batch>/``. The driver counts these against what Spark says was done, reads them,
-and switches the manifests. A driver killed before leaves files that no manifest names; the batch
-runs again and overwrites them.
+``ROOT/_parts/<batch>/``. The driver compares their number with the tasks that Spark reports as
+done, reads them, and switches the manifests. A driver killed before leaves files that no manifest
+names; the batch runs again and overwrites them.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Writer:
         return table in self._skip
 
     def saw(self, table: str, node: str, tick_us: int) -> None:
-        """A node told of this tick, which says up to where ticks are complete."""
+        """Note the newest tick of a node, by which ticks are complete."""
         seen = self._seen.setdefault(table, {})
         seen[node] = max(tick_us, seen.get(node, tick_us))
 
     def describe(self, directory: Path) -> None:
-        """Say what was written; the last thing that a task does."""
+        """Write the description of the files; the last step of a task."""
         facts = {
             "files": [list(file) for file in self._files],
             "seen": self._seen,
@@ -139,7 +139,7 @@ def commit_all(
 ) -> None:
     """Switch the manifest of every table that the batch touched; of positions last.
 
-    They say which ticks are over: whoever evaluates these wants all else that is known of them,
+    They determine which ticks are closed, and an evaluation of these needs all their other rows,
     also where the driver was killed between two tables and comes back minutes later.
     """
     replaces, watermarks = replaces or {}, watermarks or {}

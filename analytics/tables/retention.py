@@ -1,6 +1,6 @@
 """What leaves the tables: rows past their time, files that compaction replaced, remains of kills.
 
-A file stops to count first and is removed later, when nobody can still be reading it by an older
+A file stops to count first and is removed later, when no reader can still use it by an older
 manifest. Files that no manifest ever named, left by a killed driver, go after a day.
 """
 
@@ -23,7 +23,7 @@ KEEP_DAYS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("pair_lag", "stages", "status_changes", "offset_events", "gaps"), 90),
     **dict.fromkeys(("rollup", "capacity", "forecasts", "anomalies"), 400),
 }
-"""Rows are kept so long: full detail for two weeks, what is bounded by pairs for a season."""
+"""How long rows are kept: full detail for two weeks, what is bounded by pairs for a season."""
 READERS_GRACE: Final = timedelta(hours=1)
 """A reader may hold a manifest for so long: longer than any query, shorter than disks fill."""
 ORPHAN_AGE: Final = timedelta(days=1)
@@ -47,7 +47,7 @@ def expire(root: TableRoot, table: str, before: datetime) -> int:
 
 
 def clean_up(root: TableRoot, now: datetime, keep_days: Mapping[str, int]) -> Removed:
-    """Expire rows and remove files that nobody reads; also what killed drivers left."""
+    """Expire rows and remove files that no reader uses; also what killed drivers left."""
     expired = files = orphans = 0
     store = ManifestStore(root.path)
     for table in store.tables():

@@ -192,7 +192,7 @@ class TableRoot:
         part: int = 0,
         bucket: int | None = None,
     ) -> list[DataFile]:
-        """Write rows as files that nobody sees before `commit`; on the driver or an executor.
+        """Write rows as files that are not visible before `commit`; on the driver or an executor.
 
         part: of the batch; no two writers share one. bucket: of all rows, if that is known.
         """
@@ -234,9 +234,9 @@ class TableRoot:
         return True
 
     def _describe(self, table: str) -> None:
-        """Say in words what the table's columns are, for readers that are not ours.
+        """Write a description of the table's columns, for other readers.
 
-        Said anew when a version of ours that has other columns writes; older files lack the new.
+        It is written again when a version with other columns writes; older files lack the new.
         """
         columns = [
             {"name": field.name, "type": str(field.type), "nullable": field.nullable}

@@ -1,12 +1,12 @@
 """When a tick is over, so that it can be judged once and for all. Pure.
 
-A tick is closed when every node that tells of positions has told of a later one; a node that is
-more than two periods behind the newest is not waited for. When no node tells anything any more,
+A tick is closed when every node that sends positions has sent a later one; a node that is more
+than two periods behind the newest is not waited for. When no node sends anything any more,
 the clock closes ticks, later and for a while: that is how a blind time becomes UNKNOWN instead of
 nothing. But it closes only what `collect` has read past. Story of that: 1. `collect` is down for
 five minutes; 2. the clock closes the ticks of these minutes, as if the brokers were silent;
 3. `collect` comes back and reads them, too late. While `collect` is behind ticks stay open, and the
-alert TidemarkAnalyticsBehind says so.
+alert TidemarkAnalyticsBehind fires.
 
 What comes after a tick was closed stays in the tables, and `evaluate` over a range takes it up; the
 stream never judges a tick twice.
@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 _WAITED_FOR: Final = 2  # periods
 GRACE_PERIODS: Final = 8  # by the clock: what collect may be behind; two minutes at 15 s
-BLIND_US: Final = 3_600_000_000  # as long the clock goes on alone; then there is nothing to say
+BLIND_US: Final = 3_600_000_000
+"""For so long the clock alone closes ticks; after it there is nothing to evaluate."""
 
 
 class ByClock(NamedTuple):
@@ -27,17 +28,15 @@ class ByClock(NamedTuple):
 
     now_us: int
     grace_us: int  # no tick is over before this has passed since its start
-    told_us: int  # when positions were written the last time
-    collected_us: (
-        int | None
-    )  # `collect` has read all up to here; None: tables of before say nothing
+    written_us: int  # when positions were written the last time
+    collected_us: int | None  # `collect` has read all up to here; None: older tables do not have it
     blind_us: int = BLIND_US
 
 
 def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | None) -> int | None:
     """The newest tick that is over [microseconds], or None if there is none.
 
-    seen: the newest tick that each node told of. by_clock: null: only the data close ticks.
+    seen: the newest tick of each node. by_clock: null: only the data close ticks.
     """
     if not seen:
         return None
@@ -57,7 +56,7 @@ def _passed(by_clock: ByClock, period_us: int) -> int:
         return min(passed, by_clock.collected_us - period_us)
     # While samples of long ago still come in, their silence is not the nodes': a collection that
     # catches up would find the next hour judged as blind before it is there.
-    return passed if by_clock.now_us - by_clock.told_us >= by_clock.grace_us else 0
+    return passed if by_clock.now_us - by_clock.written_us >= by_clock.grace_us else 0
 
 
 def tick_of(at_us: int, period_us: int) -> int:

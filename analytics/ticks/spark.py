@@ -1,7 +1,7 @@
 """`tidemark_ticks`: the closed ticks of the positions as a stream, a row for each bucket.
 
 A row is work to do, not data: evaluate the ticks in (after, until] of this bucket. The offset is
-the last tick handed out, so that Spark's checkpoint says how far evaluation has come, and a batch
+the last tick handed out, so that Spark's checkpoint has the progress of evaluation, and a batch
 that is repeated has the same ticks.
 """
 
@@ -59,7 +59,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a stream begins that has no checkpoint: 0 if the tables say nothing yet."""
+        """Where a stream begins that has no checkpoint: 0 if the tables are empty."""
         if self._since_us is not None:
             return {"tick": tick_of(self._since_us, self._period_us) - self._period_us}
         evaluated = TableRoot(Path(self._tables)).watermark("lag")
@@ -116,12 +116,12 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _closed(self) -> int | None:
         root = TableRoot(Path(self._tables))
-        told_us = root.committed_us("positions")
+        written_us = root.committed_us("positions")
         positions = root.manifest("positions")
         clock = None
-        if self._by_clock and told_us is not None:
+        if self._by_clock and written_us is not None:
             now_us = SystemClock().wall_ms() * 1000
-            clock = ByClock(now_us, self._grace_us, told_us, positions.watermark_us)
+            clock = ByClock(now_us, self._grace_us, written_us, positions.watermark_us)
         return last_closed(positions.seen, self._period_us, clock)
 
 

@@ -51,7 +51,7 @@ def read_window(
 def known_series(
     root: TableRoot, since: datetime, before: datetime, buckets: list[int] | None = None
 ) -> pa.Table:
-    """One row for each series that was told of in the hours of since … before.
+    """One row for each series with rows in the hours of since … before.
 
     A series is written once in an hour, at its first row of it: hence whole hours, and hence
     last_seen is exact to the hour.
@@ -72,7 +72,7 @@ def merged_series(rows: pa.Table) -> pa.Table:
 
 
 def _collected_events(root: TableRoot, bucket: int, since: datetime, before: datetime) -> pa.Table:
-    """Events that were told, not those that evaluation found itself: it finds them again.
+    """Collected events, not those that evaluation found itself: it finds them again.
 
     Handing these back would make a repeated batch differ from its first run.
     """

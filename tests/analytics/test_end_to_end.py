@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(max(600, 90 
 SETTLE_S: Final = 3.0
 """Until a scrape that has begun is in Prometheus."""
 BETWEEN_S: Final = 0.4
-"""Between two looks over the API: the bounds are as wide as what happens in that time."""
+"""Between two samples over the API: the bounds are as wide as what happens in that time."""
 CLOCK_S: Final = 0.002
 """Metrics say milliseconds."""
 HIDDEN_SHARE: Final = 0.15
@@ -71,7 +71,7 @@ class Ran(NamedTuple):
     sent: list[tuple[float, int]]
     """(time, messages of `payments` acknowledged up to then)."""
     took_s: dict[tuple[str, str, int], float]
-    """How long each look took, by broker, replica and when it began [ms since 1970]."""
+    """How long each sample took, by broker, replica and when it began [ms since 1970]."""
 
     def pair(self, planted: Planted) -> dict[str, Any]:
         """What the report says of a group."""
@@ -97,7 +97,7 @@ class Ran(NamedTuple):
         assert rows[-1]["tick"] == seen
         return rows[-RATE_TICKS:]
 
-    def looks(self, planted: Planted) -> dict[datetime, Range]:
+    def samples(self, planted: Planted) -> dict[datetime, Range]:
         """By tick, from when to when the broker read what is said of a group [s since 1970]."""
         number = self.pair(planted)["pair_id"]
         found = {}
@@ -111,8 +111,8 @@ class Ran(NamedTuple):
     def age(self, planted: Planted) -> Range:
         """Between what the analytics says the age of a group lies: one value where it is exact.
 
-        A message that comes to a queue after the group was read, and before the look ends, is lag
-        whose store time the look does not tell: its age is interpolated, and said to be so.
+        A message that comes to a queue after the group was read, and before the sample ends, is lag
+        whose store time the sample does not have: its age is interpolated and marked as such.
         """
         pair, low, high = self.pair(planted), 0.0, 0.0
         for row in TableRoot(self.tables).read("lag").to_pylist():
@@ -127,9 +127,9 @@ class Ran(NamedTuple):
         assert Range(low, high).holds(pair["age_s"], 1e-6)
         return Range(low, high)
 
-    def look(self, planted: Planted) -> Range:
+    def sample(self, planted: Planted) -> Range:
         """The one that the report shows."""
-        return self.looks(planted)[datetime.fromisoformat(self.pair(planted)["seen"])]
+        return self.samples(planted)[datetime.fromisoformat(self.pair(planted)["seen"])]
 
 
 def configured(directory: Path, targets: list[Target], times: Times) -> Path:
@@ -161,9 +161,9 @@ def has_settled(prometheus: Prometheus, moment_s: float) -> bool:
     return float(scraped_s) >= moment_s and time.time() >= moment_s + SETTLE_S
 
 
-def looks_of(prometheus: Prometheus) -> dict[tuple[str, str, int], float]:
-    """How long every look took that was scraped. The figures of a look are read while it goes on:
-    when the machine stalls, a message or two come in between the first and the last of them."""
+def samples_of(prometheus: Prometheus) -> dict[tuple[str, str, int], float]:
+    """How long every sample took that was scraped. The figures of a sample are read while it goes
+    on: when the machine stalls, a message or two come in between the first and the last of them."""
     of: dict[str, dict[tuple[str, str, float], float]] = {}
     for name in ("timestamp", "duration"):
         of[name] = {
@@ -256,7 +256,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         facts = json.loads((out / "report.json").read_text())
         page = (out / "report.html").read_text()
         print(f"{time.time() - began:.0f} s in all; report: {out}")
-        took_s = looks_of(prometheus)
+        took_s = samples_of(prometheus)
         yield Ran(directory / "tables", facts, page, observer, sent, took_s)
 
 
@@ -268,7 +268,7 @@ def test_every_group_is_found_as_what_it_is_and_nothing_else_is(ran: Ran) -> Non
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=IDS)
-def test_the_report_says_what_the_tables_say(ran: Ran, planted: Planted) -> None:
+def test_the_report_has_the_values_of_the_tables(ran: Ran, planted: Planted) -> None:
     pair = ran.pair(planted)
     assert pair["status"] == planted.status
     if planted.blamed is not None:
@@ -285,19 +285,19 @@ def test_the_report_says_what_the_tables_say(ran: Ran, planted: Planted) -> None
         assert f"{planted.stuck_queues} of {plan.ORDERS_QUEUES}" in pair["cause"]
     if planted.hides:
         assert "stored messages cannot be read yet" in pair["cause"]
-        assert planted.group in asked_for, "in time, and held back before it: to be looked at"
+        assert planted.group in asked_for, "in time, and held back before it: listed all the same"
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=IDS)
-def test_numbers_of_a_group_are_what_the_broker_said(ran: Ran, planted: Planted) -> None:
-    pair, look, seen = ran.pair(planted), ran.look(planted), ran.observer
-    lag = seen.lag(planted.group, planted.topic, look)
-    assert lag.holds(pair["lag"]), (pair["lag"], lag, look)
-    age = seen.age(planted.group, planted.topic, look)
-    said = ran.age(planted)
-    assert said.low <= age.high + CLOCK_S, (said, age, look)
-    assert said.high >= age.low - CLOCK_S, (said, age, look)
-    before, after = seen.around(planted.group, planted.topic, look)
+def test_numbers_of_a_group_are_those_of_the_broker(ran: Ran, planted: Planted) -> None:
+    pair, sample, seen = ran.pair(planted), ran.sample(planted), ran.observer
+    lag = seen.lag(planted.group, planted.topic, sample)
+    assert lag.holds(pair["lag"]), (pair["lag"], lag, sample)
+    age = seen.age(planted.group, planted.topic, sample)
+    known = ran.age(planted)
+    assert known.low <= age.high + CLOCK_S, (known, age, sample)
+    assert known.high >= age.low - CLOCK_S, (known, age, sample)
+    before, after = seen.around(planted.group, planted.topic, sample)
     if before.generation == after.generation:
         assert pair["members"] == after.members
     assert pair["objective_s"] == before.objective_s
@@ -307,8 +307,8 @@ def test_numbers_of_a_group_are_what_the_broker_said(ran: Ran, planted: Planted)
 
 
 @pytest.mark.parametrize("planted", [plan.SLOW, plan.STOPPED, plan.POISON], ids=str)
-def test_numbers_of_each_queue_are_what_the_broker_said(ran: Ran, planted: Planted) -> None:
-    look = ran.look(planted)
+def test_numbers_of_each_queue_are_those_of_the_broker(ran: Ran, planted: Planted) -> None:
+    sample = ran.sample(planted)
     [attention] = [
         each
         for each in ran.facts["attention"]
@@ -316,7 +316,7 @@ def test_numbers_of_each_queue_are_what_the_broker_said(ran: Ran, planted: Plant
     ]
     assert attention["queues"]
     for queue in attention["queues"]:
-        lag = ran.observer.queue_lag(planted.group, planted.topic, queue["queue"], look)
+        lag = ran.observer.queue_lag(planted.group, planted.topic, queue["queue"], sample)
         assert lag.holds(queue["lag"]), (queue, lag)
     if planted is plan.POISON:
         [stuck] = [each for each in attention["queues"] if each["status"] == Status.STALLED]
@@ -332,9 +332,9 @@ def values(rows: list[dict[str, Any]], name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("planted", [plan.SLOW, plan.HEALTHY, plan.STOPPED], ids=str)
-def test_rates_are_those_of_the_offsets_that_the_broker_said(ran: Ran, planted: Planted) -> None:
+def test_rates_are_those_of_the_offsets_of_the_broker(ran: Ran, planted: Planted) -> None:
     # Not those that the plan has: a machine that stands still sends and reads less.
-    pair, rows, looks = ran.pair(planted), ran.lately(planted), ran.looks(planted)
+    pair, rows, samples = ran.pair(planted), ran.lately(planted), ran.samples(planted)
     for shown, name in (
         (pair["produce_per_s"], "produce_per_second"),
         (pair["consume_per_s"], "consume_per_second"),
@@ -349,9 +349,9 @@ def test_rates_are_those_of_the_offsets_that_the_broker_said(ran: Ran, planted: 
     ):
         assert max(values(rows, name)) > 0 or planted is plan.STOPPED
         for row in rows:
-            now = looks[row["tick"]]
+            now = samples[row["tick"]]
             before = max(
-                (look for look in looks.values() if look.low < now.low), key=lambda x: x.low
+                (sample for sample in samples.values() if sample.low < now.low), key=lambda x: x.low
             )
             if row[name] is not None:
                 moved = ran.observer.moved(planted.group, planted.topic, field, before, now)
@@ -371,8 +371,8 @@ def test_progress_is_what_was_planted_where_the_machine_kept_the_pace(ran: Ran) 
 
 
 def test_messages_that_no_lag_shows_are_counted(ran: Ran) -> None:
-    pair, look = ran.pair(plan.HIDDEN), ran.look(plan.HIDDEN)
-    before, after = ran.observer.around(plan.HIDDEN.group, plan.PAYMENTS, look)
+    pair, sample = ran.pair(plan.HIDDEN), ran.sample(plan.HIDDEN)
+    before, after = ran.observer.around(plan.HIDDEN.group, plan.PAYMENTS, sample)
     visible = [sum(queue.max_offset for queue in each.queues.values()) for each in (before, after)]
     low = max(count for when, count in ran.sent if when <= before.asked_s) - visible[1]
     high = min(count for when, count in ran.sent if when >= after.answered_s) - visible[0]

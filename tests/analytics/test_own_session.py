@@ -1,4 +1,4 @@
-"""The sources in a session that somebody else started, as docs/analytics.md says: register_all."""
+"""The sources in a session of the caller, as docs/analytics.md describes: register_all."""
 
 from __future__ import annotations
 

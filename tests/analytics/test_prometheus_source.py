@@ -175,8 +175,8 @@ def test_shards_hold_everything_once(prometheus: Prometheus) -> None:
 
 def test_context_is_marked_and_in_every_shard(prometheus: Prometheus) -> None:
     found = read(reader(prometheus.url, shards="4", context="true"))
-    told = found.filter(pa.compute.equal(found.column("source"), "prometheus"))
-    assert read_rows(told) == rows_of(generated())
+    written = found.filter(pa.compute.equal(found.column("source"), "prometheus"))
+    assert read_rows(written) == rows_of(generated())
     context = found.filter(pa.compute.equal(found.column("source"), "context"))
     assert set(context.column("metric").to_pylist()) == {"tidemark_log_max_offset_bytes"}
     assert context.num_rows == 3 * TICKS
@@ -377,7 +377,7 @@ def options(url: str, **of: Any) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def test_a_stream_s_offsets_are_multiples_and_bounded_and_end_where_told() -> None:
+def test_a_stream_s_offsets_are_multiples_and_bounded_and_end_as_configured() -> None:
     with RangeServer({}) as server:
         whole = parse(
             options(server.url, max_slices="2", align="15s", slice="10s", end=1_772_366_467)
@@ -412,7 +412,7 @@ def test_a_clock_here_that_is_ahead_of_the_server_s_reads_nothing_too_early(resu
         assert stream.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_stream_waits_for_a_server_that_is_away_and_then_tells_of_a_gap() -> None:
+def test_a_stream_waits_for_a_server_that_is_away_and_then_reports_a_gap() -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     start = {"until_us": BEGIN_MS * 1000}
@@ -505,7 +505,7 @@ def test_a_stream_reads_everything_once_over_restarts_and_a_server_that_was_away
         query.awaitTermination()
 
     middle = (BEGIN_MS + 1_800_001) / 1000
-    run(end=middle)  # nobody there: nothing is read, and nothing is given up
+    run(end=middle)  # no server there: nothing is read, and nothing is given up
     with RangeServer(generated(), port=port) as server:
         run(end=middle)
         assert len(server.asked) > 2

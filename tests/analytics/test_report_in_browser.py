@@ -45,10 +45,10 @@ MEASURE: Final = """(() => {
     const text = walker.currentNode.data.trim(), e = walker.currentNode.parentElement;
     if (!text || !e.getClientRects().length) continue;
     texts += 1;
-    const look = getComputedStyle(e);
-    const [a, b] = [light(rgb(look.color)), light(ground(e))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < %LEAST%) faint.push([text, look.color]);
-    if (parseFloat(look.fontSize) < 11) small.push([text, look.fontSize]);
+    const style = getComputedStyle(e);
+    const [a, b] = [light(rgb(style.color)), light(ground(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < %LEAST%) faint.push([text, style.color]);
+    if (parseFloat(style.fontSize) < 11) small.push([text, style.fontSize]);
     const range = document.createRange();
     range.selectNodeContents(walker.currentNode);
     for (const box of range.getClientRects())

@@ -1,4 +1,4 @@
-"""Scrapes without Prometheus: at even distances, each exactly once, nobody holds up the others."""
+"""Scrapes without Prometheus: at even distances, each exactly once, no target delays another."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def well(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
-    _say(handler, shown.page())
+    _answer(handler, shown.page())
 
 
 def cut(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
     page = shown.page()
-    _say(handler, page[:-8], length=len(page))
+    _answer(handler, page[:-8], length=len(page))
 
 
 def without_end(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
-    _say(handler, shown.page().removesuffix(b"# EOF\n"))
+    _answer(handler, shown.page().removesuffix(b"# EOF\n"))
 
 
 def never(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
@@ -93,7 +93,7 @@ def refuse(shown: Shown, handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
 
 
-def _say(handler: BaseHTTPRequestHandler, page: bytes, length: int | None = None) -> None:
+def _answer(handler: BaseHTTPRequestHandler, page: bytes, length: int | None = None) -> None:
     handler.send_response(200)
     handler.send_header("Content-Type", OPENMETRICS)
     handler.send_header("Content-Length", str(len(page) if length is None else length))
@@ -173,13 +173,13 @@ def test_a_round_scrapes_all_targets_of_a_set_into_one_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("answer", "reason"), [(cut, "torn"), (without_end, "torn"), (never, "timeout")]
 )
-def test_an_answer_that_is_not_whole_in_time_is_a_gap_and_holds_up_nobody(
+def test_an_answer_that_is_not_whole_in_time_is_a_gap_and_delays_no_other(
     tmp_path: Path, answer: Answer, reason: str
 ) -> None:
-    (nobody,) = free_ports(1)
+    (closed,) = free_ports(1)
     with shown() as good, shown() as bad:
         bad.answer = answer
-        targets = listed(good.address, bad.address, f"127.0.0.1:{nobody}")
+        targets = listed(good.address, bad.address, f"127.0.0.1:{closed}")
         of = options(tmp_path, targets, interval="4s")
         clock = Clock()
         with scraper(of, clock) as each:
@@ -187,7 +187,7 @@ def test_an_answer_that_is_not_whole_in_time_is_a_gap_and_holds_up_nobody(
         found, gaps = read(of.spool)
         assert found.column("target").to_pylist() == [good.address]
         assert {gap["subject"]: gap["reason"] for gap in gaps} == {
-            bad.address: reason, f"127.0.0.1:{nobody}": "unreachable",
+            bad.address: reason, f"127.0.0.1:{closed}": "unreachable",
         }  # fmt: skip
         for gap in gaps:
             assert (gap["from_ts"].timestamp(), gap["to_ts"].timestamp()) == (
@@ -207,7 +207,7 @@ def test_more_slow_targets_than_threads_cost_one_time_out(tmp_path: Path) -> Non
         assert sorted(gap["reason"] for gap in gaps) == ["late", "late", "timeout"]
 
 
-def test_rounds_that_nobody_scraped_are_gaps(tmp_path: Path) -> None:
+def test_rounds_that_were_not_scraped_are_gaps(tmp_path: Path) -> None:
     with shown() as target:
         of, clock = options(tmp_path, listed(target.address)), Clock()
         with scraper(of, clock) as each:
@@ -294,7 +294,7 @@ def stream(spark: SparkSession, tmp_path: Path, of: Mapping[str, str]) -> Any:
 
 
 def all_refused(directory: Path) -> bool:
-    """Does the newest file say that nobody answered?"""
+    """Whether by the newest file no target answered."""
     newest = Spool(directory).files()[-1].path
     return {each.reason for each in spooled(newest)} == {Gap.UNREACHABLE}
 
@@ -312,7 +312,7 @@ def test_every_scrape_is_in_the_table_exactly_once_over_restarts(
             before = one.count
             query = stream(spark, tmp_path, of).trigger(processingTime="200 milliseconds").start()
             wait_until(lambda before=before: one.count >= before + 2, "two scrapes", 60)  # type: ignore[misc]
-            # What was under way when a process is killed nobody has: none is when it stops here.
+            # A scrape under way is lost when a process is killed: none is under way here.
             one.answer = two.answer = refuse
             wait_until(lambda: all_refused(tmp_path / "spool"), "a round that all refused", 60)
             query.stop()

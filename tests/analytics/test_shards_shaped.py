@@ -1,4 +1,4 @@
-"""A look whose queues are read in shares becomes the same tables as one that is read whole."""
+"""A sample whose queues are read in shares becomes the same tables as one that is read whole."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def frame_of(spark: SparkSession, root: Path, **options: str) -> DataFrame:
 
 def send(node: Node, count: int) -> list[tuple[str, int, int, int]]:
     """(topic, queue, queue offset, physical offset) of messages that are on disk."""
-    told: list[tuple[str, int, int, int]] = []
+    sent: list[tuple[str, int, int, int]] = []
     with tidemark.connect_sync(node.api_url) as mq:
         for topic in TOPICS:
             for queue in range(QUEUES):
@@ -54,16 +54,16 @@ def send(node: Node, count: int) -> list[tuple[str, int, int, int]]:
                     queue=queue,
                     ack="disk",
                 )
-                told += [
+                sent += [
                     (topic, each.queue, each.queue_offset, each.physical_offset) for each in results
                 ]
-    return told
+    return sent
 
 
 def test_a_live_store_has_all_that_was_promised_and_nothing_beyond_confirm(
     node: Node, spark: SparkSession
 ) -> None:
-    told = set(send(node, 800))
+    sent = set(send(node, 800))
     stop = threading.Event()
     later: list[tuple[str, int, int, int]] = []
 
@@ -75,7 +75,7 @@ def test_a_live_store_has_all_that_was_promised_and_nothing_beyond_confirm(
     sender.start()
     try:
         for _ in range(3):
-            promised = {*told, *later}
+            promised = {*sent, *later}
             frame = frame_of(
                 spark,
                 node.store_dir,
@@ -117,7 +117,7 @@ def test_one_task_per_file_or_more(node: Node, spark: SparkSession) -> None:
     assert one.rdd.getNumPartitions() == 2, "two cores have work on one file"
 
 
-def test_spark_and_the_reader_without_it_say_the_same(
+def test_spark_and_the_reader_without_it_give_the_same(
     node: Node, spark: SparkSession, tmp_path: Path
 ) -> None:
     send(node, 100)
@@ -135,7 +135,7 @@ def test_spark_and_the_reader_without_it_say_the_same(
     assert orders == expected.filter(pa.compute.field("topic") == "orders").num_rows
 
 
-def test_lag_is_told_by_files_alone(node: Node, spark: SparkSession) -> None:
+def test_lag_is_known_from_files_alone(node: Node, spark: SparkSession) -> None:
     send(node, 50)
     with tidemark.connect_sync(node.api_url) as mq:
         mq.groups.create("readers")
@@ -169,10 +169,10 @@ def test_lag_is_told_by_files_alone(node: Node, spark: SparkSession) -> None:
 def test_damage_is_a_row_and_without_its_column_an_error(
     node: Node, spark: SparkSession, tmp_path: Path
 ) -> None:
-    told = send(node, 60)
+    sent = send(node, 60)
     copy = tmp_path / "copy"
     shutil.copytree(node.store_dir, copy, symlinks=True)
-    _, _, _, victim = sorted(told, key=lambda each: each[3])[-30]
+    _, _, _, victim = sorted(sent, key=lambda each: each[3])[-30]
     size = StoreFiles(copy).file_size
     with StoreFiles(copy).log_path(victim // size * size).open("r+b") as file:
         file.seek(victim % size)

@@ -199,7 +199,7 @@ def test_a_stream_from_the_end_sees_what_comes(
     send(node, "later", bodies_of(12, "before"))
     wait_dispatched(node, "later", 12)
     query = start_query(spark, options(node, "later", **{"from": "last"}), tmp_path, once=False)
-    wait_until(lambda: query.lastProgress is not None, "a first look")
+    wait_until(lambda: query.lastProgress is not None, "a first batch")
     with tidemark.connect_sync(node.api_url) as mq:
         mq.create_topic("later", queues=QUEUES + 1)  # a queue that the query did not know
     send(node, "later", bodies_of(8, "after"), queues=QUEUES + 1)
@@ -224,7 +224,7 @@ def test_a_broker_that_restarts_costs_time_and_no_message(tmp_path: Path) -> Non
         send(own, TOPIC, bodies, queues=1)
         wait_dispatched(own, TOPIC, len(bodies))
         dead = f"http://127.0.0.1:{free_port()}"
-        urls = (dead, own.api_url)  # one of the addresses given is nobody's
+        urls = (dead, own.api_url)  # no node answers at one of the addresses
         reader = TopicReader(TopicOptions(urls=urls, topic=TOPIC, retry_seconds=30.0))
         (part,) = reader.plan()
         batches = reader.read(part)
@@ -252,14 +252,14 @@ def test_what_cannot_be_had_fails_in_time_and_names_topic_queue_and_offset(node:
     ):
         beyond.table()
     assert time.monotonic() - began > 0.4
-    nobody = TopicOptions(
+    unreachable = TopicOptions(
         urls=(f"http://127.0.0.1:{free_port()}",), topic="short", retry_seconds=0.3
     )
     with pytest.raises(TopicUnreadable, match=r"topic short: .*unreachable"):
-        TopicReader(nobody).plan()
+        TopicReader(unreachable).plan()
 
 
-def test_a_task_that_fails_says_why_in_sparks_error(node: Node, spark: SparkSession) -> None:
+def test_a_task_that_fails_has_the_cause_in_sparks_error(node: Node, spark: SparkSession) -> None:
     send(node, "failing", bodies_of(4, "failing"), queues=1)
     wait_dispatched(node, "failing", 4)
     given = options(node, "failing", to='{"0": 9}', retry_seconds="0.3")

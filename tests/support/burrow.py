@@ -12,7 +12,7 @@ members and no store times. The rules, for a partition whose present lag is not 
 4. STALL: all ten are the same offset.
 5. WARN: the lag of none is lower than of the one before it.
 
-A group is as bad as its worst partition. Its notifier tells people from WARN on.
+A group is as bad as its worst partition. Its notifier sends messages from WARN on.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.truth.workload import Queue
 
 WINDOW: Final = 10
 REFRESH: Final = 10 * SECOND
-"""Between two looks at the ends of partitions, in microseconds."""
+"""Between two reads the ends of partitions, in microseconds."""
 
 
 class Verdict(IntEnum):
-    """Of a partition, from good to bad; everything above OK is told to people."""
+    """Of a partition, from good to bad; everything above OK is sent to people."""
 
     OK = 0
     WARN = 1
@@ -45,9 +45,9 @@ class Verdict(IntEnum):
 def group(scenario: Scenario, when: Ints, refresh: int = REFRESH) -> npt.NDArray[np.int64]:
     """The verdict on a scenario's group at each time: the worst of its partitions.
 
-    refresh: microseconds between looks at the ends; 1 is kinder than Burrow can be: then every
-    commit's lag is exact. With commits more frequent than looks, lag falls between two looks even
-    of a group that stands almost still, and rule 5 does not see it.
+    refresh: microseconds between reads the ends; 1 is kinder than Burrow can be: then every
+    commit's lag is exact. With commits more frequent than samples, lag falls between two samples
+    even of a group that stands almost still, and rule 5 does not see it.
     """
     verdicts = [
         partition(reading.queue, commits, when, refresh)

@@ -32,7 +32,7 @@ from tests.truth.tables import collected, pair_id
 from tests.truth.workload import Truth
 
 SETTLED_S: Final = 600.0
-"""How long a group is looked at before its status must be known."""
+"""How long a group is sampled before its status must be known."""
 LAPSE_S: Final = 60.0
 """How long a fault may be taken back for, two periods may be added."""
 SEEDS_AT_ONCE: Final = 5
@@ -117,7 +117,8 @@ def judge_all(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
     """Draw a group for each kind and seed, evaluate them, and compare.
 
     Groups of one period are evaluated together: most of what an evaluation costs is per tick. Those
-    with holes apart from the others: rows that lack a look give the reason of any gap at its time.
+    with holes apart from the others: rows that lack a sample give the reason of any gap at its
+    time.
     """
     batches: dict[tuple[int, bool], list[tuple[str, int, Drawn]]] = {}
     cuts: dict[tuple[int, bool], list[int]] = {}
@@ -140,7 +141,7 @@ def judge_all(wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
 
 
 def _of(result: Evaluated, truth: Truth) -> Evaluated:
-    """What was said of one group."""
+    """Judgement of one group."""
     wanted = pair_id(truth, truth.pairs[0])
 
     def own(rows: pa.Table) -> pa.Table:
@@ -152,32 +153,32 @@ def _of(result: Evaluated, truth: Truth) -> Evaluated:
 
 
 def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
-    """What was said of a group against what is true of it."""
+    """Statuses of a group compared with the truth."""
     truth = found.truth
     rows = of_pair(result.pair_lag, truth)
     heard = np.isin(rows["tick"].astype(np.int64), truth.ticks())
     rows = Columns(rows.table.filter(pa.array(heard)))
-    looks = (rows["tick"].astype(np.int64) + truth.look_delay - DAWN) / SECOND
+    sample_times = (rows["tick"].astype(np.int64) + truth.sample_delay - DAWN) / SECOND
     status = rows.words("status")
     alarming = np.isin(status, sorted(ALARMS))
     problems: list[str] = []
-    if not len(looks):
+    if not len(sample_times):
         problems.append("no row")
-    wrong = may_alarm = np.zeros(len(looks), np.bool_)
+    wrong = may_alarm = np.zeros(len(sample_times), np.bool_)
     if found.faulty is not None:
         begin, end = found.faulty
-        wrong = (looks >= begin) & (looks < end)
-        may_alarm = (looks >= begin) & (looks < end + found.stands_s)
+        wrong = (sample_times >= begin) & (sample_times < end)
+        may_alarm = (sample_times >= begin) & (sample_times < end + found.stands_s)
     minutes = float((alarming & ~may_alarm).sum()) * truth.period / SECOND / 60.0
     if minutes:
-        said = sorted(set(status[alarming & ~may_alarm].tolist()))
-        problems.append(f"{minutes:.2f} alarm minutes while all was well: {', '.join(said)}")
+        raised = sorted(set(status[alarming & ~may_alarm].tolist()))
+        problems.append(f"{minutes:.2f} alarm minutes while all was well: {', '.join(raised)}")
     if found.must is not None:
         wanted, since = found.must
-        said = looks[status == wanted]
+        at = sample_times[status == wanted]
         soon = since + 60.0 + 3 * truth.period / SECOND
-        if not len(said) or said[0] > soon or said[0] < since - 1.0:
-            problems.append(f"{wanted} at {said[:1].tolist()} s instead of {since:.0f} s")
+        if not len(at) or at[0] > soon or at[0] < since - 1.0:
+            problems.append(f"{wanted} at {at[:1].tolist()} s instead of {since:.0f} s")
     problems += _expiry_problems(truth, result)
     for each in sorted(found.never & set(status.tolist())):
         problems.append(f"called {each}")
@@ -186,21 +187,21 @@ def compared(kind: str, seed: int, found: Drawn, result: Evaluated) -> Verdict:
         side = "ahead" if found.clock > 0 else "behind"
         named = [f"{abs(found.clock):.0f} s {side}" in each for each in rows.words("cause")]
         if not all(named):
-            problems.append(f"clock named at {sum(named)} of {len(named)} looks")
+            problems.append(f"clock named at {sum(named)} of {len(named)} samples")
     reasons = result.lag.filter(pc.is_in(result.lag["tick"], rows.table["tick"]))["reason"]
     if "no_snapshot" in " ".join(reasons.fill_null("").to_pylist()) and not truth.missing:
-        problems.append("said to have sent no snapshot")
+        problems.append("reported as a broker without a snapshot")
     if found.faulty is not None:
-        found_s, more = _found(found, looks, alarming, status)
+        found_s, more = _found(found, sample_times, alarming, status)
         problems += more
         problems += _skew_problems(found, rows, wrong)
     if found.known_outside_holes:
-        problems += _unknown_problems(found, looks, status)
+        problems += _unknown_problems(found, sample_times, status)
     return Verdict(kind, seed, found.faulty is not None, found_s, minutes, tuple(problems))
 
 
 def _found(
-    found: Drawn, looks: np.ndarray, alarming: np.ndarray, status: np.ndarray
+    found: Drawn, sample_times: np.ndarray, alarming: np.ndarray, status: np.ndarray
 ) -> tuple[float | None, list[str]]:
     """When it was found after it had to be seen, and what is wrong with that."""
     assert found.faulty is not None
@@ -209,22 +210,22 @@ def _found(
     shows = begin if found.at_once else _broken(late, begin)
     if shows is None or shows + found.within_s >= end:
         return None, []  # it did no harm within the time
-    heard = alarming & (looks >= begin) & (looks < end)
+    heard = alarming & (sample_times >= begin) & (sample_times < end)
     if not heard.any():
         return None, ["missed"]
-    first = float(looks[heard][0])
+    first = float(sample_times[heard][0])
     problems = []
     if first - shows > found.within_s:
         problems.append(f"found after {first - shows:.0f} s, limit {found.within_s:.0f} s")
-    if found.said and not found.said & set(status[heard].tolist()):
+    if found.expected and not found.expected & set(status[heard].tolist()):
         problems.append(f"called {', '.join(sorted(set(status[heard].tolist())))}")
-    after = (looks >= max(first, shows)) & (looks < end)
-    at = np.minimum(looks.astype(np.int64), len(late) - 1)
+    after = (sample_times >= max(first, shows)) & (sample_times < end)
+    at = np.minimum(sample_times.astype(np.int64), len(late) - 1)
     quiet = after & ~alarming & late[at]
     lapse = _longest(quiet) * found.truth.period / SECOND
     if lapse > LAPSE_S + 2 * found.truth.period / SECOND:
-        said = sorted(set(status[quiet].tolist()))
-        problems.append(f"taken back for {lapse:.0f} s: {', '.join(said)}")
+        others = sorted(set(status[quiet].tolist()))
+        problems.append(f"taken back for {lapse:.0f} s: {', '.join(others)}")
     return first - shows, problems
 
 
@@ -260,27 +261,29 @@ def _skew_problems(found: Drawn, rows: Columns, wrong: np.ndarray) -> list[str]:
     if right >= 0.8 * len(named):
         return []
     others = sorted(set(named.tolist()) - {found.skew_kind})
-    return [f"{found.skew_kind} at {right} of {len(named)} looks, else {', '.join(others)}"]
+    return [f"{found.skew_kind} at {right} of {len(named)} samples, else {', '.join(others)}"]
 
 
 def _expiry_problems(truth: Truth, result: Evaluated) -> list[str]:
-    """Events tell of as many expired messages as expired unread between the first look and the
+    """Events have as many expired messages as expired unread between the first sample and the
     last."""
-    looks = truth.looks()[[0, -1]]
-    true = sum(int(np.diff(totals(each, looks).expired)[0]) for each in truth.pairs[0].readings)
+    sample_times = truth.sample_times()[[0, -1]]
+    true = sum(
+        int(np.diff(totals(each, sample_times).expired)[0]) for each in truth.pairs[0].readings
+    )
     events = result.offset_events.filter(pc.equal(result.offset_events["kind"], "expire"))
-    told = sum(row["to_offset"] - row["from_offset"] for row in events.to_pylist())
-    return [] if told == true else [f"{told} messages expired by events, {true} in truth"]
+    reported = sum(row["to_offset"] - row["from_offset"] for row in events.to_pylist())
+    return [] if reported == true else [f"{reported} messages expired by events, {true} in truth"]
 
 
-def _unknown_problems(found: Drawn, looks: np.ndarray, status: np.ndarray) -> list[str]:
-    known = looks > SETTLED_S
+def _unknown_problems(found: Drawn, sample_times: np.ndarray, status: np.ndarray) -> list[str]:
+    known = sample_times > SETTLED_S
     # Where something else holds than before a hole, its time must pass first.
     changed = known & (status == "UNKNOWN")
     longest = _longest(changed) * found.truth.period / SECOND
     if longest <= LAPSE_S + 2 * found.truth.period / SECOND:
         return []
-    return [f"UNKNOWN for {longest:.0f} s of looks that were heard of"]
+    return [f"UNKNOWN for {longest:.0f} s of samples that arrived"]
 
 
 def report(found: Sequence[Verdict]) -> str:

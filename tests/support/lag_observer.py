@@ -1,9 +1,9 @@
 """What brokers say of groups over their API, again and again, to hold computed numbers against.
 
-Offsets and store times of heads only grow while nobody resets a group. The figures of a look are
+Offsets and store times of heads only grow while no group is reset. The figures of a sample are
 read while it goes on, each at an instant of its own. So each of them lies between an answer that
-was there before the look began and one that was asked for after it ended: that is the error of the
-comparison, and nothing else is allowed for.
+was there before the sample began and one that was asked for after it ended: that is the error of
+the comparison, and nothing else is allowed for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Queue(NamedTuple):
     head_low_s: float | None
     head_high_s: float | None
     """Store time of the oldest unread message lies between; None: there is none. The answer says
-    an age, and when it was taken lies between asking and answering. Infinite: it was not told."""
+    an age, and when it was taken lies between asking and answering. Infinite: it is not known."""
 
 
 class Seen(NamedTuple):
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
     asked_s: float
     answered_s: float
-    """Wall clock: the broker looked between the two."""
+    """Wall clock: the broker read its state between the two."""
     generation: int | None
     """Of the group's membership, read after the members: they do not change while it stays."""
     members: int
@@ -91,36 +91,37 @@ class Observer:
         """Keep an answer, with when it was asked for and when it was there."""
         self._seen[group, topic].append(_seen(answer, topic, asked_s, answered_s))
 
-    def around(self, group: str, topic: str, look: Range) -> tuple[Seen, Seen]:
-        """The last answer that was there before a look, and the first that was asked for after it.
+    def around(self, group: str, topic: str, sample: Range) -> tuple[Seen, Seen]:
+        """The last answer that was there before a sample, and the first that was asked for after
+        it.
 
-        look: when it began and when it ended [seconds since 1970].
+        sample: when it began and when it ended [seconds since 1970].
         """
         seen = self._seen[group, topic]
-        before = bisect.bisect_right([each.answered_s for each in seen], look.low) - 1
-        after = bisect.bisect_left([each.asked_s for each in seen], look.high)
-        assert before >= 0, f"{group} was not asked for before {look.low}"
-        assert after < len(seen), f"{group} was not asked for after {look.high}"
+        before = bisect.bisect_right([each.answered_s for each in seen], sample.low) - 1
+        after = bisect.bisect_left([each.asked_s for each in seen], sample.high)
+        assert before >= 0, f"{group} was not asked for before {sample.low}"
+        assert after < len(seen), f"{group} was not asked for after {sample.high}"
         return seen[before], seen[after]
 
-    def lag(self, group: str, topic: str, look: Range) -> Range:
-        """Messages unread at a look, over all queues."""
+    def lag(self, group: str, topic: str, sample: Range) -> Range:
+        """Messages unread at a sample, over all queues."""
         each = [
-            self.queue_lag(group, topic, number, look)
-            for number in self.around(group, topic, look)[0].queues
+            self.queue_lag(group, topic, number, sample)
+            for number in self.around(group, topic, sample)[0].queues
         ]
         return Range(sum(lag.low for lag in each), sum(lag.high for lag in each))
 
-    def queue_lag(self, group: str, topic: str, number: int, look: Range) -> Range:
-        """Messages unread at a look in one queue."""
-        before, after = (each.queues[number] for each in self.around(group, topic, look))
+    def queue_lag(self, group: str, topic: str, number: int, sample: Range) -> Range:
+        """Messages unread at a sample in one queue."""
+        before, after = (each.queues[number] for each in self.around(group, topic, sample))
         return Range(
             max(0, before.max_offset - (after.committed or 0)),
             max(0, after.max_offset - (before.committed or 0)),
         )
 
     def moved(self, group: str, topic: str, field: str, first: Range, last: Range) -> Range:
-        """By how much the max offsets, or the committed ones, moved from one look to another."""
+        """By how much the max offsets, or the committed ones, moved from one sample to another."""
 
         def of(seen: Seen) -> int:
             return sum(getattr(queue, field) or 0 for queue in seen.queues.values())
@@ -128,16 +129,16 @@ class Observer:
         early, late = self.around(group, topic, first), self.around(group, topic, last)
         return Range(max(0, of(late[0]) - of(early[1])), of(late[1]) - of(early[0]))
 
-    def age(self, group: str, topic: str, look: Range) -> Range:
-        """Seconds from the oldest unread message's store time to the look's beginning; 0 if there
+    def age(self, group: str, topic: str, sample: Range) -> Range:
+        """Seconds from the oldest unread message's store time to the sample's beginning; 0 if there
         may be none."""
-        before, after = self.around(group, topic, look)
+        before, after = self.around(group, topic, sample)
         high = max(
-            look.low - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
+            sample.low - (before.asked_s if queue.head_low_s is None else queue.head_low_s)
             for queue in before.queues.values()
         )
         low = max(
-            0.0 if queue.head_high_s is None else look.low - queue.head_high_s
+            0.0 if queue.head_high_s is None else sample.low - queue.head_high_s
             for queue in after.queues.values()
         )
         return Range(max(0.0, low), max(0.0, high))

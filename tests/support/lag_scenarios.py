@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     """While nothing was wrong: before the fault, or at all."""
     found_s: float | None
     """After the fault began to show; None: not at all, or nothing was wrong."""
-    said: str
+    status: str
 
 
 class Case(NamedTuple):
@@ -106,46 +106,46 @@ def _case(name: str, seed: int, scenario: Scenario, result: Evaluated) -> Case:
     rows = result.pair_lag.filter(pc.equal(result.pair_lag["pair_id"], wanted)).sort_by("tick")
     ticks = rows["tick"].cast(pa.int64()).to_numpy()
     status = np.array(rows["status"].to_pylist(), np.str_)
-    looks = ticks + truth.look_delay
+    sample_times = ticks + truth.sample_delay
     alarming = np.isin(status, sorted(ALARMS))
-    ours = _seen(scenario, looks, alarming, status)
+    ours = _seen(scenario, sample_times, alarming, status)
     verdicts = []
     for refresh in (burrow.REFRESH, 1):
-        verdict = burrow.group(scenario, looks, refresh)
+        verdict = burrow.group(scenario, sample_times, refresh)
         names = np.array([burrow.Verdict(int(each)).name for each in verdict])
-        verdicts.append(_seen(scenario, looks, verdict > burrow.Verdict.OK, names))
-    told = _told(result, wanted)
+        verdicts.append(_seen(scenario, sample_times, verdict > burrow.Verdict.OK, names))
+    reported = _reported(result, wanted)
     problems: list[str] = []
     limit = None
     if ours.alarm_minutes:
         problems.append(f"{ours.alarm_minutes:.2f} alarm minutes while all was well")
-    if told and (name == REWIND or scenario.since is None):
-        problems.append(f"told {len(told)} times, first of {told[0]}")
+    if reported and (name == REWIND or scenario.since is None):
+        problems.append(f"reported {len(reported)} times, first of {reported[0]}")
     if name == REWIND:
         problems += _rewind_problems(scenario, result, wanted, ticks, status)
         limit = TOLERANCE_S
     elif scenario.since is not None:
         limit = _limit(name, scenario)
-        problems += _fault_problems(name, scenario, ours, limit, looks, status)
+        problems += _fault_problems(name, scenario, ours, limit, sample_times, status)
     return Case(name, seed, ours, verdicts[0], verdicts[1], limit, tuple(problems))
 
 
 def _seen(
     scenario: Scenario,
-    looks: Ints,
+    sample_times: Ints,
     alarming: npt.NDArray[np.bool_],
-    said: npt.NDArray[np.str_],
+    statuses: npt.NDArray[np.str_],
 ) -> Seen:
     period_minutes = scenario.truth.period / SECOND / 60.0
     since, shows = scenario.since, scenario.shows
     if since is None or shows is None:
         return Seen(float(alarming.sum()) * period_minutes, None, "")
-    before = alarming & (looks < since)
-    found = np.flatnonzero(alarming & (looks >= since))
+    before = alarming & (sample_times < since)
+    found = np.flatnonzero(alarming & (sample_times >= since))
     minutes = float(before.sum()) * period_minutes
     if not len(found):
         return Seen(minutes, None, "")
-    return Seen(minutes, float(looks[found[0]] - shows) / SECOND, str(said[found[0]]))
+    return Seen(minutes, float(sample_times[found[0]] - shows) / SECOND, str(statuses[found[0]]))
 
 
 def _limit(name: str, scenario: Scenario) -> float:
@@ -160,17 +160,17 @@ def _limit(name: str, scenario: Scenario) -> float:
 
 def _broken(scenario: Scenario) -> int:
     """From when on the objective is broken for a minute at least: a time."""
-    looks, above = _above(scenario)
+    sample_times, above = _above(scenario)
     assert scenario.since is not None
-    minute = np.convolve(above & (looks >= scenario.since), np.ones(60), "valid") == 60
-    return int(looks[np.flatnonzero(minute)[0]])
+    minute = np.convolve(above & (sample_times >= scenario.since), np.ones(60), "valid") == 60
+    return int(sample_times[np.flatnonzero(minute)[0]])
 
 
 def _above(scenario: Scenario) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """A time in each second, and whether the true age is above the objective then."""
     truth = replace(scenario.truth, missing=frozenset()).every(1.0)
     ages = [answers.series(truth, reading).age_seconds for reading in truth.pairs[0].readings]
-    return truth.looks(), np.max(ages, axis=0) > truth.pairs[0].objective_seconds
+    return truth.sample_times(), np.max(ages, axis=0) > truth.pairs[0].objective_seconds
 
 
 def _fault_problems(
@@ -178,7 +178,7 @@ def _fault_problems(
     scenario: Scenario,
     ours: Seen,
     limit: float,
-    looks: Ints,
+    sample_times: Ints,
     status: npt.NDArray[np.str_],
 ) -> list[str]:
     fault = scenarios.faults()[name]
@@ -187,15 +187,15 @@ def _fault_problems(
     problems = []
     if ours.found_s > limit:
         problems.append(f"found after {ours.found_s:.0f} s, limit {limit:.0f} s")
-    if ours.said not in fault.said:
-        problems.append(f"called {ours.said}")
+    if ours.status not in fault.expected:
+        problems.append(f"called {ours.status}")
     if fault.later is not None and fault.later not in status:
         problems.append(f"never {fault.later}")
     # A group at 97 % of its input wavers about its objective for minutes before it is above it
     # for good: an alarm is rightly taken back while it is below.
     seconds, above = _above(scenario)
-    after = looks >= scenario.shows + ours.found_s * SECOND
-    after &= above[np.minimum(np.searchsorted(seconds, looks), len(seconds) - 1)]
+    after = sample_times >= scenario.shows + ours.found_s * SECOND
+    after &= above[np.minimum(np.searchsorted(seconds, sample_times), len(seconds) - 1)]
     lapse = _longest(after & ~np.isin(status, sorted(ALARMS))) * scenario.truth.period / SECOND
     if lapse > (LAPSE_S if fault.breaks_after_s is None else SLOW_LAPSE_S):
         problems.append(f"taken back for {lapse:.0f} s")
@@ -215,12 +215,12 @@ def _rewind_problems(
     ticks: Ints,
     status: npt.NDArray[np.str_],
 ) -> list[str]:
-    """The event at the first look after it, CATCHING_UP soon, and OK in the end."""
+    """The event at the first sample after it, CATCHING_UP soon, and OK in the end."""
     assert scenario.since is not None
     problems = []
     events = result.offset_events.filter(pc.equal(result.offset_events["pair_id"], wanted))
     kinds = set(events["kind"].to_pylist())
-    first = ticks[ticks + scenario.truth.look_delay >= scenario.since][0]
+    first = ticks[ticks + scenario.truth.sample_delay >= scenario.since][0]
     when = set(events["tick"].cast(pa.int64()).to_pylist())
     if (kinds, when) != ({"reset_backward"}, {int(first)}):
         problems.append(f"events {sorted(kinds)} at {sorted(when)} instead of {first}")
@@ -232,8 +232,8 @@ def _rewind_problems(
     return problems
 
 
-def _told(result: Evaluated, wanted: int) -> list[str]:
-    """Changes of a pair or of its series that page somebody or raise a ticket."""
+def _reported(result: Evaluated, wanted: int) -> list[str]:
+    """Changes of a pair or of its series that page or raise a ticket."""
     changes = result.status_changes.filter(pc.equal(result.status_changes["pair_id"], wanted))
     loud = changes.filter(pc.is_in(changes["level"], pa.array(["ticket", "page"])))
     return [f"{row['status_to']} ({row['evidence']})" for row in loud.to_pylist()]
@@ -268,9 +268,9 @@ def report(found: Sequence[Case]) -> str:
         fault = mine[0].limit_s is not None and name != REWIND
         lines.append(
             f"{name:38}{_minutes(ours):>5} {_found(ours, fault):>11} {limit:>6} {left:>5} "
-            f"{_said(ours):12}"
-            f"{_minutes(theirs):>6} {_found(theirs, fault):>13} {_said(theirs):10}"
-            f"{_minutes(kind):>6} {_found(kind, fault):>13} {_said(kind):8}"
+            f"{_statuses(ours):12}"
+            f"{_minutes(theirs):>6} {_found(theirs, fault):>13} {_statuses(theirs):10}"
+            f"{_minutes(kind):>6} {_found(kind, fault):>13} {_statuses(kind):8}"
         )
     problems = [
         f"{case.name}, seed {case.seed}: {problem}" for case in found for problem in case.problems
@@ -293,10 +293,10 @@ def _found(seen: Sequence[Seen], fault: bool) -> str:
     return f"{text} -{missed}" if missed else text
 
 
-def _said(seen: Sequence[Seen]) -> str:
+def _statuses(seen: Sequence[Seen]) -> str:
     short = {"FALLING_BEHIND": "FALLING"}
-    said = {short.get(each.said, each.said) for each in seen if each.said}
-    return " ".join(sorted(said))[:12]
+    statuses = {short.get(each.status, each.status) for each in seen if each.status}
+    return " ".join(sorted(statuses))[:12]
 
 
 def run(seeds: Sequence[int], processes: int = 1) -> list[Case]:

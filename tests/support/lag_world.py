@@ -1,7 +1,7 @@
 """A small cluster's tables by closed formulas, for whoever reads them: report, export. Pure.
 
 Two hours of ticks of 15 s. Groups: one in time, one that reads at 80 %, one that stopped, one with
-a poison message, one held back by dispatch, one that nobody could see for a while.
+a poison message, one held back by dispatch, one that was not visible for a while.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START: Final = END - TICKS * PERIOD
 CLUSTER: Final = "tidemark"
 OBJECTIVE_S: Final = 60.0
 BLIND: Final = range(200, 232)
-"""Ticks that nobody evaluated."""
+"""Ticks that were not evaluated."""
 NAMES: Final = {
     "billing": ("g0", "orders"),
     "search-index": ("g0", "orders"),

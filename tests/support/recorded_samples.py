@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from analytics.schema import SAMPLES
 from analytics.tables.frames import spark_schema
 from tests.truth.samples import lines, targets
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 NAME = "recorded_samples"
 _OWN = {"cluster", "broker", "replica", "service", "group", "topic", "queue", "job", "instance"}
@@ -53,10 +53,10 @@ def record(truths: Sequence[Truth], directory: Path) -> int:
 
 def exposed(truth: Truth) -> pa.Table:
     """All samples of all targets."""
-    looks, pieces = truth.looks(), []
+    sample_times, pieces = truth.sample_times(), []
     for target in targets(truth):
         added = target.labels(truth.cluster)
-        for line in lines(truth, target, looks):
+        for line in lines(truth, target, sample_times):
             known = ~np.isnan(line.values)
             labels = {**added, **line.labels}
             rest = ",".join(
@@ -74,7 +74,7 @@ def exposed(truth: Truth) -> pa.Table:
                 "labels": rest,
             }
             columns = [
-                pa.array((looks + SCRAPE_AFTER_LOOK)[known], SAMPLES.field("ts").type),
+                pa.array((sample_times + SCRAPE_AFTER_SAMPLE)[known], SAMPLES.field("ts").type),
                 *(pa.array([row[n]] * count, SAMPLES.field(n).type) for n in SAMPLES.names[1:-1]),
                 pa.array(line.values[known], pa.float64()),
             ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.truth.reading import pair_look, position, stages, totals
+from tests.truth.reading import pair_sample, position, stages, totals
 from tests.truth.steps import ABSENT, SECOND, Floats, Ints
 from tests.truth.workload import Pair, Reading, Truth
 
@@ -25,33 +25,34 @@ class SeriesAnswer(NamedTuple):
     ahead: Ints
     age_seconds: Floats
     head_time: Ints
-    """Where the group stands, in store time; with nothing unread, the time of the look."""
+    """Where the group stands, in store time; with nothing unread, the time of the sample."""
     produced: Ints
-    """Since the look before, of the same era of the queue; ABSENT across a cut and at the first."""
+    """Since the sample before, of the same era of the queue; ABSENT across a cut and at the
+    first."""
     consumed: Ints
-    """Since the look before; skipped messages not counted."""
+    """Since the sample before; skipped messages not counted."""
 
 
 def series(truth: Truth, reading: Reading) -> SeriesAnswer:
     """The answers for one queue of a group."""
-    looks = truth.looks()
-    at = position(reading, looks)
+    sample_times = truth.sample_times()
+    at = position(reading, sample_times)
     known = at.commit != ABSENT
     lag = np.where(known, at.max_offset - at.head, ABSENT)
-    head_time = np.where(known & (lag == 0), looks, at.head_time)
-    age = np.where(known, (looks - head_time) / SECOND, np.nan)
-    produced = np.full(len(looks), ABSENT, np.int64)
+    head_time = np.where(known & (lag == 0), sample_times, at.head_time)
+    age = np.where(known, (sample_times - head_time) / SECOND, np.nan)
+    produced = np.full(len(sample_times), ABSENT, np.int64)
     consumed = produced.copy()
-    if len(looks) > 1:
+    if len(sample_times) > 1:
         since = np.array([era.since for era in reading.queue.eras])
-        era = np.searchsorted(since, looks, "right")
+        era = np.searchsorted(since, sample_times, "right")
         same = era[1:] == era[:-1]
         produced[1:] = np.where(same, np.diff(at.max_offset), ABSENT)
         both = same & known[1:] & known[:-1]
-        consumed[1:] = np.where(both, np.diff(totals(reading, looks).consumed), ABSENT)
+        consumed[1:] = np.where(both, np.diff(totals(reading, sample_times).consumed), ABSENT)
     return SeriesAnswer(
         truth.ticks(),
-        looks,
+        sample_times,
         lag,
         np.where(known, np.maximum(at.min_offset - at.commit, 0), ABSENT),
         np.where(known, np.maximum(at.commit - at.max_offset, 0), ABSENT),
@@ -76,9 +77,9 @@ class StagesAnswer(NamedTuple):
 
 def split(truth: Truth, pair: Pair) -> StagesAnswer:
     """Where the messages of a pair wait."""
-    looks = truth.looks()
-    log = stages(truth.broker(pair.broker), looks)
-    look = pair_look(truth, pair, looks)
+    sample_times = truth.sample_times()
+    log = stages(truth.broker(pair.broker), sample_times)
+    sample = pair_sample(truth, pair, sample_times)
 
     def between(later: Ints, earlier: Ints) -> Floats:
         known = (later != ABSENT) & (earlier != ABSENT)
@@ -88,7 +89,7 @@ def split(truth: Truth, pair: Pair) -> StagesAnswer:
         truth.ticks(),
         between(log.t_max, log.t_confirm),
         between(log.t_confirm, log.t_dispatched),
-        between(log.t_dispatched, look.awaiting_delivery),
-        between(look.awaiting_delivery, look.oldest_uncommitted),
-        between(looks, log.t_max),
+        between(log.t_dispatched, sample.awaiting_delivery),
+        between(sample.awaiting_delivery, sample.oldest_uncommitted),
+        between(sample_times, log.t_max),
     )

@@ -48,7 +48,7 @@ def jittered(
 
 
 def capacity(changes: Sequence[tuple[float, float]], down: Spans = ()) -> Capacity:
-    """Messages per second from each time on, and none in the spans when nobody works."""
+    """Messages per second from each time on, and none in the spans without work."""
     points = {at for at, _ in changes} | {edge for span in down for edge in span}
     listed = []
     for at in sorted(points):

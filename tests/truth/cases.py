@@ -171,7 +171,7 @@ def slow_member(seconds: float = 1800.0) -> Truth:
 
 
 def unassigned_queue(seconds: float = 1800.0, since: float = 600.0) -> Truth:
-    """16 queues of 2 a second, four members; from 600 on nobody holds queue 5, nor reads it.
+    """16 queues of 2 a second, four members; from 600 on queue 5 has no owner and is not read.
 
     Who had it begins anew with the other three of its queues, and so has another number.
     """

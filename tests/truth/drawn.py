@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     """What is drawn for every group, whatever it does."""
 
     period: float
-    """Seconds between looks."""
+    """Seconds between samples."""
     queues: int
     members: int
     rate: float
@@ -67,18 +67,18 @@ class Drawn(NamedTuple):
     """How long after the end of `faulty` an alarm may stand."""
     at_once: bool = False
     """The time counts from the beginning of `faulty`, not from the objective's being broken."""
-    said: frozenset[str] = frozenset()
-    """Statuses of which one must be said while it is wrong; empty: any alarm will do."""
+    expected: frozenset[str] = frozenset()
+    """Statuses of which one must be raised while something is wrong; empty: any alarm will do."""
     must: tuple[str, float] | None = None
-    """A status that must be said soon after a time [s], and not before it."""
+    """A status that must be raised soon after a time [s], and not before it."""
     never: frozenset[str] = frozenset()
-    """Statuses that must not be said at any time."""
+    """Statuses that must never be raised."""
     skew_kind: str | None = None
     """The kind of skew that must be named while it is wrong."""
     clock: float = 0.0
     """How far the node's clock is ahead [s]: it must be named."""
     known_outside_holes: bool = False
-    """A look that was heard of must give a status, once the group is known."""
+    """A sample that was heard of must give a status, once the group is known."""
 
 
 def spans(
@@ -150,7 +150,7 @@ def presence(runs: Spans, members: int) -> Steps:
 def group_of(
     setting: Setting, readings: Sequence[Reading], runs: Spans, *, clock: float = 0.0
 ) -> Truth:
-    """A group of these queues, looked at as the setting says; clock: of its node, seconds off."""
+    """A group of these queues, sampled as the setting asks; clock: of its node, seconds off."""
     here = presence(runs, setting.members)
     pair = Pair(
         "billing",
@@ -166,7 +166,7 @@ def group_of(
 
 
 def members_of(setting: Setting, number: int) -> Steps:
-    """Who holds a queue, while anybody is there."""
+    """Owner of a queue, while there is a member."""
     return always(1 + number % setting.members)
 
 
@@ -213,16 +213,16 @@ def crash_loop(random: Random, up: tuple[float, float], down: tuple[float, float
 
 
 def crash_loop_from_the_start(random: Random) -> Drawn:
-    """Nobody has seen it commit: members come and go, nothing moves, and all is unread."""
+    """No commit was ever seen: members come and go, nothing moves, and all is unread."""
     setting = Setting.drawn(random)
     up, down = _drawn_spans(random)
     runs = spans(random, 0.0, up, down)
     truth = working(random, setting, runs, crashes=True, commits_until=0.0)
-    # Runs shorter than a period may be missed by many looks in a row. Until one finds a member,
-    # no look differs from one at a topic that its group has left.
-    looks = truth.looks()
-    found = truth.pairs[0].members(looks) > 0
-    since = float((looks[found][0] - DAWN) / SECOND)
+    # Runs shorter than a period may be missed by many samples in a row. Until one finds a member,
+    # no sample differs from one at a topic that its group has left.
+    sample_times = truth.sample_times()
+    found = truth.pairs[0].members(sample_times) > 0
+    since = float((sample_times[found][0] - DAWN) / SECOND)
     return Drawn(truth, (since, SECONDS), 240.0 + 3 * setting.period)
 
 
@@ -300,14 +300,14 @@ def _holes(random: Random, length: tuple[float, float], apart: tuple[float, floa
 
 
 def _drawn_holes(random: Random, period: float) -> Spans:
-    """Seldom and long, or often and short; at least two looks lie between two of them."""
+    """Seldom and long, or often and short; at least two samples lie between two of them."""
     if random.random() < 0.5:
         return _holes(random, (45.0, 600.0), (900.0, 2400.0))
     return _holes(random, (45.0, 150.0), (2.5 * period, 2.5 * period + 150.0))
 
 
 def steady_in_holes(random: Random) -> Drawn:
-    """It reads what comes; now and then nobody hears of it."""
+    """It reads what comes; now and then samples are missing."""
     found = steady(random)
     holes = _drawn_holes(random, found.truth.period / SECOND)
     return found._replace(truth=holed(found.truth, holes), known_outside_holes=True)
@@ -318,8 +318,8 @@ def _dies(random: Random, clock: float = 0.0) -> Drawn:
     setting = Setting.drawn(random)
     when = float(random.uniform(1800.0, 3600.0))
     truth = working(random, setting, [(0.0, when)], crashes=True, clock=clock)
-    said = frozenset({"STOPPED"})
-    return Drawn(truth, (when, SECONDS), said=said, known_outside_holes=True)
+    expected = frozenset({"STOPPED"})
+    return Drawn(truth, (when, SECONDS), expected=expected, known_outside_holes=True)
 
 
 def dies_in_holes_of_a_minute(random: Random) -> Drawn:
@@ -367,7 +367,7 @@ def _stuck(setting: Setting, truth: Truth, holes: Spans, when: float) -> Drawn:
         holed(truth, holes),
         (when, SECONDS),
         within,
-        said=frozenset({"STALLED"}),
+        expected=frozenset({"STALLED"}),
         known_outside_holes=True,
     )
 
@@ -417,7 +417,7 @@ def catches_up_by_another_clock(random: Random) -> Drawn:
         truth,
         (since, back),
         120.0 + 4 * setting.period,
-        # What was said of the absence may stand until it is seen that the age falls.
+        # The status of the absence may stay until samples show that the age falls.
         stands_s=90.0 + 4 * setting.period + setting.commit_every,
         never=frozenset({"FALLING_BEHIND", "LAGGING"}),
         clock=clock,
@@ -425,11 +425,11 @@ def catches_up_by_another_clock(random: Random) -> Drawn:
     )
 
 
-# -- retention, and queues that nobody reads ------------------------------------------------------
+# -- retention, and queues that are not read -----------------------------------------------------
 
 
 def retained(truth: Truth, retention: float, every: float) -> Truth:
-    """The same, with messages removed that are older than this, looked for every so often.
+    """The same, with messages removed that are older than this, which is checked every so often.
 
     Truth of a commit that retention passes stays with who made the workload.
     """
@@ -478,7 +478,7 @@ def loses_messages(random: Random) -> Drawn:
 
 
 def abandoned(random: Random) -> Drawn:
-    """Nobody has read the topic for long; retention passes where its group stood."""
+    """The topic has not been read for long; retention passes the group's commit."""
     setting = Setting.drawn(random)
     truth = working(random, setting, [], commits_until=0.0)
     return Drawn(
@@ -487,7 +487,7 @@ def abandoned(random: Random) -> Drawn:
 
 
 def new_queues(random: Random) -> Drawn:
-    """The topic gets as many queues again, and nobody reads these; its group reads the others."""
+    """The topic gets as many queues again, which are not read; its group reads the others."""
     setting = Setting.drawn(random)
     since = float(random.uniform(900.0, 2400.0))
     truth = working(random, setting, [(0.0, SECONDS)])
@@ -502,7 +502,7 @@ def new_queues(random: Random) -> Drawn:
         (since, SECONDS),
         300.0 + 4 * setting.period,
         at_once=True,
-        said=frozenset({"STALLED"}),
+        expected=frozenset({"STALLED"}),
     )
 
 

@@ -16,20 +16,21 @@ from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
 from tests.truth.samples import Target, lines, targets
 from tests.truth.steps import Ints
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 
-def scrape(truth: Truth, of: Target, look: int) -> str:
-    """What a process answers to a scrape whose look was at `look` (time), in the text format."""
+def scrape(truth: Truth, of: Target, sample: int) -> str:
+    """What a process answers to a scrape whose sample was at `sample` (time), in the text
+    format."""
     text: list[str] = []
-    told: set[str] = set()
-    instant = np.array([look], np.int64)
+    exported: set[str] = set()
+    instant = np.array([sample], np.int64)
     for line in sorted(lines(truth, of, instant), key=lambda each: each.family):
         value = float(line.values[0])
         if math.isnan(value):
             continue
-        if line.family not in told:
-            told.add(line.family)
+        if line.family not in exported:
+            exported.add(line.family)
             family = BY_NAME[line.family]
             text.append(f"# HELP {line.family} {family.meaning}")
             text.append(f"# TYPE {line.family} {family.kind.value}")
@@ -40,17 +41,17 @@ def scrape(truth: Truth, of: Target, look: int) -> str:
 def openmetrics(*truths: Truth) -> Iterator[str]:
     """Lines, each with its end, of a file with every sample of every target, and `up` of each.
 
-    The timestamp of a scrape is that of its look plus SCRAPE_AFTER_LOOK. Workloads beside each
+    The timestamp of a scrape is that of its sample plus SCRAPE_AFTER_LOOK. Workloads beside each
     other must be of clusters of different names.
     """
     by_family: dict[str, list[tuple[dict[str, str], np.ndarray, list[str]]]] = {}
     for truth in truths:
-        looks = truth.looks()
-        stamps = [f"{at / 1_000_000:.3f}" for at in (looks + SCRAPE_AFTER_LOOK).tolist()]
+        sample_times = truth.sample_times()
+        stamps = [f"{at / 1_000_000:.3f}" for at in (sample_times + SCRAPE_AFTER_SAMPLE).tolist()]
         for of in targets(truth):
             added = of.labels(truth.cluster)
-            by_family.setdefault("up", []).append((added, np.ones(len(looks)), stamps))
-            for line in lines(truth, of, looks):
+            by_family.setdefault("up", []).append((added, np.ones(len(sample_times)), stamps))
+            for line in lines(truth, of, sample_times):
                 row = (line.labels | added, line.values, stamps)
                 by_family.setdefault(line.family, []).append(row)
     for name in sorted(by_family):
@@ -71,12 +72,12 @@ def write_openmetrics(truth: Truth, path: Path, *others: Truth) -> None:
         file.writelines(openmetrics(truth, *others))
 
 
-def nearest_look(truth: Truth, at: int) -> int | None:
-    """The look of the last tick at or before a time; None if there was none, or it is missing."""
+def nearest_sample(truth: Truth, at: int) -> int | None:
+    """The sample of the last tick at or before a time; None if there was none, or it is missing."""
     tick = at // truth.period * truth.period
     if not truth.start < tick <= truth.end or tick in truth.missing:
         return None
-    return tick + truth.look_delay
+    return tick + truth.sample_delay
 
 
 def _labels(labels: dict[str, str]) -> str:
@@ -94,8 +95,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def scrapes(truth: Truth, looks: Ints | None = None) -> Iterable[tuple[int, Target, str]]:
+def scrapes(truth: Truth, sample_times: Ints | None = None) -> Iterable[tuple[int, Target, str]]:
     """(time of the scrape, target, text) of every tick that was heard of, in order of time."""
-    for look in (truth.looks() if looks is None else looks).tolist():
+    for sample in (truth.sample_times() if sample_times is None else sample_times).tolist():
         for of in targets(truth):
-            yield look + SCRAPE_AFTER_LOOK, of, scrape(truth, of, look)
+            yield sample + SCRAPE_AFTER_SAMPLE, of, scrape(truth, of, sample)

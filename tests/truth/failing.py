@@ -93,7 +93,8 @@ def batch_stuck(random: Random) -> Scenario:
         readings.append(replace(reading, commit=do.steps_of(*commits[-1])))
         due.append(int(sent.at[~kept][0]))
     pair = replace(made.truth.pairs[0], readings=tuple(readings))
-    # Until the first commit is missing, nobody can tell it from a batch that is being worked on.
+    # Until the first commit is missing, it cannot be distinguished from a batch that is being
+    # worked on.
     return Scenario(replace(made.truth, pairs=(pair,)), tuple(commits), at(when), min(due))
 
 

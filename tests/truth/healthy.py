@@ -1,4 +1,4 @@
-"""Ten groups that are well, odd as they look: none may raise an alarm. Random, by seed. Pure."""
+"""Ten groups that are well, odd as they sample: none may raise an alarm. Random, by seed. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def rebalances(random: Random) -> Scenario:
 
 
 def unsubscribed(random: Random) -> Scenario:
-    """Nobody reads the topic any more."""
+    """The topic is not read any more."""
 
     def one() -> tuple[Ints, Commits]:
         return do.poisson(random, RATE, SECONDS), no_commits()

@@ -12,26 +12,26 @@ from analytics import schema
 from tests.truth.columns import names, table
 from tests.truth.reading import master, stages, started
 from tests.truth.steps import ABSENT, SECOND, Ints, by_clock
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Broker, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Broker, Truth
 
 
-def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> pa.Table:
+def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, sample_times: Ints) -> pa.Table:
     """Rows of schema LOGS of one node."""
-    at = stages(broker, looks)
-    size = len(looks)
-    mine = master(broker, looks) == node
+    at = stages(broker, sample_times)
+    size = len(sample_times)
+    mine = master(broker, sample_times) == node
     return schema.fit(
         table(
             np.ones(size, np.bool_),
             {
-                "ts": looks + broker.clock_off,
+                "ts": sample_times + broker.clock_off,
                 "tick": ticks,
                 "cluster": np.full(size, truth.cluster),
                 "broker": np.full(size, broker.name),
                 "replica": np.full(size, broker.nodes[node]),
-                "epoch": broker.epoch(looks),
+                "epoch": broker.epoch(sample_times),
                 "role": np.where(mine, "master", "slave"),
-                "up_since": by_clock(started(truth, broker, node, looks), broker.clock_off),
+                "up_since": by_clock(started(truth, broker, node, sample_times), broker.clock_off),
                 "min_physical_offset": at.min_offset,
                 "max_physical_offset": at.max_offset,
                 "flushed_physical_offset": at.max_offset,
@@ -41,27 +41,27 @@ def logs(truth: Truth, broker: Broker, node: int, ticks: Ints, looks: Ints) -> p
                 "t_confirm": by_clock(at.t_confirm, broker.clock_off),
                 "t_dispatched": by_clock(at.t_dispatched, broker.clock_off),
                 "t_min": by_clock(at.t_min, broker.clock_off),
-                "free_bytes": broker.log.free_bytes(looks),
+                "free_bytes": broker.log.free_bytes(sample_times),
                 "capacity_bytes": np.full(size, broker.log.capacity_bytes, np.int64),
-                "clock_seconds": np.full(size, (broker.clock_off - SCRAPE_AFTER_LOOK) / SECOND),
+                "clock_seconds": np.full(size, (broker.clock_off - SCRAPE_AFTER_SAMPLE) / SECOND),
             },
         ),
         schema.LOGS,
     )
 
 
-def replicas(truth: Truth, broker: Broker, ticks: Ints, looks: Ints) -> pa.Table:
+def replicas(truth: Truth, broker: Broker, ticks: Ints, sample_times: Ints) -> pa.Table:
     """Rows of schema REPLICAS: of the master of each time about the others."""
-    who = master(broker, looks)
+    who = master(broker, sample_times)
     made = []
     for peer in range(len(broker.nodes)):
-        size = len(looks)
-        lag = broker.replica_lag_bytes(looks)
+        size = len(sample_times)
+        lag = broker.replica_lag_bytes(sample_times)
         made.append(
             table(
                 (who != ABSENT) & (who != peer),
                 {
-                    "ts": looks,
+                    "ts": sample_times,
                     "tick": ticks,
                     "cluster": np.full(size, truth.cluster),
                     "broker": np.full(size, broker.name),
@@ -70,29 +70,29 @@ def replicas(truth: Truth, broker: Broker, ticks: Ints, looks: Ints) -> pa.Table
                     "in_sync": np.ones(size, np.bool_),
                     "lag_bytes": lag,
                     "lag_seconds": np.zeros(size),
-                    "skew_seconds": broker.skew_microseconds(looks) / SECOND,
+                    "skew_seconds": broker.skew_microseconds(sample_times) / SECOND,
                 },
             )
         )
     return pa.concat_tables([schema.fit(table, schema.REPLICAS) for table in made])
 
 
-def counters(truth: Truth, looks: Ints) -> pa.Table:
+def counters(truth: Truth, sample_times: Ints) -> pa.Table:
     """Rows of schema COUNTERS, each counter as the process of each time shows it."""
     made = [schema.COUNTERS.empty_table()]
     for counter in truth.counters:
         broker = truth.broker(counter.broker)
-        begun = started(truth, broker, broker.nodes.index(counter.node), looks)
+        begun = started(truth, broker, broker.nodes.index(counter.node), sample_times)
         labels = dict(counter.labels)
         others = ",".join(
             f'{name}="{value}"'
             for name, value in sorted(labels.items())
             if name not in {"group", "topic"}
         )
-        size = len(looks)
+        size = len(sample_times)
         before = np.maximum(counter.counted(begun), 0)
         columns: dict[str, object] = {
-            "ts": looks,
+            "ts": sample_times,
             "target": np.full(size, target(counter.node, counter.service)),
             "metric": np.full(size, counter.metric),
             "cluster": np.full(size, truth.cluster),
@@ -100,13 +100,13 @@ def counters(truth: Truth, looks: Ints) -> pa.Table:
             "replica": np.full(size, counter.node),
             "service": np.full(size, counter.service),
             "labels": np.full(size, others, dtype=object),
-            "value": (np.maximum(counter.counted(looks), 0) - before).astype(np.float64),
+            "value": (np.maximum(counter.counted(sample_times), 0) - before).astype(np.float64),
             "started_at": begun,
         }
         for name in ("group", "topic"):
             if name in labels:
                 columns[name] = np.full(size, labels[name])
-        made.append(schema.fit(table(looks >= begun, columns), schema.COUNTERS))
+        made.append(schema.fit(table(sample_times >= begun, columns), schema.COUNTERS))
     return pa.concat_tables(made)
 
 

@@ -87,7 +87,8 @@ def trickle(seconds: float = 3 * 3600.0) -> Truth:
 
 
 def heads_half_known(seconds: float = 1800.0) -> Truth:
-    """As the slow consumer, but every second tick the oldest message's store time is not told."""
+    """As the slow consumer, but every second tick the oldest message's store time is not
+    exported."""
     truth = slow_consumer(10.0, 8.0, seconds)
     ticks = truth.ticks()
     known = Steps(ticks, np.arange(len(ticks)) % 2)
@@ -95,7 +96,7 @@ def heads_half_known(seconds: float = 1800.0) -> Truth:
 
 
 def heads_unknown(seconds: float = 1800.0) -> Truth:
-    """As the slow consumer, but store times of oldest messages are never told."""
+    """As the slow consumer, but store times of oldest messages are never exported."""
     never = Steps(np.array([at(-7200.0)]), np.array([0]))
     return _with_reading(slow_consumer(10.0, 8.0, seconds), "heads unknown", head_known=never)
 

@@ -24,10 +24,10 @@ class Position(NamedTuple):
     """Effective commit: the oldest message not consumed."""
     head_time: Ints
     """Its store time; ABSENT where nothing is unread or nothing was ever committed."""
-    head_told: Ints
-    """The same, as the broker tells it."""
+    head_exported: Ints
+    """The same, as the broker exports it."""
     member: Ints
-    """Number of who holds the queue, 0: nobody; ABSENT where the broker does not tell."""
+    """Number of the queue's owner, 0: none; ABSENT where the broker does not export it."""
 
 
 def position(reading: Reading, when: Ints) -> Position:
@@ -46,8 +46,8 @@ def position(reading: Reading, when: Ints) -> Position:
         pull = np.where(there, np.minimum(np.maximum(pull, head), high), ABSENT)
     unread = known & (head < high)
     head_time = np.where(unread, queue.store_time(when, np.where(known, head, 0)), ABSENT)
-    told = np.where(reading.head_known(when) == 1, head_time, ABSENT)
-    return Position(low, high, commit, pull, head, head_time, told, reading.member(when))
+    exported = np.where(reading.head_known(when) == 1, head_time, ABSENT)
+    return Position(low, high, commit, pull, head, head_time, exported, reading.member(when))
 
 
 class Stages(NamedTuple):
@@ -177,7 +177,7 @@ def counting_since(truth: Truth, broker: Broker, when: Ints) -> Ints:
     return np.maximum(found, broker.master.at[np.maximum(index, 0)])
 
 
-class PairLook(NamedTuple):
+class PairSample(NamedTuple):
     """A pair at each time, as its master reports it."""
 
     inflight: Ints
@@ -192,7 +192,7 @@ class PairLook(NamedTuple):
     unknown_queues: Ints
 
 
-def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
+def pair_sample(truth: Truth, pair: Pair, when: Ints) -> PairSample:
     """Look at a pair: what is in flight, the oldest of each stage, counters since the start."""
     broker = truth.broker(pair.broker)
     dispatched = stages(broker, when).t_dispatched
@@ -228,4 +228,4 @@ def pair_look(truth: Truth, pair: Pair, when: Ints) -> PairLook:
         queue = reading.queue
         arrived += queue.arrived(when) - np.maximum(queue.arrived(np.maximum(begun, 0)), 0)
         unknown += reading.commit(when) == ABSENT
-    return PairLook(inflight, undelivered, uncommitted, awaiting, since, again, arrived, unknown)
+    return PairSample(inflight, undelivered, uncommitted, awaiting, since, again, arrived, unknown)

@@ -1,6 +1,6 @@
 """A workload as samples of the real metric families: what each process would have exposed. Pure.
 
-Step before: `reading` says the state at each look. Next: `exposition` writes one scrape or a file
+Step before: `reading` says the state at each sample. Next: `exposition` writes one scrape or a file
 with all of them; `analytics.kernel.shape` must find in them what `tables` says.
 """
 
@@ -15,7 +15,7 @@ from tests.truth.node_tables import target
 from tests.truth.reading import (
     Totals,
     master,
-    pair_look,
+    pair_sample,
     position,
     stages,
     started,
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One series of a target: its values at each look, NaN where it is not exposed."""
+    """One series of a target: its values at each sample, NaN where it is not exposed."""
 
     family: str
     labels: dict[str, str]
@@ -61,37 +61,39 @@ def targets(truth: Truth) -> list[Target]:
     ]
 
 
-def lines(truth: Truth, of: Target, looks: Ints) -> list[Line]:
-    """What a target exposes at each look, without the labels that scraping adds."""
+def lines(truth: Truth, of: Target, sample_times: Ints) -> list[Line]:
+    """What a target exposes at each sample, without the labels that scraping adds."""
     broker = truth.broker(of.broker)
     node = broker.nodes.index(of.node)
-    begun = started(truth, broker, node, looks)
+    begun = started(truth, broker, node, sample_times)
     off = broker.clock_off
     made = [Line("tidemark_up_since_timestamp_seconds", {}, _seconds(by_clock(begun, off)))]
     if of.service == "broker":
-        made += _log(broker, looks)
-        mine = master(broker, looks) == node
+        made += _log(broker, sample_times)
+        mine = master(broker, sample_times) == node
         if mine.any():
-            made += _queues(truth, broker, looks, mine)
+            made += _queues(truth, broker, sample_times, mine)
             for pair in truth.pairs:
                 if pair.broker == broker.name:
-                    made += _pair(truth, pair, looks, mine)
-        made.append(Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(looks + off)))
+                    made += _pair(truth, pair, sample_times, mine)
+        made.append(
+            Line("tidemark_broker_look_timestamp_seconds", {}, _seconds(sample_times + off))
+        )
     elif of.service == "reput":
-        at = stages(broker, looks)
+        at = stages(broker, sample_times)
         made.append(Line("tidemark_dispatch_offset_bytes", {}, _numbers(at.dispatched)))
     else:
-        made += _ha(truth, broker, node, looks)
+        made += _ha(truth, broker, node, sample_times)
     for counter in truth.counters:
         if (counter.broker, counter.node, counter.service) == of:
             before = np.maximum(counter.counted(begun), 0)
-            values = np.maximum(counter.counted(looks), 0) - before
+            values = np.maximum(counter.counted(sample_times), 0) - before
             made.append(Line(counter.metric, dict(counter.labels), _numbers(values)))
     return made
 
 
-def _log(broker: Broker, looks: Ints) -> Iterator[Line]:
-    at = stages(broker, looks)
+def _log(broker: Broker, sample_times: Ints) -> Iterator[Line]:
+    at = stages(broker, sample_times)
     yield Line("tidemark_log_min_offset_bytes", {}, _numbers(at.min_offset))
     yield Line("tidemark_log_max_offset_bytes", {}, _numbers(at.max_offset))
     yield Line("tidemark_log_flushed_offset_bytes", {}, _numbers(at.max_offset))
@@ -117,13 +119,13 @@ def _log(broker: Broker, looks: Ints) -> Iterator[Line]:
         {},
         _seconds(by_clock(at.t_dispatched, broker.clock_off)),
     )
-    free, capacity = broker.log.free_bytes(looks), broker.log.capacity_bytes
+    free, capacity = broker.log.free_bytes(sample_times), broker.log.capacity_bytes
     yield Line("tidemark_store_free_bytes", {"volume": "log"}, _numbers(free))
-    whole = np.full(len(looks), float(capacity))
+    whole = np.full(len(sample_times), float(capacity))
     yield Line("tidemark_store_capacity_bytes", {"volume": "log"}, whole)
 
 
-def _queues(truth: Truth, broker: Broker, looks: Ints, mine: Mask) -> Iterator[Line]:
+def _queues(truth: Truth, broker: Broker, sample_times: Ints, mine: Mask) -> Iterator[Line]:
     seen = set()
     for pair in truth.pairs:
         for reading in pair.readings:
@@ -133,35 +135,35 @@ def _queues(truth: Truth, broker: Broker, looks: Ints, mine: Mask) -> Iterator[L
                 continue
             seen.add(key)
             labels = {"topic": queue.topic, "queue": str(queue.queue)}
-            at = position(reading, looks)
+            at = position(reading, sample_times)
             low, high = _numbers(at.min_offset, mine), _numbers(at.max_offset, mine)
             yield Line("tidemark_queue_min_offset_messages", labels, low)
             yield Line("tidemark_queue_max_offset_messages", labels, high)
     for topic in sorted({topic for topic, _ in seen}):
-        # All groups of a topic read the same queues: the first one's tell what came in.
+        # All groups of a topic read the same queues: the first one's show what came in.
         pair = next(
             each for each in truth.pairs if (each.topic, each.broker) == (topic, broker.name)
         )
-        arrived = pair_look(truth, pair, looks).arrived
+        arrived = pair_sample(truth, pair, sample_times).arrived
         total = {"topic": topic, "kind": "normal"}
         yield Line("tidemark_broker_messages_in_total", total, _numbers(arrived, mine))
         size = _numbers(arrived * RECORD_SIZE, mine)
         yield Line("tidemark_broker_received_bytes_total", {"topic": topic}, size)
 
 
-def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
+def _pair(truth: Truth, pair: Pair, sample_times: Ints, mine: Mask) -> Iterator[Line]:
     labels = {"group": pair.group, "topic": pair.topic}
-    subscribed, off = pair.subscribed(looks), truth.broker(pair.broker).clock_off
+    subscribed, off = pair.subscribed(sample_times), truth.broker(pair.broker).clock_off
     here = mine & (subscribed != ABSENT)
-    look = pair_look(truth, pair, looks)
+    sample = pair_sample(truth, pair, sample_times)
     yield Line("tidemark_group_subscribed", labels, _numbers(subscribed, here))
     group = {"group": pair.group}
     if pair is next(each for each in truth.pairs if each.group == pair.group):
         objective = np.where(here, pair.objective_seconds, np.nan)
-        yield Line("tidemark_group_members", group, _numbers(pair.members(looks), here))
+        yield Line("tidemark_group_members", group, _numbers(pair.members(sample_times), here))
         yield Line("tidemark_group_lag_objective_seconds", group, objective)
         if len(pair.paused.at):
-            enabled = _numbers(1 - pair.paused(looks), here)
+            enabled = _numbers(1 - pair.paused(sample_times), here)
             yield Line("tidemark_group_consume_enabled", group, enabled)
         if pair.broadcasting is not None:
             broadcasting = np.where(here, float(pair.broadcasting), np.nan)
@@ -169,25 +171,25 @@ def _pair(truth: Truth, pair: Pair, looks: Ints, mine: Mask) -> Iterator[Line]:
     if pair.broadcasting:
         yield Line("tidemark_group_unknown_queues", labels, np.where(here, 0.0, np.nan))
         return
-    unknown = _numbers(look.unknown_queues, here)
+    unknown = _numbers(sample.unknown_queues, here)
     yield Line("tidemark_group_unknown_queues", labels, unknown)
-    yield Line("tidemark_group_inflight_messages", labels, _numbers(look.inflight, here))
+    yield Line("tidemark_group_inflight_messages", labels, _numbers(sample.inflight, here))
     for name, at in (
-        ("oldest_undelivered", look.oldest_undelivered),
-        ("oldest_uncommitted", look.oldest_uncommitted),
-        ("awaiting_delivery", look.awaiting_delivery),
+        ("oldest_undelivered", sample.oldest_undelivered),
+        ("oldest_uncommitted", sample.oldest_uncommitted),
+        ("awaiting_delivery", sample.awaiting_delivery),
     ):
         family = f"tidemark_group_{name}_timestamp_seconds"
         yield Line(family, labels, _seconds(by_clock(at, off), here))
-    yield from _totals(labels, look.totals, look.redelivered, here)
+    yield from _totals(labels, sample.totals, sample.redelivered, here)
     for reading in pair.readings:
         of_queue = labels | {"queue": str(reading.queue.queue)}
-        at_look = position(reading, looks)
-        commit = _numbers(at_look.commit, here)
+        at_sample = position(reading, sample_times)
+        commit = _numbers(at_sample.commit, here)
         yield Line("tidemark_group_queue_offset_messages", of_queue, commit)
         family = "tidemark_group_queue_oldest_timestamp_seconds"
-        yield Line(family, of_queue, _seconds(by_clock(at_look.head_told, off), here))
-        member = _numbers(at_look.member, here)
+        yield Line(family, of_queue, _seconds(by_clock(at_sample.head_exported, off), here))
+        member = _numbers(at_sample.member, here)
         yield Line("tidemark_group_queue_member_number", of_queue, member)
 
 
@@ -205,10 +207,10 @@ def _totals(labels: dict[str, str], count: Totals, again: Ints, here: Mask) -> I
     yield Line("tidemark_group_redelivered_messages_total", labels, _numbers(again, here))
 
 
-def _ha(truth: Truth, broker: Broker, node: int, looks: Ints) -> Iterator[Line]:
+def _ha(truth: Truth, broker: Broker, node: int, sample_times: Ints) -> Iterator[Line]:
     del truth
-    mine = master(broker, looks) == node
-    yield Line("tidemark_ha_epoch", {}, _numbers(broker.epoch(looks)))
+    mine = master(broker, sample_times) == node
+    yield Line("tidemark_ha_epoch", {}, _numbers(broker.epoch(sample_times)))
     for role in ("master", "slave", "candidate", "fenced", "halted"):
         holds = mine if role == "master" else ~mine if role == "slave" else mine & ~mine
         yield Line("tidemark_ha_role", {"role": role}, holds.astype(np.float64))
@@ -216,12 +218,12 @@ def _ha(truth: Truth, broker: Broker, node: int, looks: Ints) -> Iterator[Line]:
         if peer == node:
             continue
         labels = {"peer": name}
-        lag = _numbers(broker.replica_lag_bytes(looks), mine)
+        lag = _numbers(broker.replica_lag_bytes(sample_times), mine)
         yield Line("tidemark_ha_replica_lag_bytes", labels, lag)
         yield Line("tidemark_ha_replica_lag_seconds", labels, np.where(mine, 0.0, np.nan))
         yield Line("tidemark_ha_replica_in_sync", labels, np.where(mine, 1.0, np.nan))
         yield Line("tidemark_ha_replica_connected", labels, np.where(mine, 1.0, np.nan))
-        skew = broker.skew_microseconds(looks) / SECOND
+        skew = broker.skew_microseconds(sample_times) / SECOND
         yield Line("tidemark_ha_clock_skew_seconds", labels, np.where(mine, skew, np.nan))
 
 

@@ -44,7 +44,7 @@ class Scenario(NamedTuple):
     since: int | None = None
     """When a fault began; None: all is well."""
     shows: int | None = None
-    """From when on a look at it differs from one at a healthy group; `since` if at once."""
+    """When its samples begin to differ from those of a healthy group; `since` if at once."""
 
 
 class Fault(NamedTuple):
@@ -53,7 +53,7 @@ class Fault(NamedTuple):
     make: Callable[[Random], Scenario]
     within_s: float
     """After it began to show, 30 s may be added."""
-    said: frozenset[str]
+    expected: frozenset[str]
     """Statuses of which the first must be one."""
     later: str | None = None
     """A status that must follow."""

@@ -1,4 +1,4 @@
-"""All random groups by name: ten that are well, and eleven faults with what must be said of them.
+"""All random groups by name: ten that are well, and eleven faults with their expected statuses.
 
 `tests/support/lag_scenarios.py` judges.
 """
@@ -57,7 +57,7 @@ def faults() -> Mapping[str, Fault]:
 
 
 def _slow(
-    share: float, within: float, said: frozenset[str] = frozenset({"FALLING_BEHIND"})
+    share: float, within: float, expected: frozenset[str] = frozenset({"FALLING_BEHIND"})
 ) -> Fault:
     breaks = 60.0 / (1.0 - share)
-    return Fault(lambda r: failing.slows(r, share), within, said, breaks_after_s=breaks)
+    return Fault(lambda r: failing.slows(r, share), within, expected, breaks_after_s=breaks)

@@ -72,14 +72,14 @@ class ExpositionServer:
         return f"http://127.0.0.1:{self.port}{_path(of)}"
 
     def show(self, tick: int | None) -> None:
-        """Answer from now on as at the look of this tick; None: all answer 503."""
-        self._at = None if tick is None else tick + self._truth.look_delay
+        """Answer from now on as at the sample of this tick; None: all answer 503."""
+        self._at = None if tick is None else tick + self._truth.sample_delay
 
     def _answer(self, path: str) -> tuple[HTTPStatus, str]:
         of, at = self._by_path.get(path), self._at
         if of is None:
             return HTTPStatus.NOT_FOUND, "no such process\n"
-        if at is None or at - self._truth.look_delay in self._truth.missing:
+        if at is None or at - self._truth.sample_delay in self._truth.missing:
             return HTTPStatus.SERVICE_UNAVAILABLE, "nothing is known at this instant\n"
         return HTTPStatus.OK, scrape(self._truth, of, at)
 

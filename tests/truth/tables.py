@@ -12,7 +12,7 @@ from tests.truth import node_tables
 from tests.truth.columns import joined, names, table
 from tests.truth.reading import (
     master,
-    pair_look,
+    pair_sample,
     position,
 )
 from tests.truth.steps import ABSENT, Ints, by_clock
@@ -38,27 +38,29 @@ def collected(truth: Truth) -> Collected:
     There are no rows of `offset_events`: from collected counters and offsets alone they must be
     found. The rows of `gaps` say which ticks are missing.
     """
-    ticks, looks = truth.ticks(), truth.looks()
-    positions = [_positions(truth, pair, ticks, looks) for pair in truth.pairs]
+    ticks, sample_times = truth.ticks(), truth.sample_times()
+    positions = [_positions(truth, pair, ticks, sample_times) for pair in truth.pairs]
     return Collected(
         series=series(truth),
         positions=joined(schema.POSITIONS, positions).sort_by(
             [("series_id", "ascending"), ("ts", "ascending")]
         ),
-        pairs=joined(schema.PAIRS, [_pairs(truth, pair, ticks, looks) for pair in truth.pairs]),
+        pairs=joined(
+            schema.PAIRS, [_pairs(truth, pair, ticks, sample_times) for pair in truth.pairs]
+        ),
         logs=joined(
             schema.LOGS,
             [
-                node_tables.logs(truth, broker, node, ticks, looks)
+                node_tables.logs(truth, broker, node, ticks, sample_times)
                 for broker in truth.brokers
                 for node in range(len(broker.nodes))
             ],
         ),
         replicas=joined(
             schema.REPLICAS,
-            [node_tables.replicas(truth, broker, ticks, looks) for broker in truth.brokers],
+            [node_tables.replicas(truth, broker, ticks, sample_times) for broker in truth.brokers],
         ),
-        counters=node_tables.counters(truth, looks),
+        counters=node_tables.counters(truth, sample_times),
         offset_events=schema.OFFSET_EVENTS.empty_table(),
         gaps=node_tables.gaps(truth),
     )
@@ -76,7 +78,7 @@ def series_id(truth: Truth, pair: Pair, queue: int) -> int:
 
 def series(truth: Truth) -> pa.Table:
     """One row for each queue of each pair."""
-    ticks = truth.looks()
+    ticks = truth.sample_times()
     rows = [
         {
             "series_id": series_id(truth, pair, reading.queue.queue),
@@ -104,37 +106,37 @@ def series(truth: Truth) -> pa.Table:
     ).cast(schema.SERIES)
 
 
-def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
+def _positions(truth: Truth, pair: Pair, ticks: Ints, sample_times: Ints) -> pa.Table:
     broker = truth.broker(pair.broker)
-    who, epoch = master(broker, looks), broker.epoch(looks)
-    here = (who != ABSENT) & (pair.subscribed(looks) != ABSENT)
+    who, epoch = master(broker, sample_times), broker.epoch(sample_times)
+    here = (who != ABSENT) & (pair.subscribed(sample_times) != ABSENT)
     made = []
     for reading in pair.readings:
-        at = position(reading, looks)
+        at = position(reading, sample_times)
         seen = here & (at.max_offset != ABSENT)
-        told = at.head_told != ABSENT
-        hidden = (at.head_time != ABSENT) & ~told
+        exported = at.head_exported != ABSENT
+        hidden = (at.head_time != ABSENT) & ~exported
         never = "broadcasting" if pair.broadcasting else "never_committed"
         reason = np.where(at.commit == ABSENT, never, np.where(hidden, "head_unknown", ""))
         made.append(
             table(
                 seen,
                 {
-                    "ts": looks + broker.clock_off,
+                    "ts": sample_times + broker.clock_off,
                     "tick": ticks,
                     "series_id": np.full(
-                        len(looks), series_id(truth, pair, reading.queue.queue), np.int64
+                        len(sample_times), series_id(truth, pair, reading.queue.queue), np.int64
                     ),
-                    "pair_id": np.full(len(looks), pair_id(truth, pair), np.int64),
+                    "pair_id": np.full(len(sample_times), pair_id(truth, pair), np.int64),
                     "replica": names(broker, who),
                     "epoch": epoch,
                     "min_offset": at.min_offset,
                     "max_offset": at.max_offset,
                     "commit_offset": at.commit,
-                    "pull_offset": np.full(len(looks), ABSENT, np.int64),
-                    "head_store_ts": by_clock(at.head_told, broker.clock_off),
-                    "head_method": np.where(told, "exact", "none"),
-                    "head_error_seconds": np.where(told, 0.0, np.nan),
+                    "pull_offset": np.full(len(sample_times), ABSENT, np.int64),
+                    "head_store_ts": by_clock(at.head_exported, broker.clock_off),
+                    "head_method": np.where(exported, "exact", "none"),
+                    "head_error_seconds": np.where(exported, 0.0, np.nan),
                     "reason": reason,
                     "member": at.member,
                 },
@@ -143,15 +145,15 @@ def _positions(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
     return pa.concat_tables([schema.fit(table, schema.POSITIONS) for table in made])
 
 
-def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
+def _pairs(truth: Truth, pair: Pair, ticks: Ints, sample_times: Ints) -> pa.Table:
     broker = truth.broker(pair.broker)
-    who = master(broker, looks)
-    look = pair_look(truth, pair, looks)
-    paused = pair.paused(looks)
-    subscribed = pair.subscribed(looks)
-    size = len(looks)
+    who = master(broker, sample_times)
+    sample = pair_sample(truth, pair, sample_times)
+    paused = pair.paused(sample_times)
+    subscribed = pair.subscribed(sample_times)
+    size = len(sample_times)
     columns: dict[str, object] = {
-        "ts": looks + broker.clock_off,
+        "ts": sample_times + broker.clock_off,
         "tick": ticks,
         "pair_id": np.full(size, pair_id(truth, pair), np.int64),
         "cluster": np.full(size, truth.cluster),
@@ -160,21 +162,21 @@ def _pairs(truth: Truth, pair: Pair, ticks: Ints, looks: Ints) -> pa.Table:
         "group": np.full(size, pair.group),
         "topic": np.full(size, pair.topic),
         "subscribed": subscribed == 1,
-        "members": pair.members(looks),
+        "members": pair.members(sample_times),
         "objective_seconds": np.full(size, pair.objective_seconds),
-        "topic_messages_in_total": look.arrived,
-        "topic_received_bytes_total": look.arrived * RECORD_SIZE,
+        "topic_messages_in_total": sample.arrived,
+        "topic_received_bytes_total": sample.arrived * RECORD_SIZE,
     }
     of_lag: dict[str, object] = {
-        "inflight": look.inflight,
-        "oldest_undelivered_ts": by_clock(look.oldest_undelivered, broker.clock_off),
-        "oldest_uncommitted_ts": by_clock(look.oldest_uncommitted, broker.clock_off),
-        "awaiting_delivery_ts": by_clock(look.awaiting_delivery, broker.clock_off),
-        "redelivered_total": look.redelivered,
-        "consumed_total": look.totals.consumed,
-        "expired_total": look.totals.expired,
-        "reset_forward_total": look.totals.reset_forward,
-        "reset_backward_total": look.totals.resets_backward,
+        "inflight": sample.inflight,
+        "oldest_undelivered_ts": by_clock(sample.oldest_undelivered, broker.clock_off),
+        "oldest_uncommitted_ts": by_clock(sample.oldest_uncommitted, broker.clock_off),
+        "awaiting_delivery_ts": by_clock(sample.awaiting_delivery, broker.clock_off),
+        "redelivered_total": sample.redelivered,
+        "consumed_total": sample.totals.consumed,
+        "expired_total": sample.totals.expired,
+        "reset_forward_total": sample.totals.reset_forward,
+        "reset_backward_total": sample.totals.resets_backward,
     }
     if not pair.broadcasting:
         columns |= of_lag

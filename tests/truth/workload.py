@@ -1,8 +1,8 @@
 """What a cluster does in a workload with known answers: the state that renderings show. Pure.
 
 A queue is the store time and the time of dispatch of every message in it; a group's position on it
-is steps. Nothing here is an estimate: every answer is a look-up. Next step: `looks` reads it all at
-given times, `answers` says what must be computed from it, `tables`, `samples` render it.
+is steps. Nothing here is an estimate: every answer is a look-up. Next step: `reading` gives its
+state at given times, `answers` has what must be computed from it, `tables` and `samples` render it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.truth.steps import ABSENT, DAWN, NEVER, SECOND, Ints, Steps, always
 
 RECORD_SIZE: Final = 512
 """Bytes of every record in the log."""
-SCRAPE_AFTER_LOOK: Final = 100_000
-"""Microseconds from the look to the timestamp of the scrape."""
+SCRAPE_AFTER_SAMPLE: Final = 100_000
+"""Microseconds from the sample to the timestamp of the scrape."""
 STALL_DEFAULT_SECONDS: Final = 60.0
 
 
@@ -103,9 +103,9 @@ class Reading:
     resets: tuple[Reset, ...] = ()
     """Steps of `commit` that were ordered."""
     head_known: Steps = field(default_factory=lambda: always(1))
-    """0 while the broker does not tell the store time of the oldest unread message."""
+    """0 while the broker does not export the store time of the oldest unread message."""
     member: Steps = NEVER
-    """Number of the member that holds the queue; 0: nobody does. NEVER: not told."""
+    """Number of the member that holds the queue; 0: none does. NEVER: not exported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Pair:
     subscribed: Steps = field(default_factory=lambda: always(1))
     objective_seconds: float = 60.0
     stall_after_seconds: float | None = None
-    """None: not told, the kernel's default holds."""
+    """None: not set, the kernel's default holds."""
     paused: Steps = NEVER
     broadcasting: bool | None = None
     redelivered: Steps = field(default_factory=lambda: always(0))
@@ -158,7 +158,7 @@ class Broker:
     skew_microseconds: Steps = field(default_factory=lambda: always(0))
     clock_off: int = 0
     """How far the clock of its nodes is ahead of everybody else's [microseconds]; below 0: behind.
-    All times of a truth are true ones; those that a node tells are by its own clock."""
+    All times of a truth are true ones; those that a node exports are by its own clock."""
 
 
 class Counter(NamedTuple):
@@ -175,7 +175,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A workload from `start` to `end`, looked at every `period`; some looks may be missing."""
+    """A workload from `start` to `end`, sampled every `period`; some samples may be missing."""
 
     name: str
     brokers: tuple[Broker, ...]
@@ -183,32 +183,32 @@ class Truth:
     end: int
     start: int = DAWN
     period: int = 15 * SECOND
-    look_delay: int = 200_000
-    """Of the look after its tick, microseconds; the scrape ends 0.1 s later."""
+    sample_delay: int = 200_000
+    """Of the sample after its tick, microseconds; the scrape ends 0.1 s later."""
     cluster: str = "c1"
     counters: tuple[Counter, ...] = ()
     missing: frozenset[int] = frozenset()
     """Ticks (times) of which nothing was heard."""
 
     def ticks(self, *, with_missing: bool = False) -> Ints:
-        """Times of the ticks after `start` with looks until `end`: those heard of, or all."""
+        """Times of the ticks after `start` with samples until `end`: those heard of, or all."""
         first = self.start // self.period * self.period + self.period
-        last = self.end - self.look_delay
+        last = self.end - self.sample_delay
         every = np.arange(first, last + 1, self.period, dtype=np.int64)
         if with_missing or not self.missing:
             return every
         return every[~np.isin(every, np.fromiter(self.missing, np.int64))]
 
-    def looks(self) -> Ints:
-        """When each tick that was heard of was looked at: `ts` of positions."""
-        return self.ticks() + self.look_delay
+    def sample_times(self) -> Ints:
+        """Sample time of each tick that was heard of: `ts` of positions."""
+        return self.ticks() + self.sample_delay
 
     def without(self, ticks: Iterable[int]) -> Truth:
         """The same workload with these ticks (times) not heard of."""
         return replace(self, missing=self.missing | frozenset(int(tick) for tick in ticks))
 
     def every(self, seconds: float) -> Truth:
-        """The same workload looked at with another period."""
+        """The same workload sampled with another period."""
         return replace(self, period=round(seconds * SECOND))
 
     def broker(self, name: str) -> Broker:

@@ -49,16 +49,16 @@ def parse(body: bytes) -> Samples:
 
 
 def error_of(body: bytes) -> str:
-    """What a server says of a query that it does not answer; its words if they are no JSON."""
+    """Message of a server that does not answer a query; the body if it is no JSON."""
     try:
-        said = json.loads(body)
-        return str(said["error"])
+        message = json.loads(body)
+        return str(message["error"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode("utf-8", "replace").strip()
 
 
 def instant_us(body: bytes) -> int | None:
-    """For which time an instant query was answered; None if its answer does not say so."""
+    """For which time an instant query was answered; None if its answer does not have it."""
     try:
         result = json.loads(body)["data"]["result"]
         # A number of its own in Prometheus, the one series without labels in servers like it.
@@ -70,11 +70,11 @@ def instant_us(body: bytes) -> int | None:
 
 def _check(answer: Any) -> None:
     if not isinstance(answer, dict) or answer.get("status") != "success":
-        said = answer.get("error") if isinstance(answer, dict) else None
-        raise Unanswered(Gap.TORN, f"the answer is no success: {said or str(answer)[:100]}")
+        message = answer.get("error") if isinstance(answer, dict) else None
+        raise Unanswered(Gap.TORN, f"the answer is no success: {message or str(answer)[:100]}")
     warnings = answer.get("warnings")
     if warnings:
-        # What a partial answer lacks nobody knows: a group's commit would look as never made.
+        # It is not known what a partial answer lacks: a commit would seem never to have been made.
         raise Unanswered(Gap.TORN, f"the answer is partial: {'; '.join(map(str, warnings))}")
 
 

@@ -28,17 +28,17 @@ class Hole(NamedTuple):
     to_us: int
 
 
-def looked_back_us(interval_us: int) -> int:
+def range_before_us(interval_us: int) -> int:
     """How long before a part samples are wanted: a hole may have begun there."""
     return (INTERVALS + 1) * interval_us
 
 
 def holes(seen_us: Ints, start_us: int, end_us: int, interval_us: int) -> list[Hole]:
-    """The holes that a part tells of, in order: those that it can see to last INTERVALS or more.
+    """The holes that a part reports, in order: those that are seen to last INTERVALS or more.
 
-    seen_us: times of all samples of `up`, of any target, from `looked_back_us` before start_us to
-    end_us. start_us, end_us: of the part, open and closed. The part before has told of a hole up to
-    start_us if that was one by then.
+    seen_us: times of all samples of `up`, of any target, from `range_before_us` before start_us to
+    end_us. start_us, end_us: of the part, open and closed. The part before has reported a hole up
+    to start_us if that was one by then.
     """
     bound_us = INTERVALS * interval_us
     times = np.unique(seen_us)
@@ -47,7 +47,7 @@ def holes(seen_us: Ints, start_us: int, end_us: int, interval_us: int) -> list[H
     found = []
     for at_us in [*inside.tolist(), end_us]:
         if at_us - last_us > bound_us:
-            is_told = last_us < start_us - bound_us  # up to start_us, by the part before
-            found.append(Hole(start_us if is_told else last_us, at_us))
+            is_reported = last_us < start_us - bound_us  # up to start_us, by the part before
+            found.append(Hole(start_us if is_reported else last_us, at_us))
         last_us = at_us
     return [hole for hole in found if hole.to_us > hole.from_us]

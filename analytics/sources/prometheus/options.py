@@ -1,4 +1,4 @@
-"""What the source ``tidemark_prometheus`` is told: where, what, how much at once. Pure.
+"""Options of the source ``tidemark_prometheus``: where, what, how much at once. Pure.
 
 Before: a command line or Spark. After: ``plan`` cuts the work up, ``reader`` does it.
 """
@@ -36,9 +36,9 @@ ALIGN_S: Final = 0.001
 HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
-"""All that shaping reads, and the counters that are kept unless somebody says otherwise."""
+"""All that shaping reads, and the counters that are kept by default."""
 SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", TOLD_BY.to_pylist())))
-"""What tells of each scrape of a service of ours."""
+"""Family with a sample for each scrape of one of our services."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
 """What shaping reads besides the families by queue."""
 

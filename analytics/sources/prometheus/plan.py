@@ -27,10 +27,10 @@ class Part(NamedTuple):
     end_us: int
     """Inclusive."""
     context: str | None
-    """Matchers of what is read besides, to be known and not told; None: nothing."""
+    """Matchers of samples that are read for context and not written; None: none."""
     scrapes: str | None = None
-    """Matchers of what tells when the server scraped, in one part of each slice; None: in another,
-    or in none."""
+    """Matchers of the samples that show when the server scraped, in one part of each slice; None:
+    in another, or in none."""
 
     @property
     def subject(self) -> str:

@@ -22,7 +22,7 @@ from analytics.sources.http import fetch
 from analytics.sources.labelled import batches
 from analytics.sources.option_values import BadOption
 from analytics.sources.prometheus.answer import Samples, error_of, instant_us, parse
-from analytics.sources.prometheus.holes import holes, looked_back_us
+from analytics.sources.prometheus.holes import holes, range_before_us
 from analytics.sources.prometheus.options import Options
 from analytics.sources.prometheus.plan import Part, plan
 from analytics.sources.prometheus.selectors import MS_US, Narrowed
@@ -69,7 +69,7 @@ class Reader:
                 if can_split and depth < SPLITS_MAX and low < middle < high:
                     todo += [(middle, high, depth + 1), (low, middle, depth + 1)]
                 else:
-                    missing.append(Missing(part.subject, low, high, *_said(trouble)))
+                    missing.append(Missing(part.subject, low, high, *_reason_and_text(trouble)))
                 continue
             if context is not None:
                 yield from _kept(context, low, high, CONTEXT)
@@ -86,11 +86,11 @@ class Reader:
         if part.scrapes is None or interval_s is None or left_us <= 0:
             return []
         interval_us = round(interval_s * 1e6)
-        since_us = part.start_us - looked_back_us(interval_us)
+        since_us = part.start_us - range_before_us(interval_us)
         try:
             seen_us = self._ask(part.scrapes, since_us, part.end_us).ts_us
         except Unanswered as trouble:
-            return [Missing(part.scrapes, part.start_us, part.end_us, *_said(trouble))]
+            return [Missing(part.scrapes, part.start_us, part.end_us, *_reason_and_text(trouble))]
         if has_samples and not seen_us.size:
             return []  # it keeps no `up`, or with other labels: nothing is known of its scrapes
         return [
@@ -99,7 +99,7 @@ class Reader:
         ]
 
     def now_us(self) -> int | None:
-        """The server's clock [microseconds since 1970]; None if it answers and does not say.
+        """The server's clock [microseconds since 1970]; None if its answer does not have it.
 
         Raises Unanswered if it does not answer queries now.
         """
@@ -147,15 +147,15 @@ class Reader:
         )
         if answer.status == 200:
             return answer.body
-        said = error_of(answer.body)
-        if answer.status == 400 and "parse error" in said:
-            raise BadOption("selectors", query, f"what the server can read; it says: {said}")
-        raise Unanswered(_reason(answer.status, said), f"status {answer.status}: {said}")
+        message = error_of(answer.body)
+        if answer.status == 400 and "parse error" in message:
+            raise BadOption("selectors", query, f"what the server can read; its message: {message}")
+        raise Unanswered(_reason(answer.status, message), f"status {answer.status}: {message}")
 
 
-def _reason(status: int, said: str) -> Gap:
-    """Why there is no answer, by what the server said."""
-    lower = said.lower()
+def _reason(status: int, message: str) -> Gap:
+    """Why there is no answer, by the message of the server."""
+    lower = message.lower()
     if any(text in lower for text in _TOO_MUCH):
         return Gap.OVERLOAD
     if status in (408, 504) or "timed out" in lower or "deadline exceeded" in lower:
@@ -163,7 +163,7 @@ def _reason(status: int, said: str) -> Gap:
     return Gap.UNREACHABLE
 
 
-def _said(trouble: Unanswered) -> tuple[Gap, str]:
+def _reason_and_text(trouble: Unanswered) -> tuple[Gap, str]:
     return trouble.reason, trouble.detail
 
 

@@ -83,7 +83,7 @@ def shard_matcher(shard: int, shards: int) -> str | None:
 
 
 def narrowed(filters: Sequence[Any]) -> Narrowed:
-    """What of Spark's filters can be asked of the server; each is looked at by its class' name.
+    """What of Spark's filters can be asked of the server; each is recognised by its class' name.
 
     Sound, not complete: what is asked for holds every row that the filters keep.
     """

@@ -89,7 +89,7 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader = Reader(options)
         self._last_there_s = time.monotonic()
         self._trouble: str | None = None
-        """Why it does not answer, as it was told last."""
+        """Why it does not answer; the last reason that was logged."""
         self._fixed_us: int | None = None
         """End of a run that reads what is there now; None: it goes on."""
 
@@ -145,9 +145,9 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends by itself leaves the time to the next one.
         """
         now_s, own_us = time.monotonic(), _now_us(self._options)
-        told_us, trouble = None, None
+        server_us, trouble = None, None
         try:
-            told_us = self._reader.now_us()
+            server_us = self._reader.now_us()
         except Unanswered as error:
             trouble = str(error)
         if trouble != self._trouble:
@@ -156,11 +156,11 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if trouble is None:
                 log.warning("%s answers again", where)
             else:
-                # Else a wrong path or a login that is missing would look like a quiet cluster.
+                # Otherwise a wrong path or a missing login would seem to be a quiet cluster.
                 log.warning("%s gives no answer, nothing is collected: %s", where, trouble)
         if trouble is None:
             self._last_there_s = now_s
-            return own_us if told_us is None else told_us - round(self._options.settle_s * 1e6)
+            return own_us if server_us is None else server_us - round(self._options.settle_s * 1e6)
         waited_s = now_s - self._last_there_s
         return own_us if self._fixed_us is None and waited_s > self._options.patience_s else None
 

@@ -1,4 +1,4 @@
-"""What the source ``tidemark_scrape`` is told. Pure but for the list of targets, read from a file.
+"""Options of the source ``tidemark_scrape``. Pure but for the list of targets, read from a file.
 
 Before: a command line or Spark. After: ``scraper`` and ``spool``.
 """

@@ -29,7 +29,7 @@ PARSERS_MAX: Final = 64
 
 
 def samples(path: Path) -> Iterator[pa.RecordBatch]:
-    """What a file says, its gaps as rows. A file that is gone or damaged is a gap of its own."""
+    """Rows of a file, with its gaps as rows. A file that is gone or damaged is a gap of its own."""
     missing: list[Missing] = []
     try:
         for scraped in read(path):

@@ -2,7 +2,8 @@
 
 A round begins at each multiple of the interval, whatever the stream's batches do meanwhile. A
 target that does not answer in half the interval, or not to the end, has a gap of one round and
-holds up nobody. Rounds that were left out (the process was down, or stood still) are gaps too.
+delays no other target. Rounds that were left out (the process was down, or stood still) are gaps
+too.
 Before: ``targets``. After: ``spool``.
 """
 
@@ -122,7 +123,7 @@ class Scraper:
         try:
             self._targets = self._options.read_targets()
         except (OSError, BadOption) as error:
-            # Half a file is seen while somebody writes it: those who were there are there still.
+            # A file that is being written may be read by half: the targets before it stay.
             log.warning(
                 "the list of targets is unreadable and stays as it was",
                 extra={"event": "targets-unreadable", "error": str(error)},

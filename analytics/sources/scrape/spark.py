@@ -1,6 +1,6 @@
 """Spark's format ``tidemark_scrape``: a stream. A thin shell around ``scraper`` and ``reader``.
 
-A scrape cannot be repeated, and a batch must be: what the targets said is in the spool before the
+A scrape cannot be repeated, and a batch must be: answers of the targets are in the spool before the
 offset that covers it is handed out. The offset is the number of the last file. A batch that is run
 again after a crash reads the same files; ``commit`` deletes those that have been read for long.
 """
@@ -92,7 +92,7 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": max(last, start["seq"])}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One per file between two offsets; for one that is gone too: its task says so."""
+        """One per file between two offsets; for one that is gone too: its task reports it."""
         spool = Spool(self._options.spool)
         there = {each.number: each for each in spool.files()}
         at_ms = round(time.time() * 1000)
@@ -129,7 +129,7 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ScrapeSource(DataSource):
-    """What targets say at even distances, as the table ``samples``."""
+    """Samples of targets at equal intervals, as the table ``samples``."""
 
     @classmethod
     def name(cls) -> str:

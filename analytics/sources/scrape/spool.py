@@ -1,6 +1,6 @@
 """The spool: scrapes on disk, numbered, so that a batch can read again what cannot be asked twice.
 
-A file holds what one broker set's targets said in one round, and is there as a whole or not at all:
+A file holds the answers of one broker set's targets in one round, whole or not at all:
 written under another name, flushed, renamed. Its number is in its name; an offset of the stream is
 the number of the last file it covers. One process writes at a time (a lock on the directory); any
 may read. Before: ``scraper`` got answers. After: ``reader`` parses them, on executors.

@@ -1,7 +1,7 @@
 """Where consumer groups stand, from the store's files: no process needs to run.
 
 A broker of ours keeps its state in the log (docs/formats.md, the state topic): any rest of the log
-that begins with a whole snapshot tells everything, and each file begins with one. RocketMQ keeps
+that begins with a whole snapshot has everything, and each file begins with one. RocketMQ keeps
 ``config/consumerOffset.json``. Beside them stands what each queue's files reach from and to, so
 that lag is one subtraction.
 """
@@ -45,9 +45,9 @@ def plan(files: StoreFiles, options: StoreOptions) -> list[OffsetsPart]:
 
 
 def read(part: OffsetsPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
-    """All offsets, by group, topic and queue. Raises DamagedFile if nothing tells them whole."""
+    """All offsets, by group, topic and queue. Raises DamagedFile if no file has all of them."""
     files = StoreFiles(options.root)
-    origin, offsets = _told(files)
+    origin, offsets = _offsets_of(files)
     ranges = _Ranges(files)
     rows = []
     for group, queues in sorted(offsets.items()):
@@ -71,7 +71,7 @@ def read(part: OffsetsPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_pylist(rows, schema=options.schema).to_batches()
 
 
-def _told(files: StoreFiles) -> tuple[str, Offsets]:
+def _offsets_of(files: StoreFiles) -> tuple[str, Offsets]:
     state = _from_log(files)
     if state is not None:
         return "log", {group: dict(queues) for group, queues in state.offsets.items()}
@@ -90,7 +90,7 @@ def _told(files: StoreFiles) -> tuple[str, Offsets]:
 
 
 def _from_log(files: StoreFiles) -> BrokerState | None:
-    """What state records up to the confirm offset say; None: no snapshot of ours is in the log."""
+    """Offsets by the state records up to the confirm offset; None: the log has no snapshot."""
     for start in sorted(files.log_sizes, reverse=True):
         state = BrokerState()
         for at, body in _state_bodies(files, start):
@@ -113,9 +113,9 @@ def _state_bodies(files: StoreFiles, start: int) -> Iterator[tuple[int, bytes]]:
         for found in log_parts.walk(part, options):
             if not isinstance(found, RecordColumns):
                 if files.is_foreign or found.reason is Gap.TORN:
-                    return  # nothing behind a torn tail was promised to anybody
+                    return  # nothing behind a torn tail was acknowledged
                 raise DamagedFile(
-                    f"{found.detail}. Offsets behind it cannot be told; nothing was changed.",
+                    f"{found.detail}. Offsets behind it cannot be read; nothing was changed.",
                     "Run `tidemark store verify`, or read another replica.",
                     path=part.path,
                 )
@@ -136,10 +136,10 @@ class _Ranges:
         """(min, max) queue offset; None where the queue has no file."""
         key = topic, queue
         if key not in self._known:
-            self._known[key] = self._look(topic, queue)
+            self._known[key] = self._read(topic, queue)
         return self._known[key]
 
-    def _look(self, topic: str, queue: int) -> tuple[int | None, int | None]:
+    def _read(self, topic: str, queue: int) -> tuple[int | None, int | None]:
         if not self._files.queue_files(topic, queue):
             return None, None
         times = _NoTimes(self._min_physical)

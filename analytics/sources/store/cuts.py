@@ -1,8 +1,8 @@
 """Where a log file may be cut so that several tasks read it: at starts of records.
 
-A unit of a consume queue tells the start of a record; from the nearest one before the wanted place
+A unit of a consume queue has the start of a record; from the nearest one before the wanted place
 the sizes are walked. Without queues the walk begins at the file's first byte: slower, as sure. What
-a unit tells is believed only if a record lies there that names its own place.
+a unit has is used only if a record lies there that has its own physical offset.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tidemark.formats.record_layout import BLANK_SIZE
 from tidemark.offsets import PhysicalOffset
 
 PAGE_TRIES: Final = 8
-"""A page that is being replaced is looked at again; each look follows one replacement."""
+"""Reads of a page that is being replaced; each read follows one replacement."""
 
 
 class Published(NamedTuple):
@@ -39,7 +39,7 @@ class Published(NamedTuple):
 
 
 class _NoTimes(NamedTuple):
-    """What a queue reader needs of the log where nobody asks for times."""
+    """What a queue reader needs of the log when no times are requested."""
 
     min_offset: PhysicalOffset
 
@@ -62,7 +62,7 @@ class StoreFiles:
         self.config = config_of(self.disk, root, StoreConfig())
         self.directory = StoreDir(self.disk, root, self.config)
         self.is_foreign = self.disk.stat(self.directory.description_path) is None
-        # The page first: what it says was written before it said so, whatever the files do next.
+        # The page first: its offsets were published after the bytes, whatever the files do next.
         self.published = self._published()
         self.log_sizes = self._log_sizes()
         """Start of each file of the log and its length in bytes, ascending."""
@@ -124,7 +124,7 @@ class StoreFiles:
             try:
                 page = Positions.open(self.disk, path, writable=False)
             except FileNotFoundError:
-                continue  # not sound, or replaced between two looks
+                continue  # not sound, or replaced between two reads
             try:
                 if page.get(Slot.MAGIC_AND_FORMAT) != REGION_MAGIC:
                     return None

@@ -3,7 +3,7 @@
 A part is a run of bytes of one file; a record belongs to the part that holds its first byte.
 Records are walked by their sizes; where the walk cannot go on, the part ends with a gap that names
 the physical offset, and what was read before it stands. The end filler is no gap. No byte at or
-behind the confirm offset is looked at. Memory: one window, and twice the columns of a batch.
+behind the confirm offset is read. Memory: one window, and twice the columns of a batch.
 
 Step before: ``files``. Step after: the columns of ``record_columns``.
 """
@@ -127,7 +127,8 @@ def _between(cuts: Cuts, low: int, high: int, split_bytes: int, pieces: int) -> 
 
 
 def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
-    """The part's records. Raises SourceGap where something is missing and no column may say so."""
+    """The part's records. Raises SourceGap where something is missing and no column can express
+    it."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     try:

@@ -42,7 +42,7 @@ class StoreOptions:
     verify: bool = False
     """Compare body and record CRC of every record: about a third of the speed."""
     broker: str | None = None
-    """What the column ``broker`` says; None: the name in ha/identity, "" where there is none."""
+    """Value of the column ``broker``; None: the name in ha/identity, "" where there is none."""
     split_bytes: int = SPLIT_BYTES
     """Of log in one partition. Small: each task costs some 60 ms of a core before its first row."""
     split_min: int = 2

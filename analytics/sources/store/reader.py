@@ -48,7 +48,7 @@ class StoreReader:
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         """One part's rows. Raises SourceGap where something is missing and the columns asked for
-        have no ``gap`` to say so in."""
+        have no ``gap`` for it."""
         match part:
             case LogPart():
                 return log_parts.read(part, self.options)

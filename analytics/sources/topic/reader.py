@@ -5,7 +5,7 @@
         for batch in reader.read(part):
             ...
 
-Every offset that was planned is in the result: as a message, or inside a gap that says why not.
+Every offset that was planned is in the result: as a message, or inside a gap with the reason.
 Memory: one answer of the broker, 4 MiB or one larger message, and its columns.
 """
 
@@ -53,7 +53,7 @@ class TopicReader:
 
     def read(self, part: QueuePart) -> Iterator[pa.RecordBatch]:
         """One part's messages, by queue offset. Raises TopicUnreadable, naming topic, queue and
-        offset; SourceGap where offsets cannot be had and no column may say so."""
+        offset; SourceGap where offsets cannot be had and no column can express it."""
         at = part.low
         with TopicClient(self.options) as client:
             while at < part.high:

@@ -60,7 +60,7 @@ def test_the_beginning_of_the_workloads_is_a_whole_hour() -> None:
     assert DAWN % 3_600_000_000 == 0
 
 
-def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_told(
+def test_missing_hours_are_filled_named_ones_replaced_and_the_difference_printed(
     spark: SparkSession, recorded: Path, tmp_path: Path
 ) -> None:
     given = options(tmp_path / "tables", recorded)
@@ -128,8 +128,8 @@ def test_an_hour_that_a_source_cannot_give_again_stays_as_it_is(
     root = TableRoot(given.tables)
     before = {name: root.read(name) for name in root.tables()}
     again = replace(given, hours=frozenset({BEGIN}))
-    nobody = {"url": "http://127.0.0.1:9", "retries": "0", "timeout": "1s", "slice": "1h"}
-    away = replace(again, source=backfill.PROMETHEUS, source_options=nobody)
+    unreachable = {"url": "http://127.0.0.1:9", "retries": "0", "timeout": "1s", "slice": "1h"}
+    away = replace(again, source=backfill.PROMETHEUS, source_options=unreachable)
     with pytest.raises(HourUnread, match=r"left out a part of it \(unreachable: .*Nothing was rep"):
         backfill.run(spark, away)
     had = root.files("positions")

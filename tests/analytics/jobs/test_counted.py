@@ -35,10 +35,10 @@ def test_sends_are_judged_by_what_their_buckets_grew_by_in_each_minute(root: Tab
         slow = 10 * max(0, minute - 1)
         for bound, count in (("0.1", 100 * minute - slow), ("0.5", 100 * minute)):
             for ack in ("disk", "memory"):
-                said = {"ts": BEGIN + timedelta(minutes=minute, seconds=5), "target": "n0:1"}
+                fields = {"ts": BEGIN + timedelta(minutes=minute, seconds=5), "target": "n0:1"}
                 names = {"cluster": "c", "broker": "g0", "replica": "n0", "started_at": BEGIN}
                 labels = {"labels": f'ack="{ack}",le="{bound}"', "metric": PUT_BUCKETS}
-                rows.append(said | names | labels | {"value": float(count)})
+                rows.append(fields | names | labels | {"value": float(count)})
         rows.append(rows[-1] | {"labels": 'ack="disk",le="+Inf"', "value": 100.0 * minute})
         rows.append(rows[-1] | {"labels": 'ack="memory",le="+Inf"'})
         rows.append(rows[-1] | {"metric": "tidemark_other_bucket", "value": 9e9})
@@ -74,7 +74,7 @@ def test_repeated_deliveries_are_a_share_of_all(root: TableRoot) -> None:
     assert values[0] != values[0]
 
 
-def test_nothing_counted_is_nothing_said(root: TableRoot) -> None:
+def test_no_counters_give_no_signals(root: TableRoot) -> None:
     for found, values in (
         slow_puts(root, BEGIN, BEGIN + HOUR),
         repeated(root, BEGIN, BEGIN + HOUR),

@@ -55,7 +55,7 @@ def test_stream_range_and_one_call_of_the_kernel_agree_to_the_byte(
     assert_collected(root, recorded, 15.0)
     until = root.watermark("lag")
     newest = pc.max(root.read("positions", columns=["tick"]).column("tick")).as_py()
-    assert until == newest - TICK  # the last tick is not over: nobody told of a later one
+    assert until == newest - TICK  # the last tick is not over: no node has sent a later one
 
     stream = {name: root.read(name) for name in COMPUTED}
     assert stream["lag"].num_rows > 1000

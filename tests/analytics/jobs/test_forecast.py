@@ -60,9 +60,9 @@ def rolled(pair: Named, produced: float, consumed: float, lag: int) -> pa.Table:
 
 
 def newest(pair: Named, lag: int, age: float) -> dict[str, Any]:
-    said = {"tick": NOW - timedelta(seconds=15), "pair_id": pair.pair_id, "status": "LAGGING"}
+    fields = {"tick": NOW - timedelta(seconds=15), "pair_id": pair.pair_id, "status": "LAGGING"}
     numbers = {"lag_sum": lag, "age_max_seconds": age, "queues": 8, "status_since": BEGIN}
-    return pair.names | said | numbers
+    return pair.names | fields | numbers
 
 
 def put(root: TableRoot, table: str, rows: pa.Table) -> None:
@@ -104,7 +104,7 @@ def foreseen(root: TableRoot, kind: str, named: str) -> list[dict[str, Any]]:
     return sorted((row for row in rows if named in row["subject"]), key=lambda row: row["at"])
 
 
-def test_a_plan_covers_what_no_run_has_looked_at() -> None:
+def test_a_plan_covers_the_time_of_no_run() -> None:
     first = plan(NOW, None, 2)
     assert first.since == NOW - timedelta(days=1)
     assert first.tasks == [("pairs", 0), ("pairs", 1), ("disks", 0), ("unusual", 0)]

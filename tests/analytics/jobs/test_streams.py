@@ -1,4 +1,4 @@
-"""evaluate begins before there is anything to evaluate, follows collect, and stops when told."""
+"""evaluate begins before there is anything to evaluate, follows collect, and stops at a signal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_evaluation_waits_for_positions_follows_them_and_ends_by_the_marker(
     assert noted.rows["lag"] == len(judged)
 
 
-def test_a_batch_that_fails_is_repeated_and_one_that_always_fails_is_said(
+def test_a_batch_that_fails_is_repeated_and_one_that_always_fails_is_an_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.dataSource.register(RecordedSamples)

@@ -31,7 +31,7 @@ from tests.support.table_rows import assert_same
 from tests.truth import cases
 from tests.truth.exposition import write_openmetrics
 from tests.truth.steps import DAWN, moment
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 from tidemark.testing.node import free_ports
 from tidemark.testing.waiting import wait_until
 
@@ -118,17 +118,17 @@ class Job:
 
 def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, url: str) -> None:
     """No row is invented or twice, what is missing is said; and the server has it for later."""
-    told = root.read("positions")
-    assert 0 < told.num_rows < wanted.num_rows
-    both = pa.concat_tables([told, wanted]).group_by(wanted.column_names).aggregate([])
+    collected = root.read("positions")
+    assert 0 < collected.num_rows < wanted.num_rows
+    both = pa.concat_tables([collected, wanted]).group_by(wanted.column_names).aggregate([])
     assert both.num_rows == wanted.num_rows, "a row was invented"
-    assert told.group_by(told.column_names).aggregate([]).num_rows == told.num_rows
-    gaps_told = root.read("gaps").to_pylist()
-    known = set(told.column("tick").to_pylist())
-    scraped = timedelta(microseconds=truth.look_delay + SCRAPE_AFTER_LOOK)
+    assert collected.group_by(collected.column_names).aggregate([]).num_rows == collected.num_rows
+    gaps = root.read("gaps").to_pylist()
+    known = set(collected.column("tick").to_pylist())
+    scraped = timedelta(microseconds=truth.sample_delay + SCRAPE_AFTER_SAMPLE)
     for tick in set(wanted.column("tick").to_pylist()) - known:
         at = tick + scraped
-        assert any(gap["from_ts"] < at <= gap["to_ts"] for gap in gaps_told), f"{tick} unsaid"
+        assert any(gap["from_ts"] < at <= gap["to_ts"] for gap in gaps), f"{tick} unsaid"
 
     filled = backfill.run(
         spark,
@@ -142,7 +142,7 @@ def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, 
     )
     assert_same(root.read("positions"), wanted, "positions")
     of_positions = next(d for d in filled.differences if d.table == "positions")
-    assert (of_positions.came, of_positions.gone) == (wanted.num_rows - told.num_rows, 0)
+    assert (of_positions.came, of_positions.gone) == (wanted.num_rows - collected.num_rows, 0)
     # The server has samples of a part of the hours only, and the rest is said.
     assert set(root.read("gaps").column("reason").to_pylist()) <= {"unscraped"}
 

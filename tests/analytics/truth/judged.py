@@ -92,8 +92,8 @@ def _rows(table: pa.Table, key: str, wanted: int) -> Columns:
 
 
 def after(truth: Truth, ticks: Floats) -> Floats:
-    """Seconds of ticks (microseconds) after the workload's beginning, at the look of each."""
-    return (ticks + truth.look_delay - truth.start) / SECOND
+    """Seconds of ticks (microseconds) after the workload's beginning, at the sample of each."""
+    return (ticks + truth.sample_delay - truth.start) / SECOND
 
 
 def first(rows: Columns, status: str, since: int = 0) -> float:

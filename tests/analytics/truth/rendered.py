@@ -8,17 +8,17 @@ import pyarrow as pa
 from analytics import schema
 from tests.truth.samples import lines, targets
 from tests.truth.steps import MILLISECOND
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 
 def samples_table(truth: Truth, source: str = "scrape") -> pa.Table:
     """Every sample of every target at the ticks that were heard of, of schema SAMPLES."""
-    looks = truth.looks()
-    stamps = (looks + SCRAPE_AFTER_LOOK) // MILLISECOND * MILLISECOND
+    sample_times = truth.sample_times()
+    stamps = (sample_times + SCRAPE_AFTER_SAMPLE) // MILLISECOND * MILLISECOND
     made = [schema.SAMPLES.empty_table()]
     for of in targets(truth):
         added = of.labels(truth.cluster)
-        for line in lines(truth, of, looks):
+        for line in lines(truth, of, sample_times):
             there = ~np.isnan(line.values)
             size = int(there.sum())
             if not size:

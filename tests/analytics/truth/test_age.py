@@ -30,13 +30,13 @@ def test_lag_age_and_counts_are_exact_wherever_the_store_time_is_known(name: str
         for reading in pair.readings:
             answer = answers.series(truth, reading)
             rows = of_series(judged.lag, truth, pair, reading.queue.queue)
-            told = np.isin(rows["tick"], answer.tick) & ~np.isnan(rows["ts"])
-            at = np.isin(answer.tick, rows["tick"][told])
+            sampled = np.isin(rows["tick"], answer.tick) & ~np.isnan(rows["ts"])
+            at = np.isin(answer.tick, rows["tick"][sampled])
             for column in ("lag", "lost", "ahead"):
                 expected = int_or_nan(getattr(answer, column))[at]
-                np.testing.assert_array_equal(rows[column][told], expected, err_msg=column)
-            exact = told & (rows.words("age_method") == "exact")
-            expected_age = answer.age_seconds[at][exact[told]]
+                np.testing.assert_array_equal(rows[column][sampled], expected, err_msg=column)
+            exact = sampled & (rows.words("age_method") == "exact")
+            expected_age = answer.age_seconds[at][exact[sampled]]
             np.testing.assert_allclose(rows["age_seconds"][exact], expected_age, atol=2e-3)
 
 
@@ -160,11 +160,11 @@ def test_interpolated_ages_are_marked_and_the_true_age_lies_within_their_bounds(
     truth = cases.heads_half_known()
     _bounded(truth)
     rows = of_series(judge(truth).lag, truth)
-    told = rows.words("age_method") == "exact"
-    assert (told.sum(), (~told).sum()) == (59, 60)
+    sampled = rows.words("age_method") == "exact"
+    assert (sampled.sum(), (~sampled).sum()) == (59, 60)
 
 
-def test_an_age_that_is_never_told_is_still_bounded() -> None:
+def test_an_age_that_is_never_exported_is_still_bounded() -> None:
     _bounded(cases.heads_unknown())
 
 

@@ -27,13 +27,13 @@ def behind() -> Truth:
 
 
 def with_clocks(truth: Truth, ahead_s: float | None) -> tuple[Columns, answers.SeriesAnswer]:
-    """Ages where the first master's clock is ahead by so much; None: nobody measured it."""
+    """Ages where the first master's clock is ahead by so much; None: not measured."""
     skew = 0.0 if ahead_s is None else ahead_s
     # The second master says of the first that it is ahead, the first of the second the opposite;
-    # the master of each time tells, and before the failover that is the first.
+    # the master at each time reports it, and before the failover that is the first.
     broker = replace(truth.brokers[0], skew_microseconds=always(round(-skew * SECOND)))
-    told = tables.collected(replace(truth, brokers=(broker,)))
-    positions = told.positions
+    given = tables.collected(replace(truth, brokers=(broker,)))
+    positions = given.positions
     stamps = positions.column("head_store_ts").cast(pa.int64()).to_numpy(zero_copy_only=False)
     by_first = stamps < truth.start + 607 * SECOND
     shifted = np.where(by_first, stamps + skew * SECOND, stamps)
@@ -43,9 +43,9 @@ def with_clocks(truth: Truth, ahead_s: float | None) -> tuple[Columns, answers.S
     positions = positions.set_column(
         place, positions.schema.field(place), column.cast(positions.schema.field(place).type)
     )
-    window = window_of(told)._replace(positions=positions)
+    window = window_of(given)._replace(positions=positions)
     if ahead_s is not None:
-        window = window._replace(replicas=told.replicas)
+        window = window._replace(replicas=given.replicas)
     judged = judge_window(window, Rules(), truth.start, [truth.end])
     return of_series(judged.lag, truth), answers.series(truth, truth.pairs[0].readings[0])
 
@@ -55,9 +55,9 @@ def test_the_true_age_lies_within_the_bounds_after_a_failover(ahead_s: float) ->
     truth = behind()
     rows, answer = with_clocks(truth, ahead_s)
     at = np.isin(answer.tick, rows["tick"])
-    told = after(truth, rows["tick"]) > 615.0
+    given = after(truth, rows["tick"]) > 615.0
     true = answer.age_seconds[at]
-    late = told & (true > 0) & ~np.isnan(rows["age_seconds"])
+    late = given & (true > 0) & ~np.isnan(rows["age_seconds"])
     assert late.sum() > 8
     assert (rows["age_low_seconds"][late] <= true[late] + 2e-3).all()
     assert (rows["age_high_seconds"][late] >= true[late] - 2e-3).all()

@@ -66,7 +66,7 @@ def test_what_is_counted_is_the_true_count_less_what_no_sample_could_see() -> No
     true_count = int(counter.counted(ts[-1:])[0] - counter.counted(ts[:1])[0])
     lost = unknowable(truth, ts)
     assert np.nansum(found) == true_count - lost
-    # At ten a second: 4.8, 0.2 and 6.8 s between the last look and each restart.
+    # At ten a second: 4.8, 0.2 and 6.8 s between the last sample and each restart.
     assert lost == pytest.approx(118, abs=3)
 
 

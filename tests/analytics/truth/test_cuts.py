@@ -70,7 +70,8 @@ def test_a_reset_backward_by_request_is_an_event_and_catches_up_without_an_alarm
     judged = judge(truth)
     (event,) = judged.offset_events.to_pylist()
     assert (event["kind"], event["by_request"]) == ("reset_backward", True)
-    # The commit moves between two looks: the event shows how far it went, and what was read since.
+    # The commit moves between two samples: the event shows how far it went, and what was read
+    # since.
     assert 4200 <= event["from_offset"] - event["to_offset"] <= 5000
     assert statuses(of_pair(judged.pair_lag, truth)) == ["OK", "CATCHING_UP", "OK"]
     assert raised(judged) == []
@@ -95,14 +96,14 @@ def test_a_reset_forward_skips_and_never_counts_as_consumed() -> None:
     assert (event["kind"], event["by_request"]) == ("reset_forward", True)
     assert event["to_offset"] - event["from_offset"] == 3000
     rates = of_series(judged.rates, truth)
-    looks = truth.looks()
-    true_total = np.diff(totals(truth.pairs[0].readings[0], looks[[0, -1]]).consumed)
+    sample_times = truth.sample_times()
+    true_total = np.diff(totals(truth.pairs[0].readings[0], sample_times[[0, -1]]).consumed)
     assert np.nansum(rates["consumed"]) == true_total[0]
     assert np.nanmax(rates["consume_per_second"]) < 13.0
     balanced(judged, truth, skipped=3000)
 
 
-def test_messages_lost_to_retention_are_counted_and_said_once() -> None:
+def test_messages_lost_to_retention_are_counted_and_reported_once() -> None:
     truth = cases.expiry()
     judged = judge(truth)
     rows = of_series(judged.lag, truth)
@@ -112,12 +113,12 @@ def test_messages_lost_to_retention_are_counted_and_said_once() -> None:
     assert set(rows["lost"][between]) == {gone}
     assert set(rows["lost"][~between]) == {0.0}
     assert statuses(rows).count("LOST") == 1
-    told = [
+    losses = [
         row
         for row in judged.status_changes.to_pylist()
         if row["status_to"] == "LOST" and row["series_id"] is not None
     ]
-    assert len(told) == 1
+    assert len(losses) == 1
     expired = events(judged, "expire")
     assert sum(row["to_offset"] - row["from_offset"] for row in expired) == gone  # type: ignore[operator]
     balanced(judged, truth, skipped=gone)

@@ -105,20 +105,20 @@ def in_time(name: str) -> frozenset[float]:
 def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
     data: st.DataObject, name: str
 ) -> None:
-    """Sums are those of the offsets, whatever looks are missing.
+    """Sums are those of the offsets, whatever samples are missing.
 
-    At each look a status is one of these and no other:
+    At each sample a status is one of these and no other:
     - UNKNOWN;
-    - one that all looks together gave within the slack, plus the time of the missing looks;
+    - one that all samples together gave within the slack, plus the time of the missing samples;
     - OK of a pair some of whose queues are unknown;
     - OK where the group is within its objective in truth and no alarm stood: behind a hole it is
-      said at once, while with all looks CATCHING_UP stood for a minute more;
+      said at once, while with all samples CATCHING_UP stood for a minute more;
     - OK of a pair that is within its objective in truth and was FALLING_BEHIND or LAGGING: a pair
       is neither without an age above its objective, while its queues are for a minute more;
     - CATCHING_UP where the group gains on its topic in truth;
     - FALLING_BEHIND of a commit that stands still, until the stall time that holds before gaps
-      are learned is over: gaps between commits in which looks are missing are not learned from;
-    - an alarm that stood before, while looks of the progress window are missing and the workload
+      are learned is over: gaps between commits in which samples are missing are not learned from;
+    - an alarm that stood before, while samples of the progress window are missing and the workload
       is still late. It never outlasts an OK.
     """
     truth = workload(name)
@@ -159,8 +159,8 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
 
 
 def test_a_pair_stays_late_while_the_age_of_its_queue_is_only_bounded() -> None:
-    # Behind a hole every other look knows the store time of the head. At the others the age was
-    # bounded from below by 0 s, and the pair was OK at every second look, its queue behind.
+    # Behind a hole every other sample knows the store time of the head. At the others the age was
+    # bounded from below by 0 s, and the pair was OK at every second sample, its queue behind.
     truth = workload("heads_half_known")
     hole = truth.ticks()[(truth.ticks() >= truth.start + 900 * SECOND)][:45]
     judged = judge(truth.without(hole.tolist()))
@@ -176,9 +176,9 @@ def test_missing_ticks_never_raise_an_alarm(data: st.DataObject, name: str) -> N
     truth = workload(name)
     removed = data.draw(removals(truth.ticks().tolist()))
     judged = judge(truth.without(removed))
-    said = set(of_series(judged.lag, truth).words("status").tolist())
-    assert said <= {"OK", "UNKNOWN", "CATCHING_UP"}
+    given = set(of_series(judged.lag, truth).words("status").tolist())
+    assert given <= {"OK", "UNKNOWN", "CATCHING_UP"}
     loud = pc.is_in(judged.status_changes["level"], pa.array(["ticket", "page"]))
-    told = judged.status_changes.filter(loud).to_pylist()
-    # Messages that a failover cut off are told once; not if by the next look more have come.
-    assert len(told) <= (1 if name == "failover" else 0), told
+    raised = judged.status_changes.filter(loud).to_pylist()
+    # Messages that a failover cut off are reported once; not if by the next sample more have come.
+    assert len(raised) <= (1 if name == "failover" else 0), raised

@@ -29,7 +29,7 @@ from tests.truth.samples import targets
 from tests.truth.server import ExpositionServer
 from tests.truth.steps import SECOND
 from tests.truth.tables import collected
-from tests.truth.workload import SCRAPE_AFTER_LOOK, Truth
+from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
 
 COMPUTED = ("rates", "lag", "pair_lag", "stages", "status_changes", "offset_events")
 UNEVEN = {
@@ -72,7 +72,7 @@ def assert_the_same(one: Evaluated, other: Evaluated, name: str) -> None:
 
 
 def assert_named(found: Evaluated, name: str) -> None:
-    """The kind of skew is said at the end, from what this rendering tells."""
+    """The kind of skew is known at the end, from the values of this rendering."""
     last = pc.max(found.pair_lag["tick"])
     kinds = found.pair_lag.filter(pc.equal(found.pair_lag["tick"], last))["skew_kind"]
     assert kinds.to_pylist() == [UNEVEN[name]], name
@@ -109,7 +109,7 @@ def scraped(truth: Truth) -> Iterator[pa.RecordBatch]:
     with ExpositionServer(truth) as server:
         for tick in truth.ticks().tolist():
             server.show(tick)
-            stamp = tick + truth.look_delay + SCRAPE_AFTER_LOOK
+            stamp = tick + truth.sample_delay + SCRAPE_AFTER_SAMPLE
             for of, parser in parsers.items():
                 with urllib.request.urlopen(server.url(of), timeout=10) as answer:
                     parsed = parser.parse(answer.read().decode(), openmetrics=False)

@@ -74,7 +74,7 @@ def test_a_member_that_is_slower_than_the_others_is_named() -> None:
     assert all("slow member" in cause for cause in rows.words("cause")[late] if cause)
 
 
-def test_a_queue_that_nobody_holds_is_named_at_the_first_look_that_says_so() -> None:
+def test_a_queue_without_a_member_is_named_at_the_first_sample_that_shows_it() -> None:
     truth = cases.unassigned_queue(since=600.0)
     rows = of_pair(judge(truth).pair_lag, truth)
     seconds = after(truth, rows["tick"])
@@ -90,7 +90,7 @@ def test_a_queue_that_nobody_holds_is_named_at_the_first_look_that_says_so() -> 
 
 @pytest.mark.parametrize("make", [cases.slow_member, cases.unassigned_queue])
 def test_without_members_by_queue_no_member_is_named(make: Callable[[], Truth]) -> None:
-    """As tables are that were written before brokers told who holds a queue."""
+    """As tables are that were written before brokers exported the owner of a queue."""
     truth = make()
     before = collected(truth)
     before = before._replace(positions=before.positions.drop_columns(["member"]))

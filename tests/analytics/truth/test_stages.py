@@ -26,7 +26,7 @@ def test_a_dispatch_that_stands_still_is_to_blame_though_the_group_has_no_lag() 
     pair = of_pair(judged.pair_lag, truth)
     standing = (at > 606.0) & (at < 646.0)
     assert set(pair["lag_sum"][standing]) == {0.0}
-    log = stages(truth.brokers[0], truth.looks())
+    log = stages(truth.brokers[0], truth.sample_times())
     hidden = (log.confirm - log.dispatched) / RECORD_SIZE
     np.testing.assert_allclose(pair["hidden_lag"][standing], hidden[standing], atol=1)
     assert hidden[standing].max() > 700

@@ -23,7 +23,7 @@ def test_groups_without_a_commit_or_a_reader_have_a_reason_and_no_alarm() -> Non
     for group, status in (("abandoned", "ABANDONED"), ("paused", "PAUSED")):
         rows = of_series(judged.lag, truth, pairs[group])
         assert set(rows.words("status")) == {status}
-        # The numbers are there: that nobody is to be called does not make them unknown.
+        # The numbers are there: a status without an alarm does not make them unknown.
         assert rows["lag"][-1] > 17_000
         assert set(of_pair(judged.pair_lag, truth, pairs[group]).words("status")) == {status}
     levels = set(judged.status_changes.column("level").to_pylist())

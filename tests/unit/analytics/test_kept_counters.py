@@ -1,4 +1,4 @@
-"""Counters that collecting keeps unless somebody says otherwise: evidence for the report."""
+"""Counters that collecting keeps by default: evidence for the report."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_a_prometheus_is_asked_for_them() -> None:
         assert name in COLLECTED
 
 
-def test_brokers_tell_them() -> None:
+def test_brokers_export_them() -> None:
     families = (BROKER_PUT_DURATION_SECONDS, LOG_FLUSH_DURATION_SECONDS, HA_ACK_DURATION_SECONDS)
     assert [family.name for family in families] == [PUT_SECONDS, FLUSH_SECONDS, ACK_SECONDS]

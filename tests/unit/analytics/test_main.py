@@ -41,10 +41,10 @@ def test_an_error_is_one_message_with_code_path_and_remedy(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"[tables-missing] {missing} holds no tables")
-    assert "tidemark-analytics collect --tables DIR" in told
-    assert len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"[tables-missing] {missing} holds no tables")
+    assert "tidemark-analytics collect --tables DIR" in message
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("uri", ["s3a://bucket/tables", "hdfs://h:9000/t", "file:///data/tables"])
@@ -100,8 +100,8 @@ def test_a_directory_that_cannot_be_written_is_one_message_too(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith(
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith(
         f"[analytics-file] {out / 'report.json'} cannot be used: Not a directory."
     )
 
@@ -167,20 +167,20 @@ def test_a_period_that_is_none_is_refused(job: str, period: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("source", "option", "told"),
+    ("source", "option", "message"),
     [
         ("prometheus", "url=localhost:9090", "Option url is 'localhost:9090'; wanted: http://"),
         ("prometheus", "urk=http://localhost:9090", "Option url is ''; wanted: "),
         ("scrape", "targets=/nowhere.json", "Option targets is '/nowhere.json'"),
     ],
 )
-def test_a_source_option_that_is_wrong_is_said_before_spark_starts(
-    source: str, option: str, told: str, tmp_path: Path
+def test_a_wrong_source_option_is_reported_before_spark_starts(
+    source: str, option: str, message: str, tmp_path: Path
 ) -> None:
     # Spark said "UnboundLocalError: cannot access local variable 'reader'", below 150 lines.
     asked = ["collect", "--tables", str(tmp_path / "tables"), "--checkpoint", str(tmp_path / "c")]
     asked += ["--source", source, "--option", option, "--option", f"spool={tmp_path / 'spool'}"]
     done = CliRunner().invoke(jobs, asked)
     assert isinstance(done.exception, TidemarkError)
-    assert told in str(done.exception)
+    assert message in str(done.exception)
     assert not (tmp_path / "tables").exists()

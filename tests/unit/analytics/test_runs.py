@@ -70,7 +70,7 @@ def test_a_job_that_never_ran_is_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"version": 2, "job": "x"}', '{"version": 1, "job": "x", "odd": 1}']
 )
-def test_a_file_that_is_none_is_told_with_its_place(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_none_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
     (tmp_path / "_runs").mkdir()
     (tmp_path / "_runs" / "collect.json").write_text(text)
     with pytest.raises(BadRuns, match="collect"):

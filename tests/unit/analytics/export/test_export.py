@@ -17,8 +17,8 @@ import pytest
 
 from analytics import runs
 from analytics.export.history import write
-from analytics.export.look import Seen, look
 from analytics.export.metrics import SHOWN_FOR_S, ExportMetrics
+from analytics.export.reading import Reading, read
 from analytics.export.service import Exporter, ExportOptions
 from analytics.tables import TableRoot
 from shared.metrics.process_facts import add_process_facts
@@ -36,11 +36,11 @@ def world() -> Mapping[str, pa.Table]:
     return tables()
 
 
-def seen_of(world: Mapping[str, pa.Table], root: Path) -> Seen:
-    return look(MemoryTables(world), root, NOW)
+def seen_of(world: Mapping[str, pa.Table], root: Path) -> Reading:
+    return read(MemoryTables(world), root, NOW)
 
 
-def shown(seen: Seen, now: datetime = NOW) -> str:
+def shown(seen: Reading, now: datetime = NOW) -> str:
     registry = Registry("analytics")
     add_process_facts(registry, is_ready=lambda: True)
     ExportMetrics(registry, lambda: now.timestamp()).show(seen)
@@ -98,7 +98,7 @@ def test_what_is_old_is_not_known_any_more(world: Mapping[str, pa.Table], tmp_pa
 
 
 def test_nothing_evaluated_shows_nothing(tmp_path: Path) -> None:
-    text = shown(look(MemoryTables({}), tmp_path, NOW))
+    text = shown(read(MemoryTables({}), tmp_path, NOW))
     assert lines(text, "tidemark_analytics_group_status") == []
     assert lines(text, "tidemark_analytics_newest_tick_timestamp_seconds") == []
 
@@ -130,7 +130,7 @@ def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing
 
     note(10)
     for _ in range(2):
-        metrics.show(look(world, tmp_path, NOW))
+        metrics.show(read(world, tmp_path, NOW))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 2' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 10' in text
@@ -139,7 +139,7 @@ def test_runs_are_counted_once_and_a_file_that_was_made_anew_counts_from_nothing
     (tmp_path / "_runs" / "evaluate.json").unlink()
     with runs.run(tmp_path, "evaluate") as one:
         one.rows("lag", 5)
-    metrics.show(look(world, tmp_path, NOW))
+    metrics.show(read(world, tmp_path, NOW))
     text = exposed(registry)
     assert 'tidemark_analytics_run_duration_seconds_count{task="evaluate"} 3' in text
     assert 'tidemark_analytics_rows_total{table="lag"} 15' in text
@@ -172,14 +172,14 @@ def test_each_gap_is_counted_once(world: Mapping[str, pa.Table], tmp_path: Path)
             ]
         ),
     }
-    metrics.show(look(MemoryTables(more), tmp_path, NOW))
+    metrics.show(read(MemoryTables(more), tmp_path, NOW))
     assert 'tidemark_analytics_source_gaps_total{source="scrape"} 4' in exposed(registry)
 
 
 def test_more_pairs_than_the_bound_show_the_worst(
     world: Mapping[str, pa.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analytics.export.look.PAIRS_MAX", 2)
+    monkeypatch.setattr("analytics.export.reading.PAIRS_MAX", 2)
     seen = seen_of(world, tmp_path)
     assert [pair.group for pair in seen.pairs] == ["audit", "mailer"]
 

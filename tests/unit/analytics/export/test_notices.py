@@ -1,4 +1,4 @@
-"""What is told to a webhook, how often, and what becomes of it while nobody listens."""
+"""What is sent to a webhook, how often, and what happens while the URL does not answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.export.look import look
 from analytics.export.notices import AGAIN_AFTER, Change, Names, Notice, Notices, identity
+from analytics.export.reading import read
 from analytics.export.webhook import WAITING_MAX, Webhook
 from analytics.statuses import Status
 from tests.support.lag_world import END, START, MemoryTables, as_table, number_of, tables, tick
@@ -28,14 +28,14 @@ def take(of: Notices, changes: list[Change], now: int = 0) -> list[Notice]:
     return of.take(changes, NAMES, max(last, tick(now)))
 
 
-def told(notices: list[Notice]) -> list[tuple[str, bool]]:
+def sent(notices: list[Notice]) -> list[tuple[str, bool]]:
     return [(notice.status, notice.resolved) for notice in notices]
 
 
-def test_trouble_and_its_end_are_told_once() -> None:
+def test_trouble_and_its_end_are_sent_once() -> None:
     of = Notices()
     changes = [change(0, "STALLED"), change(9, "OK", "STALLED")]
-    assert told(take(of, changes)) == [("STALLED", False), ("OK", True)]
+    assert sent(take(of, changes)) == [("STALLED", False), ("OK", True)]
     assert take(of, changes) == []
 
 
@@ -44,39 +44,39 @@ def flapping(count: int) -> list[Change]:
     return [change(place, both[place % 2], both[1 - place % 2]) for place in range(count)]
 
 
-def test_what_comes_and_goes_is_told_once_in_ten_minutes() -> None:
+def test_trouble_that_comes_and_goes_is_sent_once_in_ten_minutes() -> None:
     of = Notices()
-    assert told(take(of, flapping(40))) == [("LAGGING", False), ("OK", True)]
-    assert told(take(of, [change(41, "LAGGING")])) == [("LAGGING", False)]
+    assert sent(take(of, flapping(40))) == [("LAGGING", False), ("OK", True)]
+    assert sent(take(of, [change(41, "LAGGING")])) == [("LAGGING", False)]
 
 
-def test_trouble_that_stays_after_it_came_and_went_is_told_when_the_time_is_over() -> None:
+def test_trouble_that_stays_after_it_came_and_went_is_sent_when_the_time_is_over() -> None:
     of = Notices()
-    assert told(take(of, flapping(31))) == [("LAGGING", False), ("OK", True)]
+    assert sent(take(of, flapping(31))) == [("LAGGING", False), ("OK", True)]
     assert take(of, [], 39) == []
-    assert told(take(of, [], 40)) == [("LAGGING", False)], "ten minutes after the first"
+    assert sent(take(of, [], 40)) == [("LAGGING", False)], "ten minutes after the first"
     assert take(of, [], 400) == [], "once"
 
 
-def test_trouble_that_is_over_meanwhile_is_not_told_again() -> None:
+def test_trouble_that_is_over_meanwhile_is_not_sent_again() -> None:
     of = Notices()
     take(of, flapping(32))
     assert take(of, [], 400) == []
 
 
-def test_unknown_neither_tells_nor_resolves() -> None:
+def test_unknown_neither_raises_nor_resolves() -> None:
     of = Notices()
     changes = [
         change(0, "STOPPED"),
         change(4, "UNKNOWN", "STOPPED"),
         change(8, "OK", "UNKNOWN"),
     ]
-    assert told(take(of, changes)) == [("STOPPED", False), ("OK", True)]
+    assert sent(take(of, changes)) == [("STOPPED", False), ("OK", True)]
     assert take(Notices(), [change(0, "UNKNOWN")]) == []
-    assert take(Notices(), [change(0, "OK", "UNKNOWN")]) == [], "nothing was ever told"
+    assert take(Notices(), [change(0, "OK", "UNKNOWN")]) == [], "nothing was ever sent"
 
 
-def test_what_only_informs_is_not_told() -> None:
+def test_statuses_that_only_inform_are_not_sent() -> None:
     assert take(Notices(), [change(0, "CATCHING_UP"), change(1, "PAUSED")]) == []
 
 
@@ -129,7 +129,7 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-async def test_what_was_not_taken_is_told_later_in_order(receiver: Receiver) -> None:
+async def test_notices_that_were_refused_are_sent_later_in_order(receiver: Receiver) -> None:
     app = web.Application()
     app.add_routes([web.post("/hook", receiver.take)])
     runner = web.AppRunner(app)
@@ -151,14 +151,14 @@ async def test_what_was_not_taken_is_told_later_in_order(receiver: Receiver) -> 
         await runner.cleanup()
 
 
-async def test_while_nobody_listens_memory_is_bounded() -> None:
+async def test_memory_is_bounded_while_the_url_does_not_answer() -> None:
     hook = Webhook("http://127.0.0.1:9/")  # the port that discards; nothing listens there
     notices = take(Notices(), [change(0, "STALLED")]) * (WAITING_MAX + 5)
     await hook.post(notices)
     assert hook.waiting == WAITING_MAX
 
 
-def test_a_look_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> None:
+def test_a_reading_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> None:
     rows = [
         {"tick": at, "series_id": series, "pair_id": number_of("audit"), "status_from": "OK",
          "status_to": "STOPPED", "level": "page"}
@@ -166,7 +166,7 @@ def test_a_look_finds_changes_of_pairs_of_the_last_minutes(tmp_path: Any) -> Non
                            (END - timedelta(minutes=1), None))
     ]  # fmt: skip
     world = MemoryTables({**tables(), "status_changes": as_table("status_changes", rows)})
-    seen = look(world, tmp_path, END)
+    seen = read(world, tmp_path, END)
     assert [(each.tick, each.status_to) for each in seen.changes] == [
         (END - timedelta(minutes=1), "STOPPED")
     ]

@@ -14,7 +14,7 @@ from analytics.schema import GAPS, LOGS, OFFSET_EVENTS, PAIRS, POSITIONS, SERIES
 from tests.truth.steps import moment
 
 START: Final = 1_767_600_000_000_000
-"""A tick [microseconds]; row number n is of the look a fifth of a second after tick n + 1."""
+"""A tick [microseconds]; row number n is of the sample a fifth of a second after tick n + 1."""
 PERIOD: Final = 15_000_000
 PAIR, SERIES_ID = 7, 70
 NAMES: Final = {"cluster": "c1", "broker": "g0", "group": "billing", "topic": "orders"}
@@ -27,7 +27,7 @@ def tick(number: int) -> int:
 
 
 def row(number: int, high: int | None, commit: int | None, **more: Any) -> Row:
-    """A look at the queue. age: of the head [s], exact; without it the head is not known."""
+    """A sample at the queue. age: of the head [s], exact; without it the head is not known."""
     ts = tick(number) + 200_000
     age = more.pop("age", None)
     return {
@@ -47,7 +47,7 @@ def row(number: int, high: int | None, commit: int | None, **more: Any) -> Row:
 
 
 def facts(number: int, **more: Any) -> Row:
-    """What is said of the pair at a look: a member subscribes, unless said otherwise."""
+    """What is said of the pair at a sample: a member subscribes, unless said otherwise."""
     given = {"subscribed": True, "members": 1, **more}
     return {
         "ts": tick(number) + 200_000,
@@ -77,7 +77,7 @@ def window(
     events: Sequence[Row] = (),
     gaps: Sequence[Row] = (),
 ) -> Window:
-    """Tables of these rows; without pairs one of them, with a member, at each look."""
+    """Tables of these rows; without pairs one of them, with a member, at each sample."""
     numbers = [(each["tick"] - START) // PERIOD - 1 for each in rows]
     series = {
         **NAMES,
@@ -88,11 +88,11 @@ def window(
         "first_seen": START,
         "last_seen": START,
     }
-    told = [facts(number) for number in numbers] if pairs is None else pairs
+    of_pairs = [facts(number) for number in numbers] if pairs is None else pairs
     return Window(
         table(rows, POSITIONS),
         table([series], SERIES),
-        table(told, PAIRS),
+        table(of_pairs, PAIRS),
         table([{"replica": "n1", **NAMES_OF_LOG, **each} for each in logs], LOGS),
         table(
             [{"series_id": SERIES_ID, "pair_id": PAIR, **each} for each in events], OFFSET_EVENTS

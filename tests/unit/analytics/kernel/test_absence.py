@@ -17,7 +17,7 @@ from analytics.statuses import Status
 from tests.unit.analytics.kernel.positions_by_hand import column, facts, judged, row, window
 
 AWAY = 6
-"""Looks without a member, in the tests that simulate."""
+"""Samples without a member, in the tests that simulate."""
 
 
 class Made(NamedTuple):
@@ -46,15 +46,15 @@ def nothing(series: int) -> dict[str, Floats]:
 
 
 def after_an_absence(
-    random: np.random.Generator, pace: float, rate: float, looks: int, series: int
+    random: np.random.Generator, pace: float, rate: float, samples: int, series: int
 ) -> Made:
     """Ages and lags of groups that were away and then read `pace` seconds a second on average.
 
     Messages come at random at this rate, so the stored time between those that are read is random.
     """
     period = Rules().period_s
-    at = np.arange(looks, dtype=np.float64) * period
-    ages, lags = np.empty((looks, series)), np.empty((looks, series))
+    at = np.arange(samples, dtype=np.float64) * period
+    ages, lags = np.empty((samples, series)), np.empty((samples, series))
     for number in range(series):
         stored = np.cumsum(random.exponential(1 / rate, int(rate * (at[-1] + 100) * 3) + 50)) - 60
         back = (AWAY - 1) * period + random.uniform(0, period)
@@ -63,7 +63,7 @@ def after_an_absence(
         came = np.searchsorted(stored, at, "right")
         ages[:, number] = np.maximum(at - stored[head], 0)
         lags[:, number] = np.maximum(came - head, 0)
-    absent = np.broadcast_to(np.arange(looks)[:, None] < AWAY, ages.shape)
+    absent = np.broadcast_to(np.arange(samples)[:, None] < AWAY, ages.shape)
     alone = np.where(absent, at[:, None], np.nan)
     ticks = (at[:, None] * 1e6).astype(np.int64)
     return Made(absent, ticks, ages, lags, alone, np.zeros(ages.shape))
@@ -84,7 +84,7 @@ def test_a_group_that_keeps_pace_is_not_called_slower_by_chance(rate: float) -> 
     ("pace", "rate", "seconds"),
     [(0.0, 30.0, 45.0), (0.0, 0.5, 60.0), (0.5, 30.0, 120.0), (0.8, 30.0, 240.0)],
 )
-def test_a_group_that_does_not_is_told_apart_by_what_it_has_read(
+def test_a_group_that_does_not_is_recognised_by_what_it_has_read(
     pace: float, rate: float, seconds: float
 ) -> None:
     made = after_an_absence(np.random.default_rng(2), pace, rate, AWAY + 18, 50)
@@ -121,8 +121,8 @@ def test_a_restart_that_is_made_good_slowly_is_no_alarm() -> None:
         for n, (age, lag, commit) in enumerate(zip(ages, lags, read, strict=True))
     ]
     pairs = [facts(n, members=int(not 30 <= n < 34)) for n in range(len(rows))]
-    said = set(column(judged(window(rows, pairs), len(rows)).lag, "status"))
-    assert said <= {"OK", "CATCHING_UP"}
+    statuses = set(column(judged(window(rows, pairs), len(rows)).lag, "status"))
+    assert statuses <= {"OK", "CATCHING_UP"}
     # One that reads nothing when it is back is late a minute after its objective is broken.
     stuck = [
         row(n, 8 * n + 100, 8 * min(n, 29) + 96, age=5.0 + 15 * max(0, n - 29)) for n in range(42)
@@ -132,8 +132,8 @@ def test_a_restart_that_is_made_good_slowly_is_no_alarm() -> None:
 
 
 def test_of_absences_that_follow_one_another_the_first_counts() -> None:
-    # Away for two looks, back for three, and it reads half of what comes: each absence begins with
-    # an age within the objective at first, and would give time anew.
+    # Away for two samples, back for three, and it reads half of what comes: each absence begins
+    # with an age within the objective at first, and would give time anew.
     members = [0 if n % 5 < 2 else 1 for n in range(40)]
     ages = 5.0 + 7.5 * np.arange(40.0)
     absent = np.array([[not here and age <= 75.0] for here, age in zip(members, ages, strict=True)])
@@ -146,8 +146,8 @@ def test_of_absences_that_follow_one_another_the_first_counts() -> None:
 
 
 def test_a_gap_between_commits_with_an_absence_in_it_is_not_usual() -> None:
-    # Three looks away, five at work with a commit at each: nobody knows it to commit seldom, so it
-    # is STALLED a minute after its last commit. It was given four times its absences.
+    # Three samples away, five at work with a commit at each: it is not known to commit seldom, so
+    # it is STALLED a minute after its last commit. It was given four times its absences.
     rows, pairs, committed = [], [], 0
     for n in range(60):
         here = n % 8 >= 3 and n < 48
@@ -159,7 +159,7 @@ def test_a_gap_between_commits_with_an_absence_in_it_is_not_usual() -> None:
     assert '"stall_after_seconds":60' in found[-1]["evidence"]
 
 
-def test_looks_at_which_a_group_is_late_count_together_whichever_rule_holds() -> None:
+def test_samples_at_which_a_group_is_late_count_together_whichever_rule_holds() -> None:
     # At 97 % of its input a group is FALLING_BEHIND and LAGGING in turn: each began the time of
     # the other anew, and the group was no alarm for minutes.
     ok, falls, lags = (CODE[each] for each in (Status.OK, Status.FALLING_BEHIND, Status.LAGGING))

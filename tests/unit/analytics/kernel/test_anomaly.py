@@ -76,8 +76,8 @@ def test_a_child_that_its_parent_explains_is_suppressed() -> None:
     series[6, -60:-40] *= 3
     series[0], series[4] = series[1] + series[4], series[5] + series[6]
     _, what = found_in(series, WEEK, parents)
-    said = dict(zip(what.subject.tolist(), what.parent.tolist(), strict=True))
-    assert said == {0: -1, 1: -1, 2: 1, 3: 1, 6: -1}
+    found = dict(zip(what.subject.tolist(), what.parent.tolist(), strict=True))
+    assert found == {0: -1, 1: -1, 2: 1, 3: 1, 6: -1}
 
 
 def test_an_ancestor_may_explain_when_the_parent_is_silent() -> None:
@@ -93,7 +93,7 @@ def test_two_weeks_are_no_history_of_weeks() -> None:
     assert np.isnan(usual.middle).all()
 
 
-def test_hours_of_the_week_are_told_apart_wherever_the_history_begins() -> None:
+def test_hours_of_the_week_are_separated_wherever_the_history_begins() -> None:
     history = np.arange(4 * 168, dtype=np.float64)[None, :] % 168
     for hours in (0, 5, 167):
         begin = START + hours * 3600 * 10**6
@@ -102,7 +102,7 @@ def test_hours_of_the_week_are_told_apart_wherever_the_history_begins() -> None:
         assert np.expm1(np.roll(usual.middle[0], -first)) == pytest.approx(history[0, :168])
 
 
-def test_without_weeks_the_hours_before_say_what_to_expect() -> None:
+def test_without_weeks_the_hours_before_give_the_expected_value() -> None:
     seed = 21
     print("seed", seed)
     values = np.random.default_rng(seed).poisson(600, (1, 600)).astype(np.float64)
@@ -156,7 +156,7 @@ def test_a_scale_is_never_below_a_twentieth_of_the_level_or_one_unit() -> None:
     assert one_unit.score == pytest.approx(np.ones((1, 1)))
 
 
-def test_rows_say_what_was_expected_in_the_signals_unit() -> None:
+def test_rows_have_the_expected_value_in_the_signals_unit() -> None:
     values = np.full((2, 120), 100.0)
     values[:, 100:] = 900
     scored = scores(values, start=START, step_s=MINUTE)

@@ -30,7 +30,7 @@ def test_c_max_low_is_below_the_true_quantile_nine_times_in_ten() -> None:
     assert np.isnan(found.members).all()
 
 
-def test_too_few_busy_minutes_say_nothing() -> None:
+def test_too_few_busy_minutes_give_no_capacity() -> None:
     consumed = np.full((2, 40), 7.0)
     ready = np.ones((2, 40))
     ready[0, 29:] = 0

@@ -84,12 +84,12 @@ def test_a_common_trend_is_no_relation() -> None:
 @pytest.mark.parametrize("size", [27, 41, 81, 241])
 def test_noise_gives_nothing(size: int) -> None:
     # Best of 41 lags, of series whose differences depend on their neighbours: 200 pairs each.
-    told = 0
+    reported = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         found = moved(rng.normal(size=size), rng.normal(size=size), reach=REACH)
-        told += found is not None and found.is_significant
-    assert told <= 2
+        reported += found is not None and found.is_significant
+    assert reported <= 2
 
 
 def test_two_lonely_jumps_are_a_coincidence() -> None:
@@ -150,7 +150,7 @@ def test_two_that_are_not_equally_long_are_refused() -> None:
         by_lag(np.zeros(3), np.zeros(4), reach=1)
 
 
-def test_what_is_told_needs_strength_length_and_life() -> None:
+def test_a_reported_correlation_needs_strength_length_and_movement() -> None:
     assert Moved(0, 0.82, 40, 40).is_significant
     assert not Moved(0, 0.82, 19, 19).is_significant
     assert not Moved(0, 0.82, 40, 9).is_significant

@@ -103,7 +103,7 @@ def test_the_limit_is_what_has_to_be_left() -> None:
     assert found.p50 == pytest.approx(LEFT - 100 * GB / -PACE)
 
 
-def test_too_few_observations_say_nothing() -> None:
+def test_too_few_observations_give_no_forecast() -> None:
     assert time_to_full(AT[:11], LINE[:11]) is None
     assert time_to_full(AT[:0], LINE[:0]) is None
     gaps = np.where(np.arange(AT.size) % 20 == 0, LINE, np.nan)

@@ -44,7 +44,7 @@ NOT_NEGATIVE = {
 
 
 @st.composite
-def looks(draw: st.DrawFn) -> Window:
+def windows(draw: st.DrawFn) -> Window:
     """A queue whose offsets wander as they like, with holes, nulls, epochs, members and events."""
     rows: list[Any] = []
     pairs: list[Any] = []
@@ -103,8 +103,8 @@ def not_negative(done: Evaluated) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(looks(), st.sets(st.integers(0, TICKS - 2), max_size=4))
-def test_whatever_is_said_nothing_is_negative_and_cuts_do_not_matter(
+@given(windows(), st.sets(st.integers(0, TICKS - 2), max_size=4))
+def test_nothing_is_negative_and_cuts_do_not_matter_whatever_is_reported(
     given_: Window, cuts: set[int]
 ) -> None:
     whole = judged(given_, TICKS)
@@ -123,7 +123,7 @@ def test_whatever_is_said_nothing_is_negative_and_cuts_do_not_matter(
 
 
 @settings(max_examples=15, deadline=None)
-@given(looks())
+@given(windows())
 def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
     lag = judged(given_, TICKS).lag
     for found in lag.to_pylist():
@@ -141,7 +141,7 @@ def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(looks())
+@given(windows())
 def test_a_pair_changes_its_status_at_most_once_in_a_tick(given_: Window) -> None:
     # Notices are identified by pair, status and tick.
     changes = judged(given_, TICKS).status_changes.to_pylist()
@@ -150,7 +150,7 @@ def test_a_pair_changes_its_status_at_most_once_in_a_tick(given_: Window) -> Non
 
 
 @settings(max_examples=15, deadline=None)
-@given(looks())
+@given(windows())
 def test_a_status_lasts_until_the_change_that_ends_it(given_: Window) -> None:
     done = judged(given_, TICKS)
     changes = [each for each in done.status_changes.to_pylist() if each["series_id"] is not None]

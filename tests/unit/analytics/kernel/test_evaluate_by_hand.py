@@ -1,4 +1,4 @@
-"""One queue, a few looks, and what must come out of each: rates, ages, events, statuses."""
+"""One queue, a few samples, and what must come out of each: rates, ages, events, statuses."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.unit.analytics.kernel.positions_by_hand import (
 
 
 def late(number: int, *, commit: int = 100, age: float | None = None, **more: Any) -> Any:
-    """A look at a queue with a backlog that grows by ten messages a second."""
+    """A sample at a queue with a backlog that grows by ten messages a second."""
     head = 90.0 + 15 * number if age is None else age
     return row(number, 1_000 + 150 * number, commit, age=head, **more)
 
 
-def test_rates_use_the_true_times_of_looks() -> None:
+def test_rates_use_the_true_times_of_samples() -> None:
     rows = [row(0, 100, 100), {**row(1, 130, 115, age=1), "ts": tick(1) + 5_200_000}]
     rates = judged(window(rows), 2).rates.to_pylist()
     assert len(rates) == 1
@@ -46,7 +46,7 @@ def test_rates_use_the_true_times_of_looks() -> None:
     assert (rates[0]["produce_per_second"], rates[0]["consume_per_second"]) == (1.5, 0.75)
 
 
-def test_a_look_that_is_shown_again_at_the_next_tick_counts_once() -> None:
+def test_a_sample_that_is_shown_again_at_the_next_tick_counts_once() -> None:
     rows = [row(0, 100, 100), {**row(1, 100, 100), "ts": tick(0) + 200_000}]
     done = judged(window(rows), 2)
     assert done.rates.num_rows == 0
@@ -60,7 +60,7 @@ def test_a_hole_in_the_ticks_loses_no_count() -> None:
     assert rates[0]["dt_seconds"] == 135.0
 
 
-def test_a_new_epoch_cuts_and_a_lower_end_is_told_once() -> None:
+def test_a_new_epoch_cuts_and_a_lower_end_is_reported_once() -> None:
     rows = [row(0, 100, 60, age=1), row(1, 63, 60, age=1, epoch=2), row(2, 80, 70, age=1, epoch=2)]
     done = judged(window(rows), 3)
     assert column(done.rates, "produced") == [None, 17]
@@ -88,7 +88,7 @@ def test_an_event_takes_its_messages_out_of_what_was_consumed() -> None:
     assert "ticket" not in column(done.status_changes, "level")
 
 
-def test_an_event_after_the_last_look_is_shown_by_the_next_call() -> None:
+def test_an_event_after_the_last_sample_is_shown_by_the_next_call() -> None:
     event = {
         "ts": tick(0) + 9_000_000,
         "tick": tick(0),
@@ -145,10 +145,10 @@ def test_the_books_balance_through_events_of_every_kind() -> None:
     assert produced == consumed + skipped + lag[-1] - lag[0]
 
 
-def test_an_unknown_head_lies_between_the_looks_that_saw_its_end_come() -> None:
+def test_an_unknown_head_lies_between_the_samples_that_saw_its_end_come() -> None:
     rows = [row(n, 100 * n, 0 if n < 5 else 250) for n in range(6)]
     found = judged(window(rows), 6).lag.to_pylist()[-1]
-    # Message 250 came between look 2 (end 200) and look 3 (end 300), which are 45 and 30 s ago.
+    # Message 250 came between sample 2 (end 200) and sample 3 (end 300), which are 45 and 30 s ago.
     assert (found["age_method"], found["age_low_seconds"], found["age_high_seconds"]) == (
         "interpolated",
         30.0,
@@ -157,7 +157,7 @@ def test_an_unknown_head_lies_between_the_looks_that_saw_its_end_come() -> None:
     assert found["age_seconds"] == pytest.approx(45 - 15 * 0.505)
 
 
-def test_a_head_older_than_all_looks_is_at_least_so_old() -> None:
+def test_a_head_older_than_all_samples_is_at_least_so_old() -> None:
     rows = [row(n, 1_000 + n, 5) for n in range(10)]
     found = judged(window(rows), 10).lag.to_pylist()[-1]
     assert (found["age_method"], found["age_seconds"]) == ("bounded", 135.0)
@@ -165,14 +165,14 @@ def test_a_head_older_than_all_looks_is_at_least_so_old() -> None:
     assert found["progress"] is None
 
 
-def test_a_head_that_was_told_once_keeps_its_store_time() -> None:
+def test_a_head_that_was_exported_once_keeps_its_store_time() -> None:
     rows = [row(0, 1_000, 5, age=500), row(1, 1_010, 5), row(2, 1_020, 6)]
     found = judged(window(rows), 3).lag.to_pylist()
     assert [each["age_method"] for each in found] == ["exact", "exact", "bounded"]
     assert found[1]["age_seconds"] == 515.0
 
 
-def test_a_store_time_after_the_look_is_no_negative_age() -> None:
+def test_a_store_time_after_the_sample_is_no_negative_age() -> None:
     found = judged(window([row(0, 10, 5, age=-3)]), 1).lag.to_pylist()[0]
     assert (found["age_seconds"], found["age_low_seconds"]) == (0.0, 0.0)
 
@@ -183,7 +183,7 @@ def test_progress_is_one_minus_the_slope_of_the_age(pace: float) -> None:
     assert column(judged(window(rows), 20).lag, "progress")[-1] == pytest.approx(pace, abs=1e-6)
 
 
-def test_one_odd_look_does_not_move_progress() -> None:
+def test_one_outlier_does_not_change_progress() -> None:
     rows = [late(n, commit=n, age=2_000 if n != 15 else 9_000) for n in range(20)]
     assert column(judged(window(rows), 20).lag, "progress")[-1] == pytest.approx(1.0)
 
@@ -192,7 +192,7 @@ def test_half_a_window_is_needed_for_progress() -> None:
     rows = [late(n, commit=n) for n in range(20)]
     progress = column(judged(window(rows), 20).lag, "progress")
     assert [each is None for each in progress].count(True) == 9
-    # Three looks in the window are enough, two are not.
+    # Three samples in the window are enough, two are not.
     few = [late(n, commit=n) for n in range(0, 60, 9)]
     assert set(column(judged(window(few), 60).lag, "progress")) == {None, 0.0}
     few = [late(n, commit=n) for n in range(0, 60, 12)]
@@ -205,15 +205,15 @@ def test_statuses_come_and_go_in_their_time() -> None:
     again = [row(n, 100 * n, 100 * n) for n in range(40, 50)]
     changes = judged(window([*fine, *stuck, *again]), 50).status_changes.to_pylist()
     series = [each for each in changes if each["series_id"] is not None]
-    told = [(each["status_from"], each["status_to"], each["level"]) for each in series]
-    assert told == [("OK", "STALLED", "page"), ("STALLED", "OK", "none")]
-    # More than 60 s old at the fifth look, on two ticks; fine on four ticks.
+    changes = [(each["status_from"], each["status_to"], each["level"]) for each in series]
+    assert changes == [("OK", "STALLED", "page"), ("STALLED", "OK", "none")]
+    # More than 60 s old at the fifth sample, on two ticks; fine on four ticks.
     seconds = [(each["tick"].timestamp() - START / 1e6) / 15 - 1 for each in series]
     assert seconds == [19 + 6, 40 + 3]
     assert series[1]["previous_seconds"] == (43 - 25) * 15
 
 
-def test_nobody_is_stopped_only_after_the_grace_time() -> None:
+def test_a_group_without_members_is_stopped_only_after_the_grace_time() -> None:
     rows = [late(n, commit=5 * n if n < 4 else 20, age=max(1.0, 15.0 * (n - 3))) for n in range(20)]
     pairs = [facts(n, members=1 if n < 4 else 0, subscribed=n < 4) for n in range(20)]
     status = column(judged(window(rows, pairs), 20).lag, "status")
@@ -266,11 +266,11 @@ def test_what_held_before_a_hole_holds_after_it() -> None:
         ({"age": 70.0}, {"objective_seconds": 80.0}, "OK", None),
     ],
 )
-def test_what_a_first_look_says(
+def test_the_status_of_a_first_sample(
     more: dict[str, Any], pair: dict[str, Any], status: str, reason: str | None
 ) -> None:
-    look = {"high": 1_000, "commit": 5, "age": 100.0, **more}
-    rows = [row(0, look.pop("high"), look.pop("commit"), **look)]
+    sample = {"high": 1_000, "commit": 5, "age": 100.0, **more}
+    rows = [row(0, sample.pop("high"), sample.pop("commit"), **sample)]
     found = judged(window(rows, [facts(0, **pair)]), 1)
     lag = found.lag.to_pylist()[0]
     assert (lag["status"], lag["reason"]) == (status, reason)
@@ -281,7 +281,7 @@ def test_what_a_first_look_says(
 
 
 def test_a_group_that_goes_on_after_a_pause_is_not_stopped_nor_stalled_by_the_pause() -> None:
-    # The first look after a pause once counted all of it as time without members and commits.
+    # The first sample after a pause once counted all of it as time without members and commits.
     rows = [late(n, commit=20, age=15.0 * n) for n in range(40)]
     pairs = [facts(n, members=0, subscribed=False, paused=n < 20) for n in range(40)]
     pairs[0] = facts(0, paused=True)
@@ -292,9 +292,9 @@ def test_a_group_that_goes_on_after_a_pause_is_not_stopped_nor_stalled_by_the_pa
 
 
 def test_a_group_that_reads_on_after_a_pause_is_not_falling_behind() -> None:
-    # It was paused for 450 s, commits for the first time at the second look behind that and reads
-    # at 1.25 times the pace. Its age is lower than a minute ago from the fifth look on.
-    def said(pace: float) -> list[str]:
+    # It was paused for 450 s, commits for the first time at the second sample behind that and reads
+    # at 1.25 times the pace. Its age is lower than a minute ago from the fifth sample on.
+    def statuses(pace: float) -> list[str]:
         ages = [2.0] * 30 + [15.0 * n for n in range(1, 32)]
         ages += [465.0 + 15 * (1 - pace) * n for n in range(1, 40)]
         rows = [
@@ -303,10 +303,10 @@ def test_a_group_that_reads_on_after_a_pause_is_not_falling_behind() -> None:
         pairs = [facts(n, paused=30 <= n < 60) for n in range(len(ages))]
         return column(judged(window(rows, pairs), len(ages)).lag, "status")[60:]
 
-    assert "FALLING_BEHIND" not in said(1.25)
-    assert said(1.25)[-1] == "CATCHING_UP"
+    assert "FALLING_BEHIND" not in statuses(1.25)
+    assert statuses(1.25)[-1] == "CATCHING_UP"
     # One that reads too little is found.
-    assert "FALLING_BEHIND" in said(0.3)[:15]
+    assert "FALLING_BEHIND" in statuses(0.3)[:15]
 
 
 def test_a_commit_beyond_the_end_is_no_ok() -> None:
@@ -317,7 +317,7 @@ def test_a_commit_beyond_the_end_is_no_ok() -> None:
     assert column(found, "ahead") == [5] * 4
 
 
-def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
+def test_silence_is_reported_from_the_third_tick_on_with_its_cause() -> None:
     rows = [row(n, 100, 100) for n in (0, 1, 2, 8)]
     gap = {
         "source": "prometheus",
@@ -341,7 +341,7 @@ def test_silence_is_told_from_the_third_tick_on_with_its_cause() -> None:
     assert "has sent no snapshot since" in column(unscraped, "cause")[-1]
 
 
-def test_a_broker_that_answers_is_not_said_to_have_sent_no_snapshot() -> None:
+def test_a_broker_that_answers_is_not_reported_as_one_without_a_snapshot() -> None:
     """Its snapshot stands still from the third tick on: the tables have it again and again."""
     rows = [row(n, 100, 100) for n in range(3)]
     rows += [{**row(n, 100, 100), "ts": rows[2]["ts"]} for n in range(3, 12)]
@@ -423,10 +423,10 @@ def test_evidence_lets_a_status_be_judged_again() -> None:
     }
 
 
-def stairs(looks: int, stops_at: int = 10_000) -> list[Any]:
-    """A group that is 2 s behind whenever it commits, which it does every eighth look."""
+def stairs(samples: int, stops_at: int = 10_000) -> list[Any]:
+    """A group that is 2 s behind whenever it commits, which it does every eighth sample."""
     rows, committed, since = [], 0, 0
-    for number in range(looks):
+    for number in range(samples):
         if number % 8 == 0 and number < stops_at:
             committed, since = 150 * number - 20, number
         rows.append(row(number, 150 * number, max(committed, 0), age=2.0 + 15 * (number - since)))
@@ -438,20 +438,20 @@ def test_a_group_that_commits_every_two_minutes_is_late_only_when_a_commit_is_ov
     assert set(column(fine.lag, "status")[40:]) == {"OK"}
     assert max(column(fine.lag, "age_seconds")) > 100
     stuck = judged(window(stairs(120, stops_at=80)), 120)
-    told = [each for each in stuck.status_changes.to_pylist() if each["series_id"] is not None]
+    changes = [each for each in stuck.status_changes.to_pylist() if each["series_id"] is not None]
     # The first two gaps are needed to learn what is usual.
-    told = [each for each in told if each["tick"] > moment(tick(40))]
-    numbers = [(each["tick"].timestamp() - START / 1e6) / 15 - 1 for each in told]
-    assert [each["status_to"] for each in told] == ["FALLING_BEHIND", "STALLED"]
-    # The last commit was at look 72, the next was due at look 80.
+    changes = [each for each in changes if each["tick"] > moment(tick(40))]
+    numbers = [(each["tick"].timestamp() - START / 1e6) / 15 - 1 for each in changes]
+    assert [each["status_to"] for each in changes] == ["FALLING_BEHIND", "STALLED"]
+    # The last commit was at sample 72, the next was due at sample 80.
     assert 80 < numbers[0] <= 80 + 9
     assert numbers[1] * 15 >= 72 * 15 + 4 * 120
 
 
 def test_a_consumer_that_hangs_in_a_hole_is_late_a_minute_behind_it() -> None:
     # It commits every 45 s, so its stall time is 180 s. It commits for the last time in a hole of
-    # five minutes; nothing but the looks behind the hole tells that it hangs. It was UNKNOWN for
-    # the stall time and half a minute, with an age beyond the objective at every look.
+    # five minutes; only the samples after the hole show that it hangs. It was UNKNOWN for
+    # the stall time and half a minute, with an age beyond the objective at every sample.
     fine = [row(n, 150 * n, 150 * (n - n % 3), age=2.0 + 15 * (n % 3)) for n in range(60)]
     hung = [row(n, 150 * n, 9_300, age=200.0 + 15 * (n - 80)) for n in range(80, 110)]
     found = judged(window([*fine, *hung]), 110).lag
@@ -472,25 +472,27 @@ def test_a_consumer_that_hangs_in_a_hole_is_late_a_minute_behind_it() -> None:
 @pytest.mark.parametrize(
     ("pace", "recovers"), [(3.0, True), (2.5, True), (1.0, False), (0.5, False)]
 )
-def test_an_age_recovers_though_not_each_look_sees_a_commit(pace: float, recovers: bool) -> None:
-    # Looks every 5 s, commits every 11 s: at every other look the age has risen. A group that came
-    # back from half an hour's absence stayed STOPPED for two minutes, its members at work.
+def test_an_age_recovers_although_not_each_sample_sees_a_commit(
+    pace: float, recovers: bool
+) -> None:
+    # Samples every 5 s, commits every 11 s: at every other sample the age has risen. A group that
+    # came back from half an hour's absence stayed STOPPED for two minutes, its members at work.
     rules = Rules(period_s=5.0)
-    looks = np.arange(0.0, 300.0, 5.0)
-    committed = looks - looks % 11.0
-    ages = (1_000.0 + looks - pace * committed)[:, None]
+    samples = np.arange(0.0, 300.0, 5.0)
+    committed = samples - samples % 11.0
+    ages = (1_000.0 + samples - pace * committed)[:, None]
     exact = np.zeros(ages.shape, np.int64)
     nowhere = np.zeros(ages.shape, np.bool_)
     age = Age(ages, ages, ages, exact, nowhere, nowhere.astype(np.int8))
     gap = np.full(ages.shape, 15.0)
-    found, _ = recovery_of((looks * 1e6)[:, None], age, np.zeros(ages.shape), gap, 0, rules)
+    found, _ = recovery_of((samples * 1e6)[:, None], age, np.zeros(ages.shape), gap, 0, rules)
     assert not found[:12].any()
     assert found[20:].all() if recovers else not found.any()
 
 
-def test_what_goes_on_through_a_hole_is_said_at_the_first_look_behind_it() -> None:
-    # Nobody is there from look 10 on, so rule 7 holds from look 18 on, in a hole. It had to hold
-    # for half a minute more behind the hole: with a hole every two minutes a dead consumer was
+def test_a_status_that_holds_through_a_hole_is_raised_at_the_first_sample_after_it() -> None:
+    # There is no member from sample 10 on, so rule 7 holds from sample 18 on, in a hole. It had to
+    # hold for half a minute more behind the hole: with a hole every two minutes a dead consumer was
     # found half a minute late.
     numbers = [*range(15), *range(22, 26)]
     rows = [row(n, 150 * n, 150 * min(n, 9), age=15.0 * max(0, n - 9)) for n in numbers]
@@ -511,7 +513,7 @@ def test_a_member_that_comes_back_has_its_time_to_commit() -> None:
 
 
 def heard(found: pa.Table) -> dict[int, str]:
-    """The status at each look that was heard of, by its number."""
+    """The status at each sample that was heard of, by its number."""
     return {
         round((each["tick"].timestamp() - START / 1e6) / 15 - 1): each["status"]
         for each in found.to_pylist()
@@ -519,10 +521,10 @@ def heard(found: pa.Table) -> dict[int, str]:
     }
 
 
-def test_a_hole_hides_commits_of_a_group_that_commits_less_often_than_it_is_looked_at() -> None:
+def test_a_hole_hides_commits_of_a_group_that_commits_less_often_than_it_is_sampled() -> None:
     # It commits every 30 s, and for the last time as a hole of two minutes begins. Progress was
     # taken between the commits that were seen, as if the hole had hidden none: it was 1 behind the
-    # hole, and the age of three minutes and more, which rose at each look, was no evidence.
+    # hole, and the age of three minutes and more, which rose at each sample, was no evidence.
     fine = [row(n, 150 * n, 150 * (n - n % 2), age=2.0 + 15 * (n % 2)) for n in range(60)]
     hung = [
         (n, row(n, 150 * n, 9_010, age=15.0 * (n - 60))) for n in [*range(68, 73), *range(78, 82)]
@@ -560,7 +562,7 @@ def test_a_group_that_reads_and_hangs_by_turns_does_not_catch_up() -> None:
     first = next(n for n, each in enumerate(status) if n > 60 and each in LATE)
     assert first < 90
     assert set(status[first:]) <= LATE
-    # From look 120 on it only reads: two falls of the size of those before are not needed.
+    # From sample 120 on it only reads: two falls of the size of those before are not needed.
     for number in range(120, 200):
         ages[number] = max(ages[number - 1] - 30, 2.0)
     commits = np.maximum.accumulate([max(0, round(150 * n - 10 * a)) for n, a in enumerate(ages)])
@@ -577,8 +579,8 @@ def test_a_recovery_behind_a_second_and_longer_outage_catches_up() -> None:
     # longer, then back for good: the second recovery was LAGGING for as long as it took to fall
     # half as far again as the first one had.
     ages = [2.0] * 40
-    for looks, change in ((40, 15), (16, -30), (59, 15), (40, -30)):
-        for _ in range(looks):
+    for samples, change in ((40, 15), (16, -30), (59, 15), (40, -30)):
+        for _ in range(samples):
             ages.append(max(ages[-1] + change, 2.0))
     commits = np.maximum.accumulate([max(0, round(150 * n - 10 * a)) for n, a in enumerate(ages)])
     rows = [
@@ -587,30 +589,31 @@ def test_a_recovery_behind_a_second_and_longer_outage_catches_up() -> None:
     status = column(judged(window(rows), len(ages)).lag, "status")
     assert (ages[95], ages[154]) == (122.0, 1_007.0)
     assert status[154] == "STALLED"
-    # Three looks prove nothing, the fourth ends the minute in which the age fell look by look.
+    # Three samples prove nothing, the fourth ends the minute in which the age fell sample by
+    # sample.
     assert set(status[159:]) == {"CATCHING_UP", "OK"}
 
 
-def test_looks_a_minute_apart_tell_of_a_slow_group_between_two_holes() -> None:
-    # It reads 0.4 of what comes in from look 30 on. Two looks between two holes, then three: its
-    # age rose at each, and it was UNKNOWN at all of them.
+def test_samples_a_minute_apart_show_a_slow_group_between_two_holes() -> None:
+    # It reads 0.4 of what comes in from sample 30 on. Two samples between two holes, then three:
+    # its age rose at each, and it was UNKNOWN at all of them.
     heard_of = [*range(31), 35, 36, 40, 41, 42]
     rows = []
-    for look in heard_of:
-        age = 3.0 if look <= 30 else 0.6 * 60 * (look - 30) - 75
-        n = 4 * look + 3
-        rows.append(row(n, 600 * look + 30, round(600 * look + 30 - 10 * age), age=age))
+    for sample in heard_of:
+        age = 3.0 if sample <= 30 else 0.6 * 60 * (sample - 30) - 75
+        n = 4 * sample + 3
+        rows.append(row(n, 600 * sample + 30, round(600 * sample + 30 - 10 * age), age=age))
     found = judged(window(rows), 4 * 43, Rules(period_s=60.0)).lag
     status = {(number - 3) // 4: each for number, each in heard(found).items()}
-    assert {status[look] for look in range(31)} == {"OK"}
-    assert [status[look] for look in (35, 36, 40)] == ["UNKNOWN"] * 3
-    assert [status[look] for look in (41, 42)] == ["FALLING_BEHIND"] * 2
+    assert {status[sample] for sample in range(31)} == {"OK"}
+    assert [status[sample] for sample in (35, 36, 40)] == ["UNKNOWN"] * 3
+    assert [status[sample] for sample in (41, 42)] == ["FALLING_BEHIND"] * 2
 
 
 def test_one_commit_of_many_queues_does_not_show_how_often_a_group_commits() -> None:
-    # Five queues with a message a minute each, all committed at looks 14, 30 and 56. Behind look
-    # 30 ten gaps were known and none of them was long: each began when a message came. The group
-    # was FALLING_BEHIND a minute before its next commit.
+    # Five queues with a message a minute each, all committed at samples 14, 30 and 56. Behind
+    # sample 30 ten gaps were known and none of them was long: each began when a message came. The
+    # group was FALLING_BEHIND a minute before its next commit.
     rows, series = [], []
     for queue in range(5):
         of = {"series_id": SERIES_ID + queue, "pair_id": PAIR}
@@ -620,7 +623,7 @@ def test_one_commit_of_many_queues_does_not_show_how_often_a_group_commits() -> 
             stored = (n + queue) // 4
             if n in (14, 30, 56):
                 committed = stored
-            # The message that is number m of its queue came at look 4 × (m + 1) − queue.
+            # The message that is number m of its queue came at sample 4 × (m + 1) − queue.
             age = 15.0 * (n - 4 * (committed + 1) + queue) + 1 if committed < stored else None
             rows.append(row(n, stored, committed, age=age, series_id=of["series_id"]))
     given = window(rows, [facts(n) for n in range(60)])
@@ -631,20 +634,20 @@ def test_one_commit_of_many_queues_does_not_show_how_often_a_group_commits() -> 
 
 
 def test_a_failover_to_a_clock_far_behind_does_not_make_a_hung_group_well() -> None:
-    # It hangs from look 40 on. At look 56 another node leads, whose clock is 500 s behind: by that
-    # clock the oldest unread message is not stored yet. The group was OK for eight minutes.
-    rows, told = [], []
+    # It hangs from sample 40 on. At sample 56 another node leads, whose clock is 500 s behind: by
+    # that clock the oldest unread message is not stored yet. The group was OK for eight minutes.
+    rows, changes = [], []
     for n in range(90):
         leads = {"replica": "n1" if n < 56 else "n2"}
         behind = 0.0 if n < 56 else 500.0
         age = 2.0 + 15 * max(0, n - 40) - behind
-        look = row(n, 150 * n + 30, 150 * min(n, 40), age=age, epoch=1 + (n >= 56), **leads)
+        sample = row(n, 150 * n + 30, 150 * min(n, 40), age=age, epoch=1 + (n >= 56), **leads)
         shift = round(behind * 1e6)
         rows.append(
-            {**look, "ts": look["ts"] - shift, "head_store_ts": look["head_store_ts"] - shift}
+            {**sample, "ts": sample["ts"] - shift, "head_store_ts": sample["head_store_ts"] - shift}
         )
-        told.append({**facts(n, **leads), "ts": look["ts"] - shift})
-    found = judged(window(rows, told), 90).lag
+        changes.append({**facts(n, **leads), "ts": sample["ts"] - shift})
+    found = judged(window(rows, changes), 90).lag
     status = column(found, "status")
     assert status[:40] == ["OK"] * 40
     assert set(status[50:]) <= LATE

@@ -31,8 +31,8 @@ class Ledger:
         key = {"tick": tick, "series_id": series, "pair_id": self.pair}
         status = {"status": more.pop("status", "OK"), "status_since": START, "age_method": "exact"}
         age = more.pop("age_seconds", None)
-        looked = more.pop("ts", tick)
-        self.lag.append(key | status | {"ts": looked, "lag": lag, "age_seconds": age})
+        sampled = more.pop("ts", tick)
+        self.lag.append(key | status | {"ts": sampled, "lag": lag, "age_seconds": age})
         if more:
             self.rates.append(key | {"dt_seconds": PERIOD} | more)
 
@@ -101,7 +101,7 @@ def test_the_books_of_every_step_balance() -> None:
     assert np.nansum(np.abs(book.skipped)) > 0
 
 
-def test_books_that_do_not_balance_say_by_how_much() -> None:
+def test_rows_that_do_not_balance_have_the_difference() -> None:
     written = Ledger()
     written.tick(0, 7, 10)
     written.tick(15, 7, 10, produced=9, consumed=5)
@@ -130,7 +130,7 @@ def test_a_cut_of_the_queue_moves_no_commit() -> None:
     assert books(lag, rates, events).skipped.tolist()[1] == 0
 
 
-def test_an_event_counts_at_the_first_look_after_it() -> None:
+def test_an_event_counts_at_the_first_sample_after_it() -> None:
     written = Ledger()
     written.tick(0, 7, 40)
     written.event(1, 7, "reset_forward", 5, 15)
@@ -144,7 +144,7 @@ def test_an_event_counts_at_the_first_look_after_it() -> None:
     assert book.imbalance.tolist()[1:] == [0, 0, 0]
 
 
-def test_rows_that_no_look_stands_behind_are_passed_over() -> None:
+def test_rows_without_a_sample_are_skipped() -> None:
     written = Ledger()
     written.tick(0, 7, 10)
     written.tick(45, 7, None, ts=None, status="UNKNOWN")
@@ -155,7 +155,7 @@ def test_rows_that_no_look_stands_behind_are_passed_over() -> None:
     assert (row["ticks"], row["lag_last"], row["worst_status"]) == (2, 10, "UNKNOWN")
 
 
-def test_a_minute_says_what_its_ticks_said() -> None:
+def test_a_minute_sums_its_ticks() -> None:
     written = Ledger()
     for number, (lag, age) in enumerate([(4, 1.0), (9, 2.5), (None, None), (6, 0.5)]):
         status = "LAGGING" if lag == 9 else "OK"

@@ -1,4 +1,4 @@
-"""Windows are made of time: a shorter period looks more often and waits no less."""
+"""Windows are made of time: a shorter period samples more often and waits no less."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_shorter_period_needs_more_ticks_for_the_same_time() -> None:
     assert Rules().raise_ticks(Status.FALLING_BEHIND) == 4
     assert Rules(period_s=5).raise_ticks(Status.FALLING_BEHIND) == 12
     assert Rules(period_s=60).raise_ticks(Status.STALLED) == 1
-    # The slope at one look is not held for a minute.
+    # The slope at one sample is not held for a minute.
     assert Rules(period_s=60).raise_ticks(Status.FALLING_BEHIND) == 2
     assert Rules(period_s=5).raise_ticks(Status.LOST) == 1
 

@@ -35,27 +35,31 @@ def sample(metric: str, value: float, **of: Any) -> dict[str, Any]:
     }
 
 
-def look(*, at: datetime = BEGIN, behind_s: float = 0.25, topic: str = "t") -> list[dict[str, Any]]:
+def snapshot(
+    *, at: datetime = BEGIN, behind_s: float = 0.25, topic: str = "t"
+) -> list[dict[str, Any]]:
     """A scrape of a broker with one group on two queues, the second of which it never read."""
-    looked = at - timedelta(seconds=behind_s)
+    sampled_at = at - timedelta(seconds=behind_s)
     of: dict[str, Any] = {"ts": at}
     pair = {**of, "group": "g", "topic": topic}
     return [
-        sample("broker_look_timestamp_seconds", looked.timestamp(), **of),
+        sample("broker_look_timestamp_seconds", sampled_at.timestamp(), **of),
         sample("up_since_timestamp_seconds", BEGIN.timestamp() - 1000, **of),
         sample("queue_max_offset_messages", 100, **of, topic=topic, queue=0),
         sample("queue_min_offset_messages", 10, **of, topic=topic, queue=0),
         sample("queue_max_offset_messages", 50, **of, topic=topic, queue=1),
         sample("queue_min_offset_messages", 0, **of, topic=topic, queue=1),
         sample("group_queue_offset_messages", 90, **pair, queue=0),
-        sample("group_queue_oldest_timestamp_seconds", looked.timestamp() - 3.5, **pair, queue=0),
+        sample(
+            "group_queue_oldest_timestamp_seconds", sampled_at.timestamp() - 3.5, **pair, queue=0
+        ),
         sample("group_queue_member_number", 2, **pair, queue=0),
         sample("group_queue_member_number", 0, **pair, queue=1),
         sample("group_subscribed", 1, **pair),
         sample("group_unknown_queues", 1, **pair),
         sample("group_inflight_messages", 7, **pair),
-        sample("group_oldest_undelivered_timestamp_seconds", looked.timestamp() - 2, **pair),
-        sample("group_oldest_uncommitted_timestamp_seconds", looked.timestamp() - 3, **pair),
+        sample("group_oldest_undelivered_timestamp_seconds", sampled_at.timestamp() - 2, **pair),
+        sample("group_oldest_uncommitted_timestamp_seconds", sampled_at.timestamp() - 3, **pair),
         sample("group_consumed_messages_total", 1234, **pair),
         sample("group_redelivered_messages_total", 5, **pair),
         sample("group_skipped_messages_total", 3, **pair, labels='reason="expired"'),
@@ -71,9 +75,9 @@ def look(*, at: datetime = BEGIN, behind_s: float = 0.25, topic: str = "t") -> l
         sample("log_flushed_offset_bytes", 4096, **of),
         sample("log_confirm_offset_bytes", 4000, **of),
         sample("log_dispatched_offset_bytes", 3000, **of),
-        sample("log_newest_message_timestamp_seconds", looked.timestamp(), **of),
-        sample("log_confirm_message_timestamp_seconds", looked.timestamp() - 1, **of),
-        sample("log_dispatched_message_timestamp_seconds", looked.timestamp() - 2, **of),
+        sample("log_newest_message_timestamp_seconds", sampled_at.timestamp(), **of),
+        sample("log_confirm_message_timestamp_seconds", sampled_at.timestamp() - 1, **of),
+        sample("log_dispatched_message_timestamp_seconds", sampled_at.timestamp() - 2, **of),
         sample("broker_messages_in_total", 140, **of, topic=topic, labels='kind="normal"'),
         sample("broker_messages_in_total", 10, **of, topic=topic, labels='kind="retry"'),
         sample("broker_received_bytes_total", 64000, **of, topic=topic),
@@ -131,19 +135,19 @@ def test_nothing_makes_all_tables_with_no_row() -> None:
     }  # fmt: skip
 
 
-def test_a_look_says_where_a_group_stands_on_each_queue_of_its_topic() -> None:
-    found = shaped([*look(), *replication()])
+def test_a_snapshot_has_the_position_of_a_group_on_each_queue_of_its_topic() -> None:
+    found = shaped([*snapshot(), *replication()])
     series = by(found["series"], "queue")
     positions = by(found["positions"], "series_id")
     read = positions[series[0]["series_id"]]
     never = positions[series[1]["series_id"]]
-    looked = BEGIN - timedelta(milliseconds=250)
+    sampled_at = BEGIN - timedelta(milliseconds=250)
 
     assert series[0]["series_id"] == schema.series_id("c", "g0", "g", "t", 0)
     assert series[0]["pair_id"] == schema.pair_id("c", "g0", "g", "t")
-    assert (series[0]["kind"], series[0]["first_seen"]) == ("main", looked)
+    assert (series[0]["kind"], series[0]["first_seen"]) == ("main", sampled_at)
     assert read == {
-        "ts": looked,
+        "ts": sampled_at,
         "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
         "series_id": series[0]["series_id"],
         "pair_id": series[0]["pair_id"],
@@ -153,7 +157,7 @@ def test_a_look_says_where_a_group_stands_on_each_queue_of_its_topic() -> None:
         "max_offset": 100,
         "commit_offset": 90,
         "pull_offset": None,
-        "head_store_ts": looked - timedelta(milliseconds=3500),
+        "head_store_ts": sampled_at - timedelta(milliseconds=3500),
         "head_method": "exact",
         "head_error_seconds": 0.0,
         "reason": None,
@@ -166,11 +170,11 @@ def test_a_look_says_where_a_group_stands_on_each_queue_of_its_topic() -> None:
 
 
 def test_a_pair_has_its_gauges_and_counters_and_its_group_s() -> None:
-    (pair,) = shaped(look())["pairs"].to_pylist()
-    looked = BEGIN - timedelta(milliseconds=250)
+    (pair,) = shaped(snapshot())["pairs"].to_pylist()
+    sampled_at = BEGIN - timedelta(milliseconds=250)
     known = {name: value for name, value in pair.items() if value is not None}
     assert known == {
-        "ts": looked,
+        "ts": sampled_at,
         "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
         "pair_id": schema.pair_id("c", "g0", "g", "t"),
         "cluster": "c",
@@ -184,8 +188,8 @@ def test_a_pair_has_its_gauges_and_counters_and_its_group_s() -> None:
         "paused": True,
         "broadcasting": False,
         "inflight": 7,
-        "oldest_undelivered_ts": looked - timedelta(seconds=2),
-        "oldest_uncommitted_ts": looked - timedelta(seconds=3),
+        "oldest_undelivered_ts": sampled_at - timedelta(seconds=2),
+        "oldest_uncommitted_ts": sampled_at - timedelta(seconds=3),
         "redelivered_total": 5,
         "consumed_total": 1234,
         "expired_total": 3,
@@ -197,10 +201,10 @@ def test_a_pair_has_its_gauges_and_counters_and_its_group_s() -> None:
 
 
 def test_the_log_has_its_times_and_ha_s_epoch_and_role() -> None:
-    (log,) = shaped([*look(), *replication(BEGIN - timedelta(seconds=4))])["logs"].to_pylist()
-    looked = BEGIN - timedelta(milliseconds=250)
+    (log,) = shaped([*snapshot(), *replication(BEGIN - timedelta(seconds=4))])["logs"].to_pylist()
+    sampled_at = BEGIN - timedelta(milliseconds=250)
     assert log == {
-        "ts": looked,
+        "ts": sampled_at,
         "tick": datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC),
         "cluster": "c",
         "broker": "g0",
@@ -213,9 +217,9 @@ def test_the_log_has_its_times_and_ha_s_epoch_and_role() -> None:
         "flushed_physical_offset": 4096,
         "confirm_physical_offset": 4000,
         "dispatched_physical_offset": 3000,
-        "t_max": looked,
-        "t_confirm": looked - timedelta(seconds=1),
-        "t_dispatched": looked - timedelta(seconds=2),
+        "t_max": sampled_at,
+        "t_confirm": sampled_at - timedelta(seconds=1),
+        "t_dispatched": sampled_at - timedelta(seconds=2),
         "t_min": None,
         "free_bytes": 5_000_000_000,
         "capacity_bytes": 9_000_000_000,
@@ -243,7 +247,7 @@ def test_a_peer_is_a_row_of_its_own() -> None:
 
 
 def test_counters_keep_their_labels_and_when_their_process_began() -> None:
-    found = shaped([*look(), *replication()])["counters"].to_pylist()
+    found = shaped([*snapshot(), *replication()])["counters"].to_pylist()
     assert len(found) == 10
     resets = [row for row in found if row["labels"] == 'direction="forward"']
     assert [(row["value"], row["group"], row["topic"]) for row in resets] == [(9.0, "g", "t")]
@@ -254,24 +258,24 @@ def test_counters_keep_their_labels_and_when_their_process_began() -> None:
 
 def test_only_named_counters_are_kept_if_names_are_given() -> None:
     kept = "tidemark_group_consumed_messages_total"
-    found = shape(table(look()), PERIOD_S, counters={kept})["counters"]
+    found = shape(table(snapshot()), PERIOD_S, counters={kept})["counters"]
     assert found.column("metric").to_pylist() == [kept]
-    assert shape(table(look()), PERIOD_S, counters=())["counters"].num_rows == 0
+    assert shape(table(snapshot()), PERIOD_S, counters=())["counters"].num_rows == 0
 
 
 @pytest.mark.parametrize(
     ("distance_s", "epoch"),
     [(-31, None), (-29, 7), (0, 7), (29, 7), (31, None)],
 )
-def test_the_epoch_is_what_ha_said_within_two_periods(distance_s: int, epoch: int | None) -> None:
-    found = shaped([*look(), *replication(BEGIN + timedelta(seconds=distance_s))])
+def test_the_epoch_is_the_one_of_ha_within_two_periods(distance_s: int, epoch: int | None) -> None:
+    found = shaped([*snapshot(), *replication(BEGIN + timedelta(seconds=distance_s))])
     assert set(found["positions"].column("epoch").to_pylist()) == {epoch}
 
 
 def test_the_epoch_before_a_scrape_counts_more_than_a_nearer_one_after_it() -> None:
     found = shaped(
         [
-            *look(),
+            *snapshot(),
             *replication(BEGIN - timedelta(seconds=20), epoch=7),
             *replication(BEGIN + timedelta(seconds=1), epoch=8),
         ]
@@ -279,12 +283,13 @@ def test_the_epoch_before_a_scrape_counts_more_than_a_nearer_one_after_it() -> N
     assert set(found["positions"].column("epoch").to_pylist()) == {7}
 
 
-def test_an_old_look_is_a_gap_and_not_a_group_that_stands_still() -> None:
-    """A look that stood still at the second scrape, and one that a clock far behind has stamped."""
+def test_an_old_snapshot_is_a_gap_and_not_a_group_that_stands_still() -> None:
+    """A snapshot that stood still at the second scrape, and one that a clock far behind has
+    stamped."""
     later = BEGIN + timedelta(seconds=15)
-    found = shaped([*look(), *look(at=later, behind_s=15.25)])
-    looked = BEGIN - timedelta(seconds=0.25)
-    assert found["positions"].column("ts").to_pylist() == [looked] * 2
+    found = shaped([*snapshot(), *snapshot(at=later, behind_s=15.25)])
+    sampled_at = BEGIN - timedelta(seconds=0.25)
+    assert found["positions"].column("ts").to_pylist() == [sampled_at] * 2
     assert found["pairs"].num_rows == 1
     first, log = found["logs"].to_pylist()
     assert first["t_max"] is not None
@@ -294,7 +299,7 @@ def test_an_old_look_is_a_gap_and_not_a_group_that_stands_still() -> None:
 @pytest.mark.parametrize("behind_s", [15, 600, -600])
 def test_a_node_is_judged_by_its_own_clock_however_far_it_is_off(behind_s: float) -> None:
     later = BEGIN + timedelta(seconds=15)
-    found = shaped([*look(behind_s=behind_s), *look(at=later, behind_s=behind_s)])
+    found = shaped([*snapshot(behind_s=behind_s), *snapshot(at=later, behind_s=behind_s)])
     off = timedelta(seconds=behind_s)
     rows = found["positions"].to_pylist()
     assert [row["ts"] for row in rows] == [BEGIN - off, later - off] * 2
@@ -302,15 +307,15 @@ def test_a_node_is_judged_by_its_own_clock_however_far_it_is_off(behind_s: float
     assert found["logs"].column("clock_seconds").to_pylist() == [-behind_s] * 2
 
 
-def test_looks_at_both_sides_of_a_tick_stay_in_the_ticks_of_their_scrapes() -> None:
-    """Scrapes 0.1 s after a tick; a look that a second scraper began is 0.4 s older."""
+def test_snapshots_at_both_sides_of_a_tick_stay_in_the_ticks_of_their_scrapes() -> None:
+    """Scrapes 0.1 s after a tick; a snapshot that a second scraper began is 0.4 s older."""
     ticks = [datetime(2026, 3, 1, 12, 0, second, tzinfo=UTC) for second in (0, 15, 30)]
     scrapes = [tick + timedelta(seconds=0.1) for tick in ticks]
     found = shaped(
         [
-            *look(at=scrapes[0], behind_s=0.01),
-            *look(at=scrapes[1], behind_s=0.4),
-            *look(at=scrapes[2], behind_s=0.01),
+            *snapshot(at=scrapes[0], behind_s=0.01),
+            *snapshot(at=scrapes[1], behind_s=0.4),
+            *snapshot(at=scrapes[2], behind_s=0.01),
         ]
     )
     own = found["positions"].to_pylist()
@@ -318,38 +323,38 @@ def test_looks_at_both_sides_of_a_tick_stay_in_the_ticks_of_their_scrapes() -> N
     assert len(own) == 6
 
 
-def test_a_foreign_process_without_looks_is_taken_at_its_scrape_s_word() -> None:
-    found = shaped(without(look(), "broker_look_timestamp_seconds"))
+def test_a_foreign_process_without_snapshots_has_the_time_of_its_scrape() -> None:
+    found = shaped(without(snapshot(), "broker_look_timestamp_seconds"))
     assert set(found["positions"].column("ts").to_pylist()) == {BEGIN}
 
 
 def test_queues_without_room_for_a_series_are_not_taken_for_never_read() -> None:
     """Two commits are absent, and of one queue only is the lag unknown."""
-    rows = [*without(look(), "group_queue_offset_messages")]
+    rows = [*without(snapshot(), "group_queue_offset_messages")]
     found = shaped(without(rows, "group_queue_oldest_timestamp_seconds"))
     assert found["positions"].column("reason").to_pylist() == ["not_exported"] * 2
 
 
-def test_a_holder_that_is_not_told_is_unknown_and_not_nobody() -> None:
-    found = shaped(without(look(), "group_queue_member_number"))
+def test_an_owner_that_is_not_exported_is_unknown_and_not_none() -> None:
+    found = shaped(without(snapshot(), "group_queue_member_number"))
     assert found["positions"].column("member").to_pylist() == [None, None]
 
 
 def test_a_queue_that_is_not_exported_leaves_the_commit() -> None:
-    rows = without(look(), "queue_max_offset_messages")
+    rows = without(snapshot(), "queue_max_offset_messages")
     (position,) = shaped(without(rows, "queue_min_offset_messages"))["positions"].to_pylist()
     assert position["commit_offset"] == 90
     assert (position["max_offset"], position["reason"]) == (None, "not_exported")
 
 
-def test_unread_messages_of_unknown_age_say_so() -> None:
-    rows = without(look(), "group_queue_oldest_timestamp_seconds")
+def test_unread_messages_of_unknown_age_have_a_reason() -> None:
+    rows = without(snapshot(), "group_queue_oldest_timestamp_seconds")
     reasons = shaped(rows)["positions"].column("reason").to_pylist()
     assert sorted(reasons) == ["head_unknown", "never_committed"]
 
 
 def test_a_group_that_has_read_all_lacks_nothing() -> None:
-    rows = without(look(), "group_queue_oldest_timestamp_seconds")
+    rows = without(snapshot(), "group_queue_oldest_timestamp_seconds")
     for row in rows:
         if row["metric"] == "tidemark_group_queue_offset_messages":
             row["value"] = 100.0
@@ -358,39 +363,39 @@ def test_a_group_that_has_read_all_lacks_nothing() -> None:
 
 
 def test_a_slave_has_a_log_and_no_position() -> None:
-    rows = [row for row in look() if row.get("topic") is None and row.get("group") is None]
+    rows = [row for row in snapshot() if row.get("topic") is None and row.get("group") is None]
     found = shaped(rows)
     assert found["logs"].num_rows == 1
     assert found["positions"].num_rows == found["pairs"].num_rows == 0
 
 
 def test_folded_topics_are_counted_and_are_no_pair() -> None:
-    found = shaped(look(topic="_other"))
+    found = shaped(snapshot(topic="_other"))
     assert found["positions"].num_rows == found["pairs"].num_rows == found["series"].num_rows == 0
     assert found["counters"].num_rows == 9
 
 
-def test_context_is_known_and_told_by_another_partition() -> None:
+def test_context_is_known_and_written_by_another_partition() -> None:
     """A partition of one share of the queues: what has no queue is there to join with."""
-    rows = [*look(), *replication()]
+    rows = [*snapshot(), *replication()]
     for row in rows:
         if row.get("queue") is None:
             row["source"] = "context"
     found = shaped(rows)
-    assert found["positions"].equals(shaped([*look(), *replication()])["positions"])
+    assert found["positions"].equals(shaped([*snapshot(), *replication()])["positions"])
     assert {name for name, each in found.items() if each.num_rows} == {"series", "positions"}
 
 
-def test_two_nodes_that_both_say_they_own_a_queue_are_two_rows() -> None:
-    other = [{**row, "replica": "n1", "target": "127.0.0.1:8091"} for row in look()]
-    found = shaped([*look(), *other])
+def test_two_nodes_that_both_claim_a_queue_are_two_rows() -> None:
+    other = [{**row, "replica": "n1", "target": "127.0.0.1:8091"} for row in snapshot()]
+    found = shaped([*snapshot(), *other])
     assert found["series"].num_rows == 2
     assert sorted(found["positions"].column("replica").to_pylist()) == ["n0", "n0", "n1", "n1"]
 
 
 def test_samples_in_any_order_and_twice_make_the_same_tables() -> None:
     later = BEGIN + timedelta(seconds=15)
-    rows = [*look(), *replication(), *look(at=later), *replication(later)]
+    rows = [*snapshot(), *replication(), *snapshot(at=later), *replication(later)]
     expected = shaped(rows)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -405,13 +410,13 @@ def test_samples_in_any_order_and_twice_make_the_same_tables() -> None:
         )
 
 
-def test_a_row_that_tells_of_a_gap_is_no_sample() -> None:
+def test_a_row_about_a_gap_is_no_sample() -> None:
     gap = {**sample("x", 0), "metric": "_gap", "labels": 'reason="torn"'}
-    assert shaped([*look(), gap])["positions"].num_rows == 2
+    assert shaped([*snapshot(), gap])["positions"].num_rows == 2
     assert all(found.num_rows == 0 for found in shaped([gap]).values())
 
 
-def test_kinds_are_told_by_names() -> None:
+def test_kinds_are_recognised_by_names() -> None:
     kinds = {name: kind(name) for name in ("orders", "%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer")}
     assert kinds == {
         "orders": "main", "%RETRY%g": "retry", "%DLQ%g": "dlq", "rmq_sys_wheel_timer": "system",
@@ -429,7 +434,7 @@ def test_a_label_is_found_by_its_whole_name_and_unescaped() -> None:
 def test_labels_that_a_target_brings_along_change_no_table_but_counters() -> None:
     # Under Kubernetes every series has these: what expired, who asked for a rewind, the free space
     # and what waits in the pools were all unknown there.
-    rows = [*look(), *replication()]
+    rows = [*snapshot(), *replication()]
     target = {"container": "broker", "endpoint": "admin", "namespace": "x", "pod": "n0", "zz": "z"}
 
     def among(labels: str) -> str:

@@ -140,17 +140,17 @@ def test_lagging_queues_of_two_members_name_none() -> None:
 def test_a_single_member_cannot_be_the_slow_one() -> None:
     slow = [{"lag": 500, "is_lagging": late, "member": 1} for late in (True, True, False)]
     assert only(rows(*slow))["skew_kind"] is None
-    assert only(rows(*slow, {"lag": 0, "member": 0}))["skew_kind"] is None, "nobody is no other"
+    assert only(rows(*slow, {"lag": 0, "member": 0}))["skew_kind"] is None, "no owner, no other"
 
 
-def test_a_queue_with_lag_that_nobody_holds_is_unassigned() -> None:
+def test_a_queue_with_lag_and_without_a_member_is_unassigned() -> None:
     row = only(rows({"lag": 50, "member": 0}, {"lag": 1, "member": 1}))
     assert row["skew_kind"] == "unassigned_queue"
     empty = only(rows({"lag": 0, "member": 0}, {"lag": 1, "member": 1}))
     assert empty["skew_kind"] is None
 
 
-def test_members_that_are_not_known_name_nobody() -> None:
+def test_unknown_members_give_no_kind() -> None:
     held: dict[str, Any] = {"lag": 1, "member": 1}
     assert only(rows({"lag": 500, "is_lagging": True}, held))["skew_kind"] is None
 

@@ -102,7 +102,7 @@ def test_two_equal_stages_are_mixed_when_neither_is_half() -> None:
     assert last["confidence"] == pytest.approx(10 / 21)
 
 
-def test_a_short_delay_blames_nobody() -> None:
+def test_a_short_delay_blames_no_stage() -> None:
     last = stages(*steady(0.1, 0.2, 0.1, 0.3))[-1]
     assert (last["blamed"], last["confidence"]) == (None, None)
 
@@ -201,10 +201,10 @@ def test_producers_that_wait_blame_append_when_nothing_else_is_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delays", "pair", "log", "kind", "said"),
+    ("delays", "pair", "log", "kind", "detail"),
     [
         (
-            # It dies of the message, and is not there at some looks.
+            # It dies of the message, and is not there at some samples.
             (0, 0, 0, 9),
             {"members": 0},
             {},
@@ -239,15 +239,15 @@ def test_producers_that_wait_blame_append_when_nothing_else_is_slow() -> None:
         ((0, 9, 0, 0), {"members": 2, "inflight": 30}, {}, "hot_queue", None),
     ],
 )
-def test_details_say_what_is_known_beyond_the_delay(
+def test_details_have_what_is_known_beyond_the_delay(
     delays: tuple[float, ...],
     pair: dict[str, Any],
     log: dict[str, Any],
     kind: str | None,
-    said: str | None,
+    detail: str | None,
 ) -> None:
     last = stages(*steady(*delays), more_of_pair=pair, more_of_log=log, skew_kind=kind)[-1]
-    assert last["detail"] == said
+    assert last["detail"] == detail
 
 
 def test_repeated_deliveries_are_named_unless_the_process_began_anew() -> None:
@@ -274,7 +274,7 @@ def test_of_two_nodes_that_speak_at_a_tick_the_later_one_counts() -> None:
     assert found.column("processing_seconds").to_pylist() == pytest.approx([1])
 
 
-def test_delivery_ends_at_what_the_broker_says_awaits_it() -> None:
+def test_delivery_ends_at_the_oldest_message_that_awaits_it() -> None:
     """A hung handler: nothing more is fetched, and what waits in the broker waits for it."""
     made = [
         ({**pair, "awaiting_delivery_ts": log["t_dispatched"]}, log, age)

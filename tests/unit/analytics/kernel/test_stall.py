@@ -15,7 +15,7 @@ QUEUES = 16
 
 
 class Gaps:
-    """Gaps of the queues of one pair, look by look."""
+    """Gaps of the queues of one pair, sample by sample."""
 
     def __init__(self) -> None:
         self._pairs = {"gaps": np.zeros(1), "gaps_tick": np.full(1, np.nan)}
@@ -23,7 +23,7 @@ class Gaps:
         self._now = 0.0
 
     def end(self, *gaps: float, after: float = PERIOD) -> None:
-        """These gaps end at a look so many seconds later."""
+        """These gaps end at a sample so many seconds later."""
         self._now += after
         count = len(gaps)
         self._times.learn(
@@ -39,7 +39,7 @@ class Gaps:
 
 
 def test_a_hang_of_many_queues_does_not_excuse_the_next_one() -> None:
-    # Messages are rare: at each look one queue or another ends its gap. All end theirs together
+    # Messages are rare: at each sample one queue or another ends its gap. All end theirs together
     # when the hang is over. Counted one by one they would be 16 of 56.
     gaps = Gaps()
     for _ in range(40):
@@ -49,12 +49,12 @@ def test_a_hang_of_many_queues_does_not_excuse_the_next_one() -> None:
     assert gaps.stall_after() == before == RULES.stall_factor * PERIOD
 
 
-def test_gaps_of_several_lengths_that_end_at_one_look_share_its_weight() -> None:
-    # Two queues commit at every look; the third is read once in a while. Its gaps are a third of
-    # those at a look that ends one, and one look in ten ends one: below a twentieth.
+def test_gaps_of_several_lengths_that_end_at_one_sample_share_its_weight() -> None:
+    # Two queues commit at every sample; the third is read once in a while. Its gaps are a third of
+    # those at a sample that ends one, and one sample in ten ends one: below a twentieth.
     gaps = Gaps()
-    for look in range(200):
-        gaps.end(*[PERIOD] * 2, *([10 * PERIOD] if look % 10 == 9 else []))
+    for sample in range(200):
+        gaps.end(*[PERIOD] * 2, *([10 * PERIOD] if sample % 10 == 9 else []))
     assert gaps.stall_after() == RULES.stall_factor * PERIOD
 
 

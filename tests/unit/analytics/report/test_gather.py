@@ -72,7 +72,7 @@ def test_the_worst_pairs_come_first_and_one_held_back_is_among_them(facts: Facts
 def test_a_group_that_was_dead_when_it_went_out_of_sight_has_a_card(
     world: Mapping[str, pa.Table],
 ) -> None:
-    # Five groups that nobody had read for 26 minutes were listed as "not known", without a card.
+    # Five groups that had not read for 26 minutes were listed as "not known", without a card.
     def blinded(status: str | None, age_s: float | None) -> Mapping[str, pa.Table]:
         """All is unknown at the end; of audit so much was known a moment before."""
         rows = world["pair_lag"].to_pylist()
@@ -193,7 +193,7 @@ def test_what_is_unknown_is_never_zero(facts: Facts) -> None:
         assert course.age_s[place] is None
         assert course.stages_s["processing"][place] is None
     for values in facts.by_status.values():
-        assert None in values, "nobody counted while nobody evaluated"
+        assert None in values, "nothing is counted while nothing is evaluated"
 
 
 def test_the_part_of_known_time_above_the_objective_is_exact(facts: Facts) -> None:
@@ -253,7 +253,7 @@ def test_gaps_are_added_up_by_source_and_cause_the_newest_first(facts: Facts) ->
     assert facts.gaps[1].rows_lost == 360
 
 
-def test_unknown_queues_are_told_by_their_reason(facts: Facts) -> None:
+def test_unknown_queues_are_counted_by_their_reason(facts: Facts) -> None:
     (found,) = facts.unknowns
     assert (found.reason, found.queues, found.pairs) == ("never_committed", 1, 1)
 
@@ -267,11 +267,11 @@ def test_forecasts_capacity_and_anomalies_are_the_newest_and_the_largest(facts: 
     assert [each.score for each in facts.anomalies] == [31.0, -14.2], "suppressed ones are not"
 
 
-def test_a_part_of_the_time_that_nobody_evaluated_is_told(facts: Facts) -> None:
+def test_a_part_of_the_time_that_was_not_evaluated_is_reported(facts: Facts) -> None:
     assert facts.known_share == pytest.approx(1 - len(BLIND) / TICKS)
 
 
-def test_a_pair_that_nobody_heard_of_for_three_ticks_is_not_known_any_more(
+def test_a_pair_without_rows_for_three_ticks_is_not_known_any_more(
     world: Mapping[str, pa.Table],
 ) -> None:
     rows = world["pair_lag"]
@@ -283,7 +283,7 @@ def test_a_pair_that_nobody_heard_of_for_three_ticks_is_not_known_any_more(
     assert (pair.status, pair.level, pair.age_s, pair.lag) == ("UNKNOWN", "unknown", None, None)
 
 
-def test_tables_without_a_row_give_facts_that_say_so() -> None:
+def test_tables_without_a_row_give_empty_facts() -> None:
     found = facts_of({})
     assert found.newest is None
     assert found.known_share is None
@@ -321,7 +321,7 @@ def test_bins_cover_their_time_and_are_not_too_many(seconds: float, period_s: fl
 # -- the report before ----------------------------------------------------------------------------
 
 
-def test_what_changed_is_told_by_kind(world: Mapping[str, pa.Table]) -> None:
+def test_changes_are_listed_by_kind(world: Mapping[str, pa.Table]) -> None:
     half = START + (END - START) * 0.55
     before = gather(MemoryTables(world), start=START, end=half, made_at=half)
     found = facts_of(world, before=previous(to_json(before)))
@@ -333,7 +333,7 @@ def test_what_changed_is_told_by_kind(world: Mapping[str, pa.Table]) -> None:
     ]
 
 
-def test_a_pair_that_is_no_longer_there_is_told(world: Mapping[str, pa.Table]) -> None:
+def test_a_pair_that_is_no_longer_there_is_a_change(world: Mapping[str, pa.Table]) -> None:
     before = facts_of(world)
     rows = world["pair_lag"]
     fewer = {**world, "pair_lag": rows.filter(pc.not_equal(rows["group"], "audit"))}

@@ -62,7 +62,7 @@ def test_an_empty_range_is_refused_and_nothing_is_written(root: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_no_tables_are_told_as_such(tmp_path: Path) -> None:
+def test_missing_tables_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(TablesMissing):
         run(ReportOptions(tmp_path / "nothing", tmp_path / "out"))
 
@@ -75,7 +75,7 @@ def test_a_run_is_noted(root: Path, tmp_path: Path) -> None:
     assert after.runs == (0 if before is None else before.runs) + 1
 
 
-def test_the_command_says_the_state_and_the_path(root: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_state_and_the_path(root: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--tables", str(root), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("4 of 6 pairs of group and topic need attention")

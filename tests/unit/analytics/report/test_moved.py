@@ -134,7 +134,7 @@ def found_in(
     return moved_with(made, [pair], START, tick(LAST), 15.0).get(pair.pair_id, [])
 
 
-def test_flushes_that_grew_first_are_told_with_how_much_earlier() -> None:
+def test_flushes_that_grew_first_are_reported_with_how_much_earlier() -> None:
     flush = noise(1)
     (one,) = found_in(
         later(flush, 2), *counted(FLUSH, flush.tolist()), *counted(PUT, noise(2).tolist())
@@ -150,7 +150,7 @@ def test_what_follows_the_blamed_stage_is_later() -> None:
     assert (one.what, one.earlier_s) == ("put", -60.0)
 
 
-def test_without_counters_the_waits_of_sends_are_looked_at() -> None:
+def test_without_counters_the_waits_of_sends_are_used() -> None:
     waits = noise(4)
     logs = as_table(
         "logs",
@@ -184,7 +184,7 @@ def test_the_slowest_replica_is_the_network_time() -> None:
     assert one.correlation == pytest.approx(1.0)
 
 
-def test_a_restart_and_ticks_without_a_look_leave_the_rest() -> None:
+def test_a_restart_and_ticks_without_a_sample_leave_the_rest() -> None:
     flush = noise(8)
     term = later(flush, 1)
     term[60:75] = math.nan
@@ -196,7 +196,7 @@ def test_a_restart_and_ticks_without_a_look_leave_the_rest() -> None:
     ), "however the table is cut"
 
 
-def test_tables_on_disk_say_the_same(tmp_path: Path) -> None:
+def test_tables_on_disk_give_the_same(tmp_path: Path) -> None:
     flush = noise(13)
     term = later(flush, 3)
     rows = as_table("counters", counted(FLUSH, flush.tolist()))
@@ -213,7 +213,7 @@ def test_another_broker_sets_times_are_no_evidence() -> None:
     assert found_in(flush, *counted(FLUSH, flush.tolist(), broker="elsewhere")) == []
 
 
-def test_a_few_looks_are_no_evidence() -> None:
+def test_a_few_samples_are_no_evidence() -> None:
     flush = noise(10)
     term = np.full(LAST + 1, math.nan)
     term[-18:] = flush[-18:]
@@ -224,35 +224,35 @@ def test_a_few_looks_are_no_evidence() -> None:
 def test_without_a_stage_that_has_a_time_nothing_is_read(blamed: str | None) -> None:
     class Untouched(MemoryTables):
         def scan(self, *_: Any, **__: Any) -> Any:
-            raise AssertionError("nothing to look for")
+            raise AssertionError("nothing to read")
 
     pair = replace(PAIR, blamed=blamed)
     assert moved_with(Untouched({}), [pair], START, tick(LAST), 15.0) == {}
 
 
-def test_only_the_blamed_stages_time_is_looked_at() -> None:
+def test_only_the_blamed_stages_time_is_read() -> None:
     flush = noise(11)
     rows = counted(FLUSH, flush.tolist())
     assert found_in(flush, *rows)
     assert found_in(flush, *rows, pair=replace(PAIR, blamed="delivery")) == []
 
 
-def test_what_is_looked_at_is_two_hours_at_most() -> None:
+def test_two_hours_at_most_are_read() -> None:
     steps = steps_of(START - timedelta(days=30), tick(LAST), 15.0)
     assert (steps.size, steps.width_us) == (481, 15_000_000)
     assert steps_of(START, tick(LAST), 1.0).width_us == 15_000_000
 
 
-def test_a_sentence_says_what_moved_and_when() -> None:
+def test_a_sentence_has_what_moved_and_when() -> None:
     flush = MovedWith("flush", 30.0, 0.8214, 40)
     put = MovedWith("put", -15.0, -0.7, 44)
     now = MovedWith("network", 0.0, 0.9, 61)
     assert moved_words([flush]) == (
-        "Flush times moved with it, 30 s before (rank correlation 0.82 over 40 looks)."
+        "Flush times moved with it, 30 s before (rank correlation 0.82 over 40 samples)."
     )
     assert moved_words([now, put]) == (
-        "Network times moved with it, at the same time (rank correlation 0.9 over 61 looks); "
-        "times of sends moved against it, 15 s after (−0.7 over 44 looks)."
+        "Network times moved with it, at the same time (rank correlation 0.9 over 61 samples); "
+        "times of sends moved against it, 15 s after (−0.7 over 44 samples)."
     )
     assert moved_words([]) == ""
 
@@ -282,5 +282,5 @@ def test_the_report_shows_it_and_blames_as_before() -> None:
     assert "moved with it" not in page(plain)
     blamed = [each.pair.blamed for each in plain.attention]
     assert [each.pair.blamed for each in found.attention] == blamed
-    told = json.loads(to_json(found))["attention"]
-    assert sum(len(each["moved_with"]) for each in told) == 1
+    attention = json.loads(to_json(found))["attention"]
+    assert sum(len(each["moved_with"]) for each in attention) == 1

@@ -17,7 +17,7 @@ from tests.support.lag_world import END, START, MemoryTables, pair_row, tables
 
 
 @pytest.mark.parametrize("method", MARKED)
-def test_only_marked_ages_are_told_of(method: str) -> None:
+def test_only_marked_ages_are_reported(method: str) -> None:
     row = {"age_method": method, "age_low_seconds": 8.0, "age_high_seconds": 12.0}
     expected = {
         "off": OtherClock(8.0, 12.0, is_known=True),
@@ -26,7 +26,7 @@ def test_only_marked_ages_are_told_of(method: str) -> None:
     assert other_clock(row) == expected.get(method.rpartition("_clock_")[2])
 
 
-def test_it_is_said_in_words_what_the_age_may_be() -> None:
+def test_the_bounds_of_the_age_are_put_into_words() -> None:
     assert clock_words(OtherClock(188.0, 192.0, is_known=True)) == (
         "An earlier master stored its oldest message, by a clock that may differ by more than a "
         "second: the age lies between 3 min 8 s and 3 min 12 s."
@@ -38,7 +38,7 @@ def test_it_is_said_in_words_what_the_age_may_be() -> None:
 
 
 @pytest.mark.parametrize("mark", ["off", "unknown"])
-def test_the_card_of_such_a_pair_says_it_and_no_other(mark: str) -> None:
+def test_only_the_card_of_such_a_pair_has_the_note(mark: str) -> None:
     world = dict(tables())
     lag = world["lag"]
     wanted = pair_row("mailer", 0)["pair_id"]
@@ -59,5 +59,5 @@ def test_the_card_of_such_a_pair_says_it_and_no_other(mark: str) -> None:
     low, high = (60.0, 70.0) if known else (None, None)
     assert marked == {"mailer": OtherClock(low, high, is_known=known)}
     assert page(found).count("An earlier master stored its oldest message") == 1
-    (told,) = (each for each in json.loads(to_json(found))["attention"] if each["other_clock"])
-    assert told["other_clock"] == {"low_s": low, "high_s": high, "is_known": known}
+    (one,) = (each for each in json.loads(to_json(found))["attention"] if each["other_clock"])
+    assert one["other_clock"] == {"low_s": low, "high_s": high, "is_known": known}

@@ -105,7 +105,7 @@ def test_every_section_is_there(facts: Facts) -> None:
         assert f"<h2>{heading}" in text
 
 
-def test_a_card_says_why_since_when_how_old_and_how_long(facts: Facts) -> None:
+def test_a_card_has_the_cause_the_time_the_age_and_the_drain_time(facts: Facts) -> None:
     text = " ".join(read(page(facts)).text)
     for words in (
         "Stopped on 8 of 8 queues since 11:02 UTC.",
@@ -180,9 +180,7 @@ def test_a_name_that_is_made_like_a_script_stays_a_name(world: Mapping[str, pa.T
     assert EVIL in " ".join(read(text).text)
 
 
-def test_the_headline_says_the_state_in_one_line(
-    facts: Facts, world: Mapping[str, pa.Table]
-) -> None:
+def test_the_headline_is_the_state_in_one_line(facts: Facts, world: Mapping[str, pa.Table]) -> None:
     assert headline(facts) == "4 of 6 pairs of group and topic need attention, 2 of them now"
     calm = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=15), made_at=END)
     assert headline(calm) == "All 6 pairs of group and topic are in time"
@@ -257,7 +255,7 @@ def test_an_axis_holds_its_largest_value_and_has_a_few_marks(unit: Unit, largest
 
 
 @pytest.mark.parametrize("minutes", [1, 7, 60, 125, 60 * 13, 60 * 24, 60 * 49, 60 * 24 * 30])
-def test_a_time_axis_has_marks_that_can_be_told_apart(minutes: int) -> None:
+def test_a_time_axis_has_different_marks(minutes: int) -> None:
     marks = times(START, START + timedelta(minutes=minutes))
     assert 2 <= len(marks) <= 9
     assert all(0 <= mark.at <= 1 for mark in marks)

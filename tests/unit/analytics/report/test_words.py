@@ -48,7 +48,7 @@ def test_durations_have_two_parts_at_most(seconds: float | None, text: str) -> N
     assert duration(seconds) == text
 
 
-def test_drain_time_tells_never_from_not_known() -> None:
+def test_never_and_not_known_are_different_drain_times() -> None:
     assert drain(None, None, None) == "not known"
     assert drain(None, math.inf, None) == "never at this pace"
     assert drain(60.0, 120.0, 600.0) == "2 min (60 s to 10 min)"
@@ -113,5 +113,5 @@ def test_an_unknown_status_is_shown_by_its_name() -> None:
         ("", ""),
     ],
 )
-def test_subjects_are_said_as_people_say_them(subject: str, words: str) -> None:
+def test_subjects_are_put_into_words(subject: str, words: str) -> None:
     assert subject_words(subject) == words

@@ -77,7 +77,7 @@ def test_a_target_s_further_labels_are_on_every_series() -> None:
     ]  # fmt: skip
 
 
-def test_the_service_is_told_by_the_job_if_by_nothing_else() -> None:
+def test_the_service_is_taken_from_the_job_as_a_last_resort() -> None:
     assert series({"__name__": "m", "job": "tidemark-ha"}).service == "ha"
     assert series({"__name__": "m", "job": "node"}).service is None
     assert series({"job": "tidemark-ha", "service": "x"}).service == "x"

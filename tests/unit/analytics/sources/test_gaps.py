@@ -76,6 +76,6 @@ def test_a_target_that_prometheus_could_not_scrape_is_a_gap_since_the_scrape_bef
 
 
 @pytest.mark.parametrize("service", [None, "kube-dns", "analytics"])
-def test_a_target_of_somebody_else_that_is_down_is_no_gap_of_ours(service: str | None) -> None:
+def test_a_foreign_target_that_is_down_is_no_gap_of_ours(service: str | None) -> None:
     # A Prometheus that is shared has `up` of everything that a company runs.
     assert split(table({**up("node:9100", 15, 0), "service": service}))[1].num_rows == 0

@@ -1,4 +1,4 @@
-"""When a Prometheus scraped nothing: told once, however time is cut into parts."""
+"""When a Prometheus scraped nothing: reported once, however time is cut into parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.sources.prometheus.holes import INTERVALS, holes, looked_back_us
+from analytics.sources.prometheus.holes import INTERVALS, holes, range_before_us
 from analytics.sources.prometheus.options import parse
 from analytics.sources.prometheus.reader import Reader
 from tests.support.range_server import RangeServer, Samples
@@ -22,7 +22,7 @@ def found(times: list[int], cuts: list[int]) -> list[tuple[int, int]]:
     """Of all parts between these cuts, each with the samples that it asks for."""
     rows = []
     for start, end in itertools.pairwise(cuts):
-        seen = [at for at in times if start - looked_back_us(I) < at <= end]
+        seen = [at for at in times if start - range_before_us(I) < at <= end]
         rows += [(low, high) for low, high in holes(np.array(seen, np.int64), start, end, I)]
     return rows
 

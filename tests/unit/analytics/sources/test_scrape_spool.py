@@ -24,7 +24,7 @@ def scraped(body: str, *, at_us: int = 5_000_000, openmetrics: bool = False) -> 
     return Scraped(TARGET, at_us, at_us - 1_000_000, body.encode(), openmetrics)
 
 
-def told(path: Path) -> tuple[list[tuple[str, float]], list[dict[str, object]]]:
+def content(path: Path) -> tuple[list[tuple[str, float]], list[dict[str, object]]]:
     found, gaps = split(pa.Table.from_batches(list(samples(path)), schema=SAMPLES))
     return (
         [(row["metric"], row["value"]) for row in found.to_pylist()],
@@ -75,7 +75,7 @@ def test_an_address_twice_is_a_mistake() -> None:
         targets.parse(text)
 
 
-def test_options_say_where_and_how_often(tmp_path: Path) -> None:
+def test_options_have_targets_and_interval(tmp_path: Path) -> None:
     path = tmp_path / "targets.json"
     path.write_text('[{"targets": ["h:1"]}]')
     found = options.parse({"targets": str(path), "spool": "s", "interval": "10s", "timeout": "9s"})
@@ -88,14 +88,14 @@ def test_options_say_where_and_how_often(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    said = [
+    samples = [
         scraped("m 1\n" * 1000),
         Scraped(TARGET, 7, 3, b"", False, Gap.TIMEOUT, 'no "answer"\n'),
         scraped("", openmetrics=True),
     ]
     with_lock = SpoolWriter(tmp_path)
-    made = with_lock.write(said, 5000)
-    assert list(read(made.path)) == said
+    made = with_lock.write(samples, 5000)
+    assert list(read(made.path)) == samples
     assert with_lock.files() == [made]
     assert (made.number, made.at_ms) == (1, 5000)
     with_lock.close()
@@ -151,7 +151,7 @@ def test_a_file_becomes_samples_and_gaps(tmp_path: Path) -> None:
         ],
         5000,
     )
-    rows, (gap,) = told(made.path)
+    rows, (gap,) = content(made.path)
     assert rows == [("m", 1.0)]
     assert (gap["source"], gap["subject"], gap["reason"], gap["detail"], gap["rows_lost"]) == (
         "scrape", "h:1", "timeout", "no answer", None,
@@ -171,7 +171,7 @@ def test_an_answer_that_was_cut_off_is_dropped_as_a_whole(
 ) -> None:
     writer = SpoolWriter(tmp_path)
     made = writer.write([scraped(body, openmetrics=openmetrics)], 5000)
-    rows, (gap,) = told(made.path)
+    rows, (gap,) = content(made.path)
     assert (rows, gap["reason"]) == ([], reason)
     writer.close()
 
@@ -179,7 +179,7 @@ def test_an_answer_that_was_cut_off_is_dropped_as_a_whole(
 def test_unreadable_lines_are_counted_and_the_others_kept(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path)
     made = writer.write([scraped("m 1\nwhat is this\nm two\nn 3\n")], 5000)
-    rows, (gap,) = told(made.path)
+    rows, (gap,) = content(made.path)
     assert rows == [("m", 1.0), ("n", 3.0)]
     assert (gap["reason"], gap["rows_lost"]) == ("damaged", 2)
     assert "like 'what is this'" in str(gap["detail"])
@@ -189,7 +189,7 @@ def test_unreadable_lines_are_counted_and_the_others_kept(tmp_path: Path) -> Non
 def test_bytes_that_are_no_text_are_a_gap(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path)
     made = writer.write([Scraped(TARGET, 5, 3, b"m 1\n\xff\n", False)], 5000)
-    rows, (gap,) = told(made.path)
+    rows, (gap,) = content(made.path)
     assert (rows, gap["reason"]) == ([], "damaged")
     writer.close()
 
@@ -201,18 +201,18 @@ def test_a_file_that_is_gone_or_cut_anywhere_is_a_gap_and_no_crash(tmp_path: Pat
     whole = made.path.read_bytes()
     for cut in range(1, len(whole)):
         made.path.write_bytes(whole[:cut])
-        rows, gaps = told(made.path)
+        rows, gaps = content(made.path)
         assert rows in ([], [("m", 1.0)])
         if _ends_between(whole, cut):
             assert (rows, gaps) == ([("m", 1.0)], []), cut
         else:
             assert [gap["reason"] for gap in gaps] == ["damaged"], cut
     made.path.unlink()
-    rows, (gap,) = told(made.path)
+    rows, (gap,) = content(made.path)
     assert (rows, gap["reason"], gap["subject"]) == ([], "vanished", made.path.name)
     assert str(gap["from_ts"]) == "1970-01-01 00:00:05+00:00"
 
 
 def _ends_between(whole: bytes, cut: int) -> bool:
-    """Exactly between two scrapes: only the file's name could tell, and renaming sees to that."""
+    """Exactly between two scrapes: only the file's name shows it, which the renaming ensures."""
     return whole[cut:].startswith(b'{"url"')

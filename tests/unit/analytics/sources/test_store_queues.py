@@ -125,7 +125,7 @@ def offsets_of(root: Path, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def test_offsets_are_the_newest_that_the_log_tells(small: SmallStore) -> None:
+def test_offsets_are_the_newest_of_the_log(small: SmallStore) -> None:
     put_state(small, *snapshot({"g": {("orders", 0): 1, ("bills", 1): 0}, "h": {("none", 7): 5}}))
     filled(small, 60)
     put_state(small, *snapshot({"g": {("orders", 0): 2, ("bills", 1): 0}, "h": {("none", 7): 5}}))
@@ -160,6 +160,6 @@ def test_offsets_behind_damage_are_not_guessed(small: SmallStore) -> None:
         offsets_of(small.store.root)
 
 
-def test_a_store_of_nobody_has_no_offsets(small: SmallStore) -> None:
+def test_a_store_without_groups_has_no_offsets(small: SmallStore) -> None:
     filled(small, 3)
     assert offsets_of(small.store.root, broker="g7") == []

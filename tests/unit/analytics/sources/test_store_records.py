@@ -245,7 +245,7 @@ def test_damage_ends_a_part_and_the_next_goes_on(small: SmallStore) -> None:
     ), "records behind the damage, in the same file, are read by the parts cut there"
 
 
-def test_a_damaged_body_is_a_row_that_says_so_and_a_gap(small: SmallStore) -> None:
+def test_a_damaged_body_is_a_marked_row_and_a_gap(small: SmallStore) -> None:
     units = filled(small, 12)
     small.overwrite(units[4].physical_offset + 90, b"\xff\xfe\xfd")
     rows = read(small.store.root, verify=True)
@@ -254,7 +254,7 @@ def test_a_damaged_body_is_a_row_that_says_so_and_a_gap(small: SmallStore) -> No
     ]
     assert gaps_of(rows) == [(Gap.DAMAGED, units[4].physical_offset)]
     assert len(records_of(rows)) == len(units)
-    assert gaps_of(read(small.store.root)) == [], "nobody looked"
+    assert gaps_of(read(small.store.root)) == [], "nothing was verified"
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -297,7 +297,7 @@ def sound_filler(small: SmallStore, unit: Unit) -> bool:
 
 
 def erases_crc(unit: Unit, at: int, width: int) -> bool:
-    """Bytes over the record CRC property: what does not look like one any more is none."""
+    """Bytes over the record CRC property: bytes that do not have its form any more are none."""
     return at + width > unit.end - CRC_SLOT_SIZE and at < unit.end
 
 
@@ -342,7 +342,7 @@ def test_an_open_file_outlives_its_name(small: SmallStore) -> None:
 
 
 def test_options_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    for given, says in (
+    for given, message in (
         ({}, "needs the option root"),
         ({"root": "x", "table": "messages"}, "records, queue_units, offsets"),
         ({"root": "x", "columns": "size,bodies"}, "bodies"),
@@ -353,7 +353,7 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"root": "x", "rooot": "y"}, "no option rooot"),
         ({"root": "x", "split_bytes": "1"}, "at least"),
     ):
-        with pytest.raises(BadOption, match=says):
+        with pytest.raises(BadOption, match=message):
             StoreOptions.of(given)
     with pytest.raises(StoreMissing):
         StoreReader(StoreOptions(root=tmp_path)).plan()

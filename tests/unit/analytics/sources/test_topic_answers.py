@@ -165,14 +165,14 @@ def damaged() -> Iterator[tuple[str, bytes]]:
     yield "not in the queue's order", stored(4) + stored(5)
 
 
-@pytest.mark.parametrize(("says", "raw"), list(damaged()))
+@pytest.mark.parametrize(("message", "raw"), list(damaged()))
 def test_an_answer_that_cannot_be_trusted_is_an_error_that_names_the_place(
-    monkeypatch: pytest.MonkeyPatch, says: str, raw: bytes
+    monkeypatch: pytest.MonkeyPatch, message: str, raw: bytes
 ) -> None:
     def answer(offset: int, count: int) -> RawPull:
         return RawPull("FOUND", 7, 0, 9, memoryview(raw))
 
-    with pytest.raises(TopicUnreadable, match=f"orders, queue 2, queue offset 5: .*{says}"):
+    with pytest.raises(TopicUnreadable, match=f"orders, queue 2, queue offset 5: .*{message}"):
         rows_of(monkeypatch, answer, QueuePart(2, 5, 8))
 
 

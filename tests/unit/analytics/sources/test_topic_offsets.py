@@ -90,7 +90,7 @@ def test_options_come_as_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [
         ({"topic": ""}, "needs the options"),
         ({"url": " "}, "needs the options"),
@@ -105,6 +105,6 @@ def test_options_come_as_texts() -> None:
         ({"queue": "0"}, "no option queue"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(more: dict[str, str], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_options_that_cannot_be_used_are_refused(more: dict[str, str], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         TopicOptions.of({"url": "http://a:1", "topic": "orders", **more})

@@ -13,7 +13,7 @@ from analytics.tables.parts import Written, commit_all
 def test_positions_which_close_ticks_are_committed_after_all_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A driver killed between two tables had closed ticks whose series nobody could name yet.
+    # A driver killed between two tables had closed ticks whose series had no names yet.
     order: list[str] = []
 
     def commit(self: TableRoot, table: str, **given: object) -> bool:

@@ -28,7 +28,9 @@ def add(root: TableRoot, batch: str, at: datetime) -> str:
     return files[0].path
 
 
-def test_rows_past_their_time_go_and_their_files_once_nobody_can_read_them(tmp_path: Path) -> None:
+def test_rows_past_their_time_go_and_their_files_once_no_reader_can_use_them(
+    tmp_path: Path,
+) -> None:
     root = TableRoot.create(tmp_path)
     old = add(root, "old", NOW - timedelta(days=3))
     new = add(root, "new", NOW - timedelta(days=1))

@@ -38,11 +38,11 @@ def test_ticks_wait_for_a_late_collector_and_not_for_a_silent_broker(
     os.utime(root.path / "_manifests" / "positions.json", (before, before))
     if not is_silent:
         assert closed(root) == last - P
-        # It comes back and has read all: the brokers told of every tick.
-        told = (now - P) // P * P
+        # It comes back and has read all: the brokers sent every tick.
+        newest = (now - P) // P * P
         root.commit(
-            "positions", batch=Batch("collect", 1), seen={"n0": told}, watermark=from_us(now)
+            "positions", batch=Batch("collect", 1), seen={"n0": newest}, watermark=from_us(now)
         )
-        assert closed(root) == told - P
+        assert closed(root) == newest - P
     else:
         assert last < closed(root) <= now - 8 * P

@@ -1,6 +1,6 @@
-"""One look at the tables: all that is exported, bounded. Reads; decides nothing else.
+"""One reading of the tables: everything that is exported, bounded.
 
-Before: jobs wrote tables and noted their runs. After: ``metrics`` shows the last look.
+Before: jobs wrote tables and noted their runs. After: ``metrics`` shows the last reading.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from analytics.report.source import Tables, whole
 from analytics.statuses import Level
 
 PAIRS_MAX: Final = 10_000
-"""Pairs that are shown: of more, the worst."""
+"""Pairs that are shown; the worst if there are more."""
 ANOMALIES_MAX: Final = 200
 VOLUMES_MAX: Final = 200
 GAPS_KEPT: Final = 100_000
 """Gaps remembered, so that none is counted twice."""
 PERIOD_WITHIN: Final = timedelta(minutes=15)
 RECENT: Final = timedelta(hours=1)
-"""Anomalies older than this are no news."""
+"""Anomalies older than this are not shown."""
 ISSUED_WITHIN: Final = timedelta(hours=6)
-"""A forecast that is older says nothing of now."""
+"""Older forecasts are not used."""
 CHANGES_WITHIN: Final = AGAIN_AFTER
-"""As far back as a restart looks, so that what changed meanwhile is told."""
+"""How far back a restart reads, so that changes in between are still sent."""
 GAPS_WITHIN: Final = timedelta(days=1)
 ANOMALY_LEAST: Final = 6.0
 _PERIOD_S: Final = 15.0
@@ -44,8 +44,8 @@ Gap = tuple[str, str, str, datetime | None]
 """Source, subject, reason, begin."""
 
 
-class Seen(NamedTuple):
-    """What one look found."""
+class Reading(NamedTuple):
+    """Result of one reading."""
 
     newest: datetime | None
     """The newest tick evaluated; None: there is none."""
@@ -74,8 +74,8 @@ class Root(Tables, Protocol):
         ...
 
 
-def look(tables: Root, root: Path, now: datetime) -> Seen:
-    """Look once. root: where runs are noted. Raises what the tables raise, and BadRuns."""
+def read(tables: Root, root: Path, now: datetime) -> Reading:
+    """Read once. root: where runs are noted. Raises what the tables raise, and BadRuns."""
     newest = tables.newest("pair_lag")
     pairs = [] if newest is None else pairs_at(tables, newest, period_of(tables, newest))
     counts: dict[tuple[str, str], int] = {}
@@ -83,7 +83,7 @@ def look(tables: Root, root: Path, now: datetime) -> Seen:
         key = (pair.cluster, pair.status.lower())
         counts[key] = counts.get(key, 0) + 1
     shown = sorted((pair for pair in pairs if pair.level != Level.NONE), key=urgency)
-    return Seen(
+    return Reading(
         newest,
         shown[:PAIRS_MAX],
         counts,
@@ -100,7 +100,7 @@ def look(tables: Root, root: Path, now: datetime) -> Seen:
 
 
 def period_of(tables: Tables, newest: datetime) -> float:
-    """Time between ticks [s], as the last ones say."""
+    """Time between ticks [s]: the median of the last ones."""
     found = whole(
         tables,
         "pair_lag",
