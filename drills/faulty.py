@@ -104,17 +104,17 @@ def _install_steps(page: FaultPage) -> None:
 
 def _install_effects(page: FaultPage) -> None:
     # Imported here because the other services do not need it and drills measure their start time.
-    from services.ha.shell.carrier import Carrier
+    from services.ha.shell.effect_runner import EffectRunner
 
-    carry_out = Carrier._carry_out
+    run_effect = EffectRunner._run_effect
 
-    def carry_out_after_step(self: Carrier, effect: effects.Effect) -> None:
+    def run_after_step(self: EffectRunner, effect: effects.Effect) -> None:
         step = PROMOTIONS.get(type(effect))
         if step is not None:
             reach_step(page, step)
-        carry_out(self, effect)
+        run_effect(self, effect)
 
-    Carrier._carry_out = carry_out_after_step  # type: ignore[method-assign]
+    EffectRunner._run_effect = run_after_step  # type: ignore[method-assign]
 
 
 def _install_publications(page: FaultPage) -> None:

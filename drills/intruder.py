@@ -68,7 +68,7 @@ class Intruder:
             if step.send is not None:
                 await self.send(encode(step.send))
             if step.peer is not None:
-                self._decoder.size_max = FRAME_SIZE_MAX
+                self._decoder.allow(FRAME_SIZE_MAX)
                 return ""
 
     async def send(self, data: bytes) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from services.ha.config import ENV_PREFIX, HaConfig, LocalHaConfig
-from services.ha.parts import read_secret, tls_of
 from services.ha.service import SERVICE, run
+from services.ha.startup import read_secret, tls_of
 from shared.runtime.command import check_config_option, run_service
 
 

@@ -7,9 +7,10 @@ keep anyway. A value that is not known is left out, never 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from services.ha.core.replica import Replica
+from services.ha.shell.links import Links
 from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
 from shared.metrics.family import Family, Reading
@@ -69,26 +70,6 @@ COUNTED: Final = (
 """What ``counted`` tells."""
 
 
-class SentBytes(Protocol):
-    """The links, as far as metrics read them."""
-
-    accepted_count: int
-    refused_count: int
-
-    def sent_to(self, node: str) -> int:
-        """Bytes sent to a node."""
-        ...
-
-    def connected(self, node: str) -> bool:
-        """Whether a proved link is there."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """Connections."""
-        ...
-
-
 class AckDuration:
     """How long slaves take to have on disk what is sent to them."""
 
@@ -109,7 +90,7 @@ class HaMetrics:
         own: str,
         status: Callable[[], Mapping[str, Any]],
         counters: Callable[[], Mapping[Family, Reading]],
-        links: SentBytes,
+        links: Links,
         skews: Callable[[], Mapping[str, Skew]],
     ) -> None:
         """own: this node's name. status: as ``GET /v1/cluster``. counters: those of ``counted``.
@@ -190,7 +171,7 @@ def _number(value: bool | None) -> int | None:
 
 def counted(replica: Replica, *, loop_stalls: int) -> dict[Family, Reading]:
     """All counters; those with a label by its value."""
-    count, session = replica.own.count, replica.own.session
+    count, session = replica.context.count, replica.context.session
     return {
         of_ha.HA_TRUNCATIONS_TOTAL: count.truncations,
         of_ha.HA_TRUNCATED_BYTES_TOTAL: count.truncated_bytes,
@@ -216,7 +197,7 @@ def counted(replica: Replica, *, loop_stalls: int) -> dict[Family, Reading]:
 
 def skews(replica: Replica) -> dict[str, Skew]:
     """How far the wall clocks of other nodes are ahead, of those that are in touch and say it."""
-    own_ahead_ms, peers = replica.own.sensed.wall_ahead_ms, replica.peers
+    own_ahead_ms, peers = replica.context.snapshot.wall_ahead_ms, replica.peers
     found = {
         node: peer.clock.skew(own_ahead_ms)
         for node, peer in peers.by_node.items()

@@ -2,7 +2,7 @@
 
 Probes and the operator's calls answer from the start. The order is the one in which a volume may be
 trusted: byte 3 of the lock, the page fenced, byte 0 from the broker, recovery; only then the
-replica, its links and its watch. Step before: configuration. Step after: ``carrier``.
+replica, its links and its watch. Step before: configuration. Step after: ``effect_runner``.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from services.ha.core.replica import Replica
 from services.ha.core.setup import Found
 from services.ha.lease import stores
 from services.ha.metrics import AckDuration, HaMetrics, counted, skews
-from services.ha.parts import (
-    Proof,
-    proof_of,
-    setup_of,
-    status_before,
-)
-from services.ha.shell.carrier import Carrier
 from services.ha.shell.control import Control, ControlSocket
-from services.ha.shell.links import Links
-from services.ha.shell.opening import HeldStore
+from services.ha.shell.effect_runner import EffectRunner
+from services.ha.shell.lease_client import LeaseClient
+from services.ha.shell.links import Credentials, Links, LinkSettings
+from services.ha.shell.page_writer import PageWriter
 from services.ha.shell.probes import Probes
 from services.ha.shell.replica_disk import ReplicaDisk
+from services.ha.shell.replica_store import ReplicaStore
 from services.ha.shell.streaming import LogViews
-from services.ha.shell.traced import say_confirmed
-from services.ha.shell.watch import Senses, Watch
+from services.ha.shell.trace_log import log_confirmed
+from services.ha.shell.watch import SnapshotReader, Watch
+from services.ha.startup import (
+    load_credentials,
+    setup_from,
+    status_before,
+)
 from services.ha.wire.handshake import Identity
 from services.ha.wire.versions import SPOKEN
 from shared.files.lock_probe import LockProbe
@@ -80,9 +81,10 @@ class Ha:
             self.registry, wire_version=str(SPOKEN.highest), is_ready=lambda: self._health.ready
         )
         self._paced = RateLimitedLogger(self._clock.monotonic)
-        self._setup = setup_of(config)
+        self._traced = TracedRanges(self._clock.monotonic)
+        self._setup = setup_from(config)
         self._replica: Replica | None = None
-        self._carrier: Carrier | None = None
+        self._runner: EffectRunner | None = None
         self._control = Control(self._command, self._status, timeout_s=config.command_timeout_s)
 
     async def run(self) -> None:
@@ -90,7 +92,7 @@ class Ha:
         config = self._config
         raise_descriptor_limit()
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
-        proof = await asyncio.to_thread(proof_of, config)
+        credentials = await asyncio.to_thread(load_credentials, config)
         async with AsyncExitStack() as closing:
             probes = Probes(self._clock, self._state)
             admin = AdminServer(
@@ -107,7 +109,7 @@ class Ha:
             prepared = asyncio.ensure_future(asyncio.to_thread(stores.prepare, config.cluster))
             held = await asyncio.to_thread(self._open)
             closing.callback(held.close)
-            doorbell = Doorbell(config.sockets_dir, SERVICE)
+            doorbell = Doorbell(config.sockets_dir, SERVICE, self._traced.note)
             closing.callback(doorbell.close)
             control = ControlSocket(self._control, config.sockets_dir)
             await closing.enter_async_context(control)
@@ -123,21 +125,21 @@ class Ha:
             found = await self._recover(held)
             await prepared
             if found is not None:
-                probes.positions = held.positions
-                await self._serve(held, found, doorbell, proof)
+                probes.open(held.positions)
+                await self._serve(held, found, doorbell, credentials)
             await control.close()
             doorbell.close()
             await asyncio.to_thread(held.stopped_clean)
 
     # -- start ----------------------------------------------------------------------------------
 
-    def _open(self) -> HeldStore:
+    def _open(self) -> ReplicaStore:
         config, disk = self._config, OsDisk()
         disk.make_directory(config.store_dir)
         directory = StoreDir(disk, config.store_dir, config.store, run_dir=config.sockets_dir)
-        return HeldStore.open(directory, self._setup, self._clock)
+        return ReplicaStore.open(directory, self._setup, self._clock)
 
-    async def _recover(self, held: HeldStore) -> Found | None:
+    async def _recover(self, held: ReplicaStore) -> Found | None:
         """Wait for the log, find its end; None if stopped before."""
         self._health.state = "recovering"
         found = await asyncio.to_thread(
@@ -161,7 +163,9 @@ class Ha:
             )
         return found
 
-    async def _serve(self, held: HeldStore, found: Found, doorbell: Doorbell, proof: Proof) -> None:
+    async def _serve(
+        self, held: ReplicaStore, found: Found, doorbell: Doorbell, credentials: Credentials
+    ) -> None:
         """Decide and carry out until stop."""
         config, positions = self._config, held.positions
         async with AsyncExitStack() as closing:
@@ -171,41 +175,36 @@ class Ha:
             closing.callback(probe.close)
             lease = stores.open_store(config.cluster)
             closing.push_async_callback(lease.close)
-            links = self._links(found.incarnation, proof, views)
+            links = self._links(found.incarnation, credentials, views)
             closing.push_async_callback(links.close)
-            disk = ReplicaDisk(held, self._happen_soon, self._crashed)
+            disk = ReplicaDisk(held, self._post_from_thread, self._crashed)
             closing.push_async_callback(asyncio.to_thread, disk.close)
             replica = Replica(self._setup, found, log=held, random=random.random)
 
-            carrier = Carrier(
+            runner = EffectRunner(
                 replica,
-                positions,
-                self._setup.boot,
                 self._clock,
-                doorbell,
+                PageWriter(positions, self._setup.boot, self._clock, doorbell),
                 links,
                 disk,
-                lease,
+                LeaseClient(lease, request_timeout_ms=self._setup.times.request_timeout_ms),
                 self._health,
-                request_timeout_ms=self._setup.times.request_timeout_ms,
-                replied=self._control.replied,
+                self._control.replied,
             )
-            closing.callback(carrier.close)
+            closing.callback(runner.close)
             closing.callback(self._control.close)
-            self._replica, self._carrier = replica, carrier
+            self._replica, self._runner = replica, runner
             own = self._setup.own
             await links.listen(config.host or own.host, own.port)
             disk.start()
-            traced = TracedRanges(self._clock.monotonic)
-            doorbell.on_note = traced.note
             watch = Watch(
-                Senses(positions, probe, self._clock, self._clock.wall_ms),
+                SnapshotReader(positions, probe, self._clock, self._clock.wall_ms),
                 positions,
                 doorbell,
                 self._clock,
-                carrier.happen,
+                runner.post,
                 interval_ms=config.sense_interval_ms,
-                turned=lambda: say_confirmed(traced, replica),
+                turned=lambda: log_confirmed(self._traced, replica),
             )
             HaMetrics(
                 self.registry,
@@ -219,7 +218,7 @@ class Ha:
             await run_parts(
                 self._stop,
                 {
-                    "replica": lambda: carrier.run(self._stop),
+                    "replica": lambda: runner.run(self._stop),
                     "watch": lambda: watch.run(self._stop),
                     "leave": self._leave,
                 },
@@ -245,21 +244,22 @@ class Ha:
             log.info("not handed over", extra={"event": "not-handed-over", "detail": str(error)})
         self._stop.set()
 
-    def _links(self, incarnation: str, proof: Proof, views: LogViews) -> Links:
+    def _links(self, incarnation: str, credentials: Credentials, views: LogViews) -> Links:
         config, setup = self._config, self._setup
         return Links(
             Identity(setup.cluster, setup.group, setup.own.name, incarnation, setup.file_size),
-            proof.secret,
-            {node.name: node for node in setup.nodes},
+            credentials,
+            LinkSettings(
+                nodes={node.name: node for node in setup.nodes},
+                connect_timeout_s=setup.times.link_dead_ms / 1000,
+                proof_timeout_s=config.proof_timeout_ms / 1000,
+                connections_max=config.connections_max,
+                buffer_max=config.link_buffer_max,
+            ),
             views,
-            self._happen,
+            self._post,
             self._paced,
-            connect_timeout_s=setup.times.link_dead_ms / 1000,
-            proof_timeout_s=config.proof_timeout_ms / 1000,
-            connections_max=config.connections_max,
-            buffer_max=config.link_buffer_max,
-            acknowledged=AckDuration(self.registry).observe,
-            tls=proof.tls,
+            AckDuration(self.registry).observe,
         )
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -276,33 +276,33 @@ class Ha:
             exc_info=error,
             extra={"event": "callback-failed", "what": message},
         )
-        if self._carrier is not None:
-            self._carrier.fail(error)
+        if self._runner is not None:
+            self._runner.fail(error)
         else:
             self._asked.set()
 
     # -- between the parts ----------------------------------------------------------------------
 
-    def _happen(self, event: Event) -> None:
-        if self._carrier is not None:
-            self._carrier.happen(event)
+    def _post(self, event: Event) -> None:
+        if self._runner is not None:
+            self._runner.post(event)
 
     def _crashed(self, error: BaseException) -> None:
         """A thread of the disk ended by something that is no error of a disk."""
-        if self._carrier is not None:
-            self._carrier.fail_soon(error)
+        if self._runner is not None:
+            self._runner.fail_from_thread(error)
 
-    def _happen_soon(self, event: Event) -> None:
-        if self._carrier is not None:
-            self._carrier.happen_soon(event)
+    def _post_from_thread(self, event: Event) -> None:
+        if self._runner is not None:
+            self._runner.post_from_thread(event)
 
     def _command(self, command: Command) -> None:
-        if self._carrier is None:
+        if self._runner is None:
             raise NotServing("the node recovers its log. Nothing was done.", "Try again later.")
-        self._carrier.happen(command)
+        self._runner.post(command)
 
     def _state(self) -> State:
-        return State.RECOVERING if self._replica is None else self._replica.own.state
+        return State.RECOVERING if self._replica is None else self._replica.context.state
 
     def _status(self) -> Mapping[str, Any]:
         if self._replica is None:

@@ -63,6 +63,7 @@ class Follower:
         doorbell: Doorbell,
         health: Health,
         metrics: ReputMetrics,
+        traced: TracedRanges,
     ) -> None:
         self._config = config
         self._store = store
@@ -91,8 +92,7 @@ class Follower:
         """Error code of the reason that a damaged unit cannot be replaced."""
         self._clean_at = self._synced_at
         self._pace = Pace()
-        self._traced = TracedRanges(self._clock.monotonic)
-        doorbell.on_note = self._traced.note
+        self._traced = traced
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the log, resume, follow; after stop dispatch the rest, sync and return.

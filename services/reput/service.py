@@ -23,6 +23,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import AdminServer, Health
 from shared.runtime.lifecycle import raise_descriptor_limit, run_parts, stop_on_signals
+from shared.runtime.traced_ranges import TracedRanges
 from tidemark.clock import Clock
 from tidemark.errors import StoreLocked
 
@@ -77,10 +78,11 @@ class Reput:
             if store is None:
                 return
             closing.callback(store.close)
-            doorbell = Doorbell(config.sockets_dir, SERVICE)
+            traced = TracedRanges(self._health.clock.monotonic)
+            doorbell = Doorbell(config.sockets_dir, SERVICE, traced.note)
             closing.callback(doorbell.close)
             self._metrics.show(store.dispatcher, self._health.clock)
-            follower = Follower(config, store, doorbell, self._health, self._metrics)
+            follower = Follower(config, store, doorbell, self._health, self._metrics, traced)
             await run_parts(
                 self._stop,
                 {"follower": lambda: follower.run(self._stop)},

@@ -48,8 +48,13 @@ class Doorbell:
     any thread.
     """
 
-    def __init__(self, run_dir: Path, service: str) -> None:
-        """Listen on the service's socket; a socket left by a killed process is replaced."""
+    def __init__(
+        self, run_dir: Path, service: str, on_note: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Listen on the service's socket; a socket left by a killed process is replaced.
+
+        on_note: called with the notes that come with rings; None: notes are dropped.
+        """
         self._run_dir = run_dir
         self._path = socket_path(run_dir, service)
         self._paths: dict[str, str] = {}
@@ -65,8 +70,7 @@ class Doorbell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._rung = False
-        self.on_note: Callable[[bytes], None] | None = None
-        """Called with the notes that come with rings; None: notes are dropped."""
+        self._on_note = on_note
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for a ring, at most timeout_s seconds; return whether one came.
@@ -109,8 +113,8 @@ class Doorbell:
         with contextlib.suppress(BlockingIOError):
             while True:  # bounded by the socket's queue (net.unix.max_dgram_qlen)
                 note = self._socket.recv(NOTE_SIZE_MAX)
-                if len(note) > len(_RING) and self.on_note is not None:
-                    self.on_note(note)
+                if len(note) > len(_RING) and self._on_note is not None:
+                    self._on_note(note)
         self.wake()
 
     def ring(self, service: str, note: bytes = b"") -> bool:

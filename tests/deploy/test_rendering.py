@@ -214,7 +214,7 @@ def test_only_ha_has_the_account_and_the_secret(objects: list[Object]) -> None:
 
 
 def test_the_master_service_follows_the_label_that_ha_sets(objects: list[Object]) -> None:
-    # services/ha/shell/carrier.py announces these two words.
+    # services/ha/shell/lease_client.py announces these two words.
     for stateful_set in of_kind(objects, "StatefulSet"):
         name = stateful_set["metadata"]["name"]
         master = named(objects, "Service", f"{name}-master")["spec"]["selector"]

@@ -22,7 +22,7 @@ from services.ha.config import ENV_PREFIX as HA_PREFIX
 from services.ha.config import HaConfig
 from services.ha.core.failover import State
 from services.ha.lease.kubernetes import ACCOUNT_DIR
-from services.ha.shell.carrier import ANNOUNCED
+from services.ha.shell.lease_client import ANNOUNCED
 from services.ha.shell.probes import Probes
 from services.reput.config import ENV_PREFIX as REPUT_PREFIX
 from services.reput.config import ReputConfig

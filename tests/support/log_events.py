@@ -22,7 +22,7 @@ PLACES: Final = {
     "tidemark/client": "client",
 }
 INDIRECT: Final = {
-    ("services/ha/shell/carrier.py", "note.event"): "the core's, found where they are wanted",
+    ("services/ha/shell/effect_runner.py", "note.event"): "the core's, found where they are wanted",
     ("shared/runtime/rate_limited_logger.py", "event"): "found where it is called",
 }
 MORE: Final = "…"
@@ -101,7 +101,7 @@ def _lines(
             yield Said(event, service, "warning", frozenset({*facts, "raised"}), where)
 
 
-OWNERS: Final = ("own", "self.own", "self._own", "self")
+OWNERS: Final = ("context", "self.context", "self._context", "self")
 
 
 def _note(call: ast.Call, where: str, service: str) -> Iterator[Said]:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from services.ha.core.setup import Found, Setup
-from services.ha.shell.opening import HeldStore
+from services.ha.shell.replica_store import ReplicaStore
 from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from shared.files.disk import Disk
@@ -83,9 +83,9 @@ def store_of(disk: Disk, root: Path = ROOT) -> StoreDir:
 
 def open_replica(
     disk: Disk, root: Path = ROOT, *, boot: tuple[int, int] = BOOT
-) -> tuple[HeldStore, Found]:
+) -> tuple[ReplicaStore, Found]:
     """Open and recover, as ha does at its start. boot: another one after a power cut."""
-    held = HeldStore.open(store_of(disk, root), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk, root), SETUP, StoppedClock())
     found = held.recover(boot_id=boot, progress=lambda done, total: None, stopping=lambda: False)
     assert found is not None
     return held, found

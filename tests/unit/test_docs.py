@@ -15,7 +15,7 @@ import services
 import shared
 import tidemark
 from drills.families import all_drills
-from services.ha.core import own
+from services.ha.core import replica_context
 from tests.support.for_each import for_each
 from tidemark.errors import OS_ERROR, TidemarkError
 
@@ -52,7 +52,7 @@ def test_every_error_code_heads_an_entry_of_the_runbook() -> None:
 
 
 def test_every_alarm_of_a_group_heads_an_entry_of_the_runbook() -> None:
-    raised = set(own.RETRIED_FAULTS)
+    raised = set(replica_context.RETRIED_FAULTS)
     for path in (ROOT / "services/ha").rglob("*.py"):
         tree = ast.parse(path.read_text())
         named = {

@@ -1,42 +1,42 @@
-"""Telling all nodes that an epoch is taken (docs/replication.md, becoming master). Pure.
+"""Announces a new epoch to all nodes (docs/replication.md, becoming master). Pure.
 
-PROMISE goes to every node until it has answered: it fences the old master early and brings slaves
-here at once. Nothing depends on it: they would learn it from the lease. What an answer says of its
-sender's log counts for nothing; it may be of a tail that will be cut.
+PROMISE goes to every node until it has answered. It fences the old master early and brings slaves
+here at once. Nothing depends on it: the nodes would also find the epoch in the lease. The log ends
+in an answer do not count; they may belong to a tail that will be cut.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from services.ha.core.own import Own
 from services.ha.core.peers import Peers
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.wire.payloads import Promise, PromisePurpose
 
 PROMISE_AGAIN_MS: Final = 1000
-"""A node that has not answered is asked again."""
+"""Interval after which PROMISE is sent again to a node that has not answered."""
 
 
 class Announcement:
-    """Of one term."""
+    """Sends PROMISE to the other nodes in one term."""
 
-    def __init__(self, own: Own, peers: Peers, epoch: int) -> None:
-        self._own, self._peers, self._epoch = own, peers, epoch
-        self._told_ms: dict[str, int | None] = {node: None for node in own.others}
-        """Of nodes that have not answered: when they were told last."""
+    def __init__(self, context: ReplicaContext, peers: Peers, epoch: int) -> None:
+        self._context, self._peers, self._epoch = context, peers, epoch
+        self._sent_ms: dict[str, int | None] = {node: None for node in context.others}
+        """Nodes that have not answered, with the time of the last PROMISE."""
 
-    def tell(self) -> None:
-        """Tell those that have not answered, as far as there are connections."""
-        own = self._own
-        for node, told_ms in self._told_ms.items():
+    def send(self) -> None:
+        """Send PROMISE to the connected nodes that have not answered."""
+        context = self._context
+        for node, sent_ms in self._sent_ms.items():
             peer = self._peers.by_node[node]
             if peer.link is None:
                 continue
-            if told_ms is None or own.now_ms - told_ms >= PROMISE_AGAIN_MS:
-                self._told_ms[node] = own.now_ms
-                promise = Promise(PromisePurpose.NEW_TERM, own.holder)
+            if sent_ms is None or context.now_ms - sent_ms >= PROMISE_AGAIN_MS:
+                self._sent_ms[node] = context.now_ms
+                promise = Promise(PromisePurpose.NEW_TERM, context.holder)
                 self._peers.send(peer.link, self._epoch, promise)
 
     def answered(self, node: str) -> None:
-        """It respects the epoch."""
-        self._told_ms.pop(node, None)
+        """Note that a node has promised the epoch."""
+        self._sent_ms.pop(node, None)

@@ -1,8 +1,8 @@
-"""Whose the append lock is within this node, in one term (docs/replication.md, hand-over). Pure.
+"""Owner of the append lock within this node, in one term (docs/replication.md, hand-over). Pure.
 
-A term begins with the lock in ha's hand. It is given to the broker once, and taken back once: the
-broker gives it up when its grant has ended, and only then is the log's end fixed. Step before: the
-epoch has its entry in the table. Step after: the grant; or, at the end, following again.
+A term begins while ha holds the lock. ha gives it to the broker once and takes it back once. The
+broker releases it when its grant has ended; only then is the end of the log fixed. Step before: the
+epoch has its entry in the table. Step after: the grant, or following at the end of the term.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 from services.ha.core.effects import ReleaseAppendLock, TakeAppendLock
 from services.ha.core.events import Done
-from services.ha.core.own import Own
+from services.ha.core.replica_context import ReplicaContext
 
 
 class _Hand(Enum):
@@ -23,35 +23,36 @@ class _Hand(Enum):
 
 
 class AppendLock:
-    """Of one term."""
+    """The append lock in one term."""
 
-    def __init__(self, own: Own) -> None:
-        """It is ha's."""
-        self._own = own
+    def __init__(self, context: ReplicaContext) -> None:
+        """ha holds the lock."""
+        self._context = context
         self._hand = _Hand.OWN
         self._then: Callable[[], None] | None = None
 
     @property
     def given(self) -> bool:
-        """The broker may take it."""
+        """Whether the broker may take the lock."""
         return self._hand is _Hand.GIVEN
 
     def give(self, then: Callable[[], None]) -> None:
-        """Give it to the broker; then is called once it is free."""
+        """Release the lock for the broker; then is called once it is free."""
         self._hand = _Hand.GIVING
-        self._own.out.ask(ReleaseAppendLock, lambda _: self._released(then))
+        self._context.out.ask(ReleaseAppendLock, lambda _: self._released(then))
 
     def take(self, then: Callable[[], None]) -> None:
-        """Have it back; then is called with the log's end fixed, maybe at once.
+        """Take the lock back; then is called with the end of the log fixed, at once if ha holds the
+        lock.
 
-        Called again meanwhile, only the last one is.
+        If it is called again before that, only the last callback is called.
         """
         self._then = then
         if self._hand is _Hand.OWN:
             self._taken_back()
         elif self._hand is not _Hand.TAKING:
             self._hand = _Hand.TAKING
-            self._own.out.ask(TakeAppendLock, self._taken)
+            self._context.out.ask(TakeAppendLock, self._taken)
 
     def _released(self, then: Callable[[], None]) -> None:
         if self._hand is _Hand.GIVING:
@@ -60,7 +61,7 @@ class AppendLock:
 
     def _taken(self, done: Done) -> None:
         self._hand = _Hand.OWN
-        self._own.end, self._own.durable = done.end, done.durable
+        self._context.set_log_end(done.end, done.durable)
         self._taken_back()
 
     def _taken_back(self) -> None:

@@ -1,12 +1,12 @@
-"""How many bytes may be under way to a slave that copies what the others have long had. Pure.
+"""Limits the bytes in flight to a slave that is far behind. Pure.
 
-A slave that is far behind, and that nobody waits for, takes what it can get: 8 MiB under way, each
-sync of its disk as large as they. Senders who wait for their own small syncs meanwhile feel that,
-above all where both logs are on one disk: a file system makes their bytes durable together with all
-that was written before. So while little is sent, little is under way at a time; the copy then takes
-several times as long. When nothing is sent, or so much that the slave must hurry, all may be.
+A slave that is far behind, and that no sender waits for, copies with up to 8 MiB in flight, and
+syncs as much at once. Senders that wait for their own small syncs become slower then, above all if
+both logs are on one disk, because a file system makes their bytes durable together with everything
+written before. So the window is small while senders write lightly; the copy then takes several
+times as long. The window is full when nothing is sent, or so much that the slave must hurry.
 
-Step before: an ACK, or the log grew. Step after: ``master_protocol`` streams that far.
+Step before: an ACK, or the log grew. Step after: ``master_protocol`` streams up to the window.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from __future__ import annotations
 from typing import Final
 
 WINDOW_SIZE: Final = 8 << 20
-"""Bytes sent and not yet appended there; bounds the memory of a link."""
+"""Bytes sent and not yet appended by the slave; bounds the memory of a link."""
 GENTLE_SIZE: Final = 64 << 10
-"""The same while others send lightly."""
+"""The window while others send lightly."""
 PERIOD_MS: Final = 500
-"""What is sent is judged by how much the log grew in so long."""
+"""Period over which the growth of the log is measured."""
 LIGHT_MAX: Final = 8 << 20
-"""Bytes in a period; more, and gentleness would keep the slave from ever getting there."""
+"""Bytes in a period. Above it the window is full: a slave with the small window would never catch
+up."""
 STUCK_MS: Final = 50
-"""A record may be larger than GENTLE_SIZE, and is acknowledged as a whole: where nothing moves for
-so long, the whole window is given."""
+"""Without progress for this long, the whole window is used: a record may be larger than
+GENTLE_SIZE, and it is acknowledged as a whole."""
 
 
 class CatchUp:
-    """Of one link."""
+    """The window of one link."""
 
     __slots__ = ("_appended", "_end", "_light", "_measured_ms", "_moved_ms")
 
@@ -38,7 +39,10 @@ class CatchUp:
         self._appended, self._moved_ms = -1, now_ms
 
     def window(self, *, end: int, appended: int, now_ms: int) -> int:
-        """Bytes that may be sent beyond ``appended``, the slave's last word; end: the log's."""
+        """Return how many bytes may be sent beyond ``appended``, the end in the slave's last ACK.
+
+        end: end of the master's log.
+        """
         if self._end is None:
             self._end, self._measured_ms = end, now_ms
         if now_ms - self._measured_ms >= PERIOD_MS:

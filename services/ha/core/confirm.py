@@ -1,9 +1,10 @@
-"""The confirm offset: how far every electable replica has the log on disk. Pure.
+"""The confirm offset: the end of the log that every electable replica has on disk. Pure.
 
-The smallest durable end over the wait set, the master included. A member counts only by what it
-acknowledged on its present link in the present epoch, the master only once its broker serves the
-epoch; while one is unknown, the offset stands still (docs/replication.md, acknowledging).
-Step before: an ACK or the broker's flush. Step after: the page's CONFIRM, and answers to senders.
+It is the smallest durable end over the wait set, the master included. A member counts only by what
+it acknowledged on its present link in the present epoch, and the master only once its broker serves
+the epoch. While one of these ends is unknown, the offset does not move (docs/replication.md,
+acknowledging). Step before: an ACK or a flush of the broker. Step after: the page's CONFIRM, and
+answers to senders.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from services.ha.lease.value import Member
 
 
 class ConfirmOffset:
-    """Of one term. Never decreases within it."""
+    """The confirm offset of one term. It never decreases."""
 
     __slots__ = ("value",)
 
     def __init__(self, at_start: int) -> None:
-        """at_start: the own confirm checkpoint, never the log's end: what older terms left behind
-        it is confirmed only together with the record that opens this one."""
+        """at_start: the own confirm checkpoint, not the end of the log. Records of older terms
+        behind it are confirmed only together with the record that opens this term."""
         self.value = at_start
 
     def advance(
         self, own: int | None, durable: Mapping[Member, int], wait_set: Collection[Member]
     ) -> bool:
-        """Take in what is known; True if the offset moved.
+        """Update the offset from the known ends; return whether it moved.
 
-        own: the master's durable end, None until its broker serves the epoch. durable: what
-        members acknowledged on their present links; a member that is not in it is unknown.
-        wait_set: the others whose ends are needed.
+        own: the master's durable end; None until its broker serves the epoch. durable: what members
+        acknowledged on their present links; the end of a member that is missing is unknown.
+        wait_set: the other members whose ends are needed.
         """
         if own is None:
             return False

@@ -1,13 +1,16 @@
-"""Damage in what this node's log holds below the confirm offset, met while it is the master. Pure.
+"""Damage below the confirm offset of a master's own log. Pure.
 
-1. A consumer reads a record whose CRC is wrong, or a slave refuses what this master sent it, or
-finds that confirmed bytes of the two logs differ. 2. A queue, the network or the slave's log may be
-damaged instead: ha reads the log file itself, record by record. 3. If a record is damaged, the node
-has trouble: it hands over to a sound member, and is made master only if no sound one stands. 4. As
-soon as it follows a sound master it halts, and an operator has it copied anew.
+1. A consumer reads a record with a wrong CRC, or a slave rejects the stream of this master, or a
+   slave finds that confirmed bytes of the two logs differ.
+2. A queue, the network or the slave's log may be damaged instead, so ha reads the log file itself,
+   record by record.
+3. If a record is damaged, the node reports trouble. It hands over to a healthy member, and becomes
+   master again only if there is none.
+4. As soon as it follows a healthy master it halts. An operator then has it copied anew.
 
-Of a slave, damage that is found halts it at once (``following``); it looks where the logs differ,
-too. Step before: the broker's page, STATUS of slaves. Step after: ``operator`` hands over.
+Damage in the log of a slave halts the slave at once (``following``). A slave also checks the places
+at which the logs differ. Step before: the broker's page, STATUS of slaves. Step after: ``handover``
+hands over.
 """
 
 from __future__ import annotations
@@ -18,58 +21,58 @@ from services.ha.core.divergence import CRC_WINDOW
 from services.ha.core.effects import CheckLog
 from services.ha.core.failover import State
 from services.ha.core.mastership import Mastership
-from services.ha.core.own import DAMAGE, Own, damage_sentence
 from services.ha.core.peers import Peers
+from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
 
 CHECKED_MAX: Final = 1000
-"""Places that are remembered as looked at; then all are forgotten, and may be looked at again."""
+"""Places remembered as checked. Beyond this number all are forgotten and may be checked again."""
 
 
 class Damage:
-    """Of one start of ha."""
+    """Requests checks of the log for one start of ha."""
 
-    def __init__(self, own: Own, peers: Peers) -> None:
-        self._own, self._peers = own, peers
+    def __init__(self, context: ReplicaContext, peers: Peers) -> None:
+        self._context, self._peers = context, peers
         self._checked: set[tuple[str, int]] = set()
 
     def tick(self, term: Mastership | None) -> None:
-        """Have the log looked at where somebody met damage, each place once."""
-        own = self._own
-        if own.damage or own.halted is not None:
+        """Request a check of each place at which damage was reported, once per place."""
+        context = self._context
+        if context.damage or context.halted is not None:
             return
-        met = {own.sensed.damaged_at, *self._places(own.differs_at)}
+        met = {context.snapshot.damaged_at, *self._places(context.differs_at)}
         if term is not None:
-            own.logs_agree()
-            # Also of slaves without a link: one that refuses the stream closes it at once.
-            for node in own.setup.names:
-                status = None if node == own.name else self._peers.fresh(node)
+            context.logs_agree()
+            # Slaves without a link count too: one that rejects the stream closes its link at once.
+            for node in context.setup.names:
+                status = None if node == context.name else self._peers.fresh(node)
                 at = None if status is None else status.facts.get("refused_at")
                 met.update(self._places(at if isinstance(at, int) else None))
         if len(self._checked) > CHECKED_MAX:
             self._checked.clear()
         for at in sorted(at for at in met if at is not None):
-            if (own.incarnation, at) not in self._checked:
-                self._checked.add((own.incarnation, at))
-                own.out.put(CheckLog(at))
+            if (context.incarnation, at) not in self._checked:
+                self._checked.add((context.incarnation, at))
+                context.out.put(CheckLog(at))
 
     def _places(self, at: int | None) -> list[int]:
-        """Where the log is checked for damage at ``at`` or up to ``CRC_WINDOW`` bytes before it.
+        """Return the places to check for damage at ``at`` or up to ``CRC_WINDOW`` bytes before it.
 
-        One place per log file, since a check reads one file from its start to the place. With small
-        files, what two nodes compare may cover many.
+        There is one place per log file, because a check reads one file from its start to the place.
+        With small files, the bytes that two nodes compare may lie in many.
         """
-        own = self._own
-        if at is None or not own.first_offset <= at < own.confirm:
+        context = self._context
+        if at is None or not context.first_offset <= at < context.confirm:
             return []
-        before = max(own.first_offset, at - CRC_WINDOW)
-        size = own.setup.file_size
+        before = max(context.first_offset, at - CRC_WINDOW)
+        size = context.setup.file_size
         return [*range(before - before % size + size - 1, at, size), at]
 
     def found(self, detail: str) -> None:
-        """A record of the own log is damaged, and this node does not follow anybody, or was known
-        to be damaged."""
-        own = self._own
-        if own.state is State.RESYNC:
-            return  # of the log that is being emptied
-        own.damage = detail
-        own.alarm(DAMAGE, damage_sentence(detail))
+        """Note a damaged record in the own log, while this node follows no master or is already
+        known to be damaged."""
+        context = self._context
+        if context.state is State.RESYNC:
+            return  # it concerns the log that is being emptied
+        context.damage = detail
+        context.alarm(DAMAGE, damage_sentence(detail))

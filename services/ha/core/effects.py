@@ -1,7 +1,7 @@
-"""What a replica wants done: the effects of the core (``replica.Replica.handle``). Pure.
+"""The effects of the core: what ``replica.Replica.handle`` returns for the shell to run. Pure.
 
-Carried out in their order; those with a token answer with ``Done`` or ``Failed``. The page slots of
-one ``Publish`` are stored one after another, and a crash may come between any two.
+Effects run in their order; those with a token are answered with ``Done`` or ``Failed``. The slots
+of one ``Publish`` are stored one after another, and a crash may come between any two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LeaseGet(NamedTuple):
 
 
 class LeasePut(NamedTuple):
-    """Replace what ``base`` says by ``lease``, if its version and uid still stand."""
+    """Replace ``base`` by ``lease``, if its version and uid are still current."""
 
     request: int
     lease: Lease
@@ -30,27 +30,27 @@ class LeasePut(NamedTuple):
 
 
 class LeaseCreate(NamedTuple):
-    """Make the object, if there is none."""
+    """Create the lease object if there is none."""
 
     request: int
     lease: Lease
 
 
 class Connect(NamedTuple):
-    """Connect to a node, unless a connection to it is there or being made; LinkUp or LinkDown."""
+    """Connect to a node unless a connection exists or is being made; LinkUp or LinkDown follows."""
 
     node: str
 
 
 class Send(NamedTuple):
-    """Send a frame; the link buffers a bounded number of bytes and is closed beyond."""
+    """Send a frame. The link buffers a bounded number of bytes and is closed beyond it."""
 
     link: int
     frame: Frame
 
 
 class Stream(NamedTuple):
-    """Send an APPEND frame whose bytes come from the log's mapping: [offset, offset + size)."""
+    """Send an APPEND frame with bytes of the log's mapping: [offset, offset + size)."""
 
     link: int
     frame: Frame
@@ -60,17 +60,17 @@ class Stream(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Close a link, after sending what is buffered; LinkDown follows."""
+    """Close a link after sending what is buffered; LinkDown follows."""
 
     link: int
     reason: str
 
 
 class Copy(NamedTuple):
-    """Follower: put bytes at the end of the log in order; Copied after the next sync.
+    """Append bytes to a slave's log in order; Copied follows after the next sync.
 
-    Bytes may end inside a record: the rest comes with the next ones. first: these begin a new
-    stretch, what was left of a half record before is dropped.
+    The bytes may end inside a record; the rest comes with the next ones. first: these bytes begin a
+    new stretch, and the rest of an incomplete record before them is dropped.
     """
 
     offset: int
@@ -79,13 +79,13 @@ class Copy(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Finish what is being copied and synced, drop half records; then Done with end and durable."""
+    """Finish copying and syncing and drop incomplete records; Done with end and durable end."""
 
     token: int
 
 
 class PersistPromise(NamedTuple):
-    """Write ``ha/promise`` durably: promised epoch, and the largest (epoch, version) seen."""
+    """Write ``ha/promise`` durably: the promised epoch, and the largest (epoch, version) seen."""
 
     token: int
     promised: int
@@ -101,19 +101,19 @@ class PersistTable(NamedTuple):
 
 
 class PersistConfirm(NamedTuple):
-    """Write ``ha/confirm`` durably: nothing below may ever be cut automatically. No answer."""
+    """Write ``ha/confirm`` durably: nothing below it may be cut automatically. Not answered."""
 
     confirm: int
 
 
 class TakeAppendLock(NamedTuple):
-    """Take byte 0 (waiting for the broker to give it back), find the log's end; Done with it."""
+    """Take byte 0 once the broker has released it, find the end of the log; Done with the end."""
 
     token: int
 
 
 class ReleaseAppendLock(NamedTuple):
-    """Close the log and give byte 0 back; Done."""
+    """Close the log and release byte 0; Done."""
 
     token: int
 
@@ -125,11 +125,11 @@ class Publish(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """``grant.fence``: end whatever grant there is."""
+    """Run ``grant.fence``: end the present grant, if there is one."""
 
 
 class Grant(NamedTuple):
-    """``grant.grant``: let that start of the broker append under epoch."""
+    """Run ``grant.grant``: let that start of the broker append under epoch."""
 
     epoch: int
     nonce: int
@@ -137,12 +137,12 @@ class Grant(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Cut the log at ``point``, crash-safe, the tail kept (``cutting``); then Done."""
+    """Cut the log at ``point``, crash-safe, and keep the tail (``cutting``); then Done."""
 
     token: int
     point: int
     table: tuple[EpochStart, ...]
-    """After the cut."""
+    """The table after the cut."""
 
 
 class Resync(NamedTuple):
@@ -150,7 +150,7 @@ class Resync(NamedTuple):
 
     token: int
     first_offset: int
-    """Where the master's log begins."""
+    """First offset of the master's log."""
     reason: str
 
 
@@ -169,7 +169,7 @@ class Reply(NamedTuple):
 
 
 class Level(IntEnum):
-    """How much a line of the log matters; the numbers are those of ``logging``."""
+    """Severity of a log line; the numbers are those of ``logging``."""
 
     DEBUG = 10
     INFO = 20
@@ -178,27 +178,27 @@ class Level(IntEnum):
 
 
 class Note(NamedTuple):
-    """Say something in the log, and raise or clear the alarm of that code."""
+    """Write a log line, and raise or clear the alarm with the code of its event."""
 
     level: int
     event: str
     sentence: str
     facts: dict[str, Any]
     alarm: bool | None = None
-    """True: /ready and status name it until it is cleared; None: only said."""
+    """True: raise an alarm, shown by /ready and the status until it is cleared. None: only log."""
 
 
 class Ended(NamedTuple):
-    """Nothing further can be done here by this process: it ends, with this error's code."""
+    """End this process with this error code: it cannot do anything further here."""
 
     code: str
     detail: str
 
 
 FileEffect = PersistPromise | PersistConfirm
-"""Files that the replica alone writes: in an order of their own."""
+"""Files that only the replica writes, in an order of their own."""
 LogEffect = Copy | Settle | PersistTable | TakeAppendLock | ReleaseAppendLock | Cut | Resync
-"""What belongs to the log: one after the other."""
+"""Changes of the log and its table, one after the other."""
 DiskEffect = FileEffect | LogEffect | CheckLog
 
 Effect = (

@@ -1,7 +1,7 @@
-"""What happens to a replica: the events of the core (``replica.Replica.handle``). Pure.
+"""The events of the core: what ``replica.Replica.handle`` takes. Pure.
 
-Every event is handled with ``now_ms``, the boot-time clock. Tokens and request numbers are given
-out by the core with an effect and come back with the event that answers it.
+Every event is handled with ``now_ms``, the boot-time clock. The core assigns tokens and request
+numbers with an effect, and they come back with the event that answers it.
 """
 
 from __future__ import annotations
@@ -16,62 +16,63 @@ from tidemark.formats.checkpoint import Trouble
 
 
 class Tick(NamedTuple):
-    """Time passed. At least every 50 ms."""
+    """Time passed. Posted at least every 50 ms."""
 
 
-class Sensed(NamedTuple):
-    """What page and locks say, each slot loaded once in this order. On every doorbell, and at
-    least every 50 ms."""
+class NodeSnapshot(NamedTuple):
+    """The state of the page and the locks, each slot loaded once in this order. Posted on every
+    doorbell, and at least every 50 ms."""
 
     broker_nonce: int
-    """0: no broker, or its lock byte is free."""
+    """Nonce of the broker's start; 0: there is no broker, or its lock byte is free."""
     broker_silent_ms: int
-    """Since its heartbeat."""
+    """Time since its heartbeat."""
     serving_epoch: int
     epoch_record_end: int
     """Loaded after serving_epoch."""
     flushed: int
-    """Loaded after epoch_record_end; written after flushed: the end is never below what is on
-    disk."""
+    """Loaded after epoch_record_end, and before written, so that written is never below it."""
     written: int
     broker_trouble: Trouble = Trouble.NONE
     reput_trouble: Trouble = Trouble.NONE
     first_offset: int = 0
-    """The page's MIN: retention removed what lies below."""
+    """Slot MIN of the page: retention removed everything below."""
     foreign: tuple[int, int] = (0, 0)
-    """[from, until) in which RocketMQ wrote: record CRCs are not judged there."""
+    """[from, until) that RocketMQ wrote: record CRCs are not checked there."""
     wall_ahead_ms: int | None = None
-    """Wall clock minus boot clock; for metrics, no rule asks it. None: not known."""
+    """Wall clock minus boot clock, for metrics only; None: unknown."""
     gate_open: bool = False
-    """The broker takes sends, or reads of a slave. Loaded after serving_epoch: with that of a term
-    it speaks of the term."""
+    """Whether the broker accepts sends, or as a slave reads. Loaded after serving_epoch, so that it
+    belongs to the epoch that it shows."""
     dispatched: int = 0
-    """End of what queues and index cover."""
+    """End of what consume queues and index cover."""
     reput_alive: bool = True
-    """Its lock byte is held."""
+    """Whether reput's lock byte is held."""
     reput_silent_ms: int = 0
-    """Since its heartbeat."""
+    """Time since reput's heartbeat."""
     damaged_at: int | None = None
-    """Where a read of the broker met a record that it could not trust; None: none did."""
+    """Offset at which a read of the broker found a record that cannot be trusted; None: it found
+    none."""
 
 
 class LeaseOutcome(Enum):
-    """How a request to the lease ended."""
+    """Outcome of a request to the lease."""
 
     FOUND = "found"
-    """A get: ``stored`` is what it says."""
+    """A get: ``stored`` is the lease."""
     ABSENT = "absent"
-    """A get, or a put: there is no such object."""
+    """A get or a put: there is no such object."""
     APPLIED = "applied"
-    """A put or create: ``stored`` is what it says now."""
+    """A put or a create: ``stored`` is the lease as it is now."""
     CONFLICT = "conflict"
-    """A put or create: another write was first; nothing was changed."""
+    """A put or a create: another write was first, and nothing was changed."""
     UNKNOWN = "unknown"
-    """No answer in time, or an error that does not say: it may be applied now or later."""
+    """No answer in time, or an error that does not show it: the write may be applied now or later.
+    """
 
 
 class LeaseAnswered(NamedTuple):
-    """A request to the lease ended."""
+    """A request to the lease was answered."""
 
     request: int
     outcome: LeaseOutcome
@@ -80,18 +81,18 @@ class LeaseAnswered(NamedTuple):
 
 
 class LinkUp(NamedTuple):
-    """A connection to a peer is there, and the peer has proved who it is."""
+    """A connection to a peer is established, and the peer is authenticated."""
 
     link: int
     peer: Member
     outbound: bool
-    """This node connected."""
+    """Whether this node connected."""
     version: int = SPOKEN.highest
-    """Of the protocol, as agreed in the handshake."""
+    """Version of the protocol, as agreed in the handshake."""
 
 
 class LinkDown(NamedTuple):
-    """It is gone, or could not be made. link 0: a connection to ``node`` that never was."""
+    """A connection has ended. link 0: a connection to ``node`` could not be made."""
 
     link: int
     node: str
@@ -99,22 +100,22 @@ class LinkDown(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A whole frame with a right checksum."""
+    """A whole frame with a correct checksum was received."""
 
     link: int
     frame: Frame
 
 
 class Copied(NamedTuple):
-    """Follower: bytes are in the log, and on disk up to durable. After every sync; whole records
-    only."""
+    """On a slave: whole records are in the log up to end, and on disk up to durable. Posted after
+    every sync."""
 
     end: int
     durable: int
 
 
 class CopyFault(NamedTuple):
-    """Follower: bytes could not be copied; nothing behind ``end`` was."""
+    """On a slave: bytes could not be copied; nothing behind ``end`` was."""
 
     code: str
     detail: str
@@ -122,18 +123,18 @@ class CopyFault(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An effect with a token was carried out, durably if it says so."""
+    """An effect with a token was run, durably if the effect promises it."""
 
     token: int
     end: int = 0
-    """End of the log, where the effect settles it: TakeAppendLock, Settle, Cut, Resync."""
+    """End of the log, for effects that settle it: TakeAppendLock, Settle, Cut, Resync."""
     durable: int = 0
     incarnation: str = ""
-    """The new one, after Resync."""
+    """The new incarnation, after Resync."""
 
 
 class Failed(NamedTuple):
-    """An effect with a token could not be carried out and will not be tried again."""
+    """An effect with a token failed and will not be tried again."""
 
     token: int
     code: str
@@ -141,17 +142,17 @@ class Failed(NamedTuple):
 
 
 class Command(NamedTuple):
-    """An operator asks; answered by the effect Reply with the same token."""
+    """A command of an operator; answered by the effect Reply with the same token."""
 
     token: int
     name: str
-    """switchover, failover, pause, resume, remove-member, recreate-lease, resync, adopt."""
+    """One of switchover, failover, pause, resume, remove-member, recreate-lease, resync, adopt."""
     arguments: dict[str, str]
 
 
 Event = (
     Tick
-    | Sensed
+    | NodeSnapshot
     | LeaseAnswered
     | LinkUp
     | LinkDown

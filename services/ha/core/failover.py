@@ -1,8 +1,9 @@
-"""The states of a replica and what moves it between them (docs/replication.md, states). Pure.
+"""The states of a replica and the triggers between them (docs/replication.md, states). Pure.
 
 ``next_state`` is the whole table. A pair of state and trigger moves the replica, or is listed as
 one that changes nothing, or cannot occur: then it raises, which ends the process. Triggers come
-from ``replica``, ``following``, ``leadership``, ``campaign``, ``mastership`` and ``operator``.
+from ``replica``, ``following``, ``leadership``, ``campaign``, ``mastership``, ``switchover`` and
+``admin_commands``.
 """
 
 from __future__ import annotations
@@ -11,86 +12,87 @@ from enum import Enum
 
 
 class State(Enum):
-    """What a replica is."""
+    """State of a replica."""
 
     RECOVERING = "recovering"
-    """Its log is being recovered; until the first event."""
+    """Its log is being recovered, until the first event."""
     FOLLOWER = "follower"
-    """It searches for a master, or has not been compared with it yet."""
+    """It has no master yet, or its log has not been compared with the master's."""
     TRUNCATING = "truncating"
-    """It cuts what the master does not have."""
+    """It cuts records that the master does not have."""
     RESYNC = "resync"
     """Its store is emptied and copied anew."""
     CATCHUP = "catchup"
-    """It copies, and is not in the in-sync set: it cannot become master."""
+    """It copies and is not in the in-sync set, so it cannot become master."""
     IN_SYNC = "in-sync"
-    """It copies, and is in the published set."""
+    """It copies and is in the published in-sync set."""
     CANDIDATE = "candidate"
-    """It wants the lease, and acknowledges nothing."""
+    """It tries to take the lease, and acknowledges nothing."""
     PROMOTING = "promoting"
     """It has the lease; its epoch is not open yet."""
     MASTER = "master"
     FENCED = "fenced"
-    """Its term is over; what served it is being torn down."""
+    """Its term is over; the broker is being fenced and the append lock taken back."""
     HALTED = "halted"
-    """Needs an operator; never electable."""
+    """It needs an operator, and is never electable."""
 
 
 class Trigger(Enum):
-    """What moves a replica."""
+    """Cause of a change of state."""
 
     RECOVERED = "recovered"
-    """Log and identity are whole."""
+    """Log and identity are complete."""
     DAMAGED = "damaged"
-    """Log, table or identity files cannot be trusted, or written."""
+    """Log, table or identity files cannot be trusted, or cannot be written."""
     IN_ORDER = "in-order"
-    """The master compared the logs: nothing is to be cut."""
+    """The master compared the logs, and nothing has to be cut."""
     MUST_CUT = "must-cut"
-    """The master compared the logs: this one ends in what the master does not have."""
+    """The master compared the logs, and this one ends in records that the master does not have."""
     CUT = "cut"
     """The cut is done and durable."""
     MUST_RESYNC = "must-resync"
-    """Nothing in common, or what is missing is gone from the master."""
+    """The logs have nothing in common, or the master no longer has the missing bytes."""
     RESYNCED = "resynced"
     """The store is empty, under a new incarnation."""
     PUBLISHED = "published"
-    """The published set has this replica, which copies."""
+    """The replica copies and is in the published set."""
     REMOVED = "removed"
-    """The published set does not have it."""
+    """The replica is not in the published set."""
     LINK_LOST = "link-lost"
-    """The link to the master is over, or the master is not master any more."""
+    """The link to the master has ended, or the master is no longer master."""
     STANDS = "stands"
-    """The lease may be taken, by this replica among others."""
+    """The replica begins to campaign for the lease."""
     LOST = "lost"
-    """The lease was not to be had."""
+    """The campaign failed."""
     WON = "won"
-    """The lease is this replica's, with a new epoch."""
+    """The replica has the lease, with a new epoch."""
     OPENED = "opened"
     """The record that opens the epoch is confirmed."""
     DEPOSED = "deposed"
-    """Deadline, another holder, a higher epoch, the broker's end, an error, a planned switch."""
+    """Deadline, another holder, a higher epoch, loss of the broker, an error or a planned switch.
+    """
     TORN_DOWN = "torn-down"
-    """Nothing is served any more, and the append lock is ha's."""
+    """The broker serves nothing any more, and ha has the append lock."""
     ORDERED_RESYNC = "ordered-resync"
-    """An operator gives this store up."""
+    """An operator discards this store."""
     ADOPTED = "adopted"
-    """An operator gives a store from before the group to it."""
+    """An operator adds a store from before the group to it."""
 
 
 def next_state(state: State, trigger: Trigger) -> State:
-    """The state that follows. Raises AssertionError for a pair that cannot occur."""
+    """Return the state that follows. Raises AssertionError for a pair that cannot occur."""
     match state, trigger:
         case State.RECOVERING, Trigger.RECOVERED:
             return State.FOLLOWER
         # A write can fail, and damage can be found, at any time.
         case State.PROMOTING | State.MASTER, Trigger.DAMAGED:
-            return State.FENCED  # what the term serves is torn down in order first
+            return State.FENCED  # first the term is torn down in order
         case _, Trigger.DAMAGED:
             return State.HALTED
         case State.RECOVERING, _:
             raise _impossible(state, trigger)
 
-        # Only a replica that copies has a link, and one that begins to is a follower.
+        # Only a replica that copies has a link, and it begins as a follower.
         case State.FOLLOWER, Trigger.IN_ORDER:
             return State.CATCHUP
         case State.FOLLOWER, Trigger.MUST_CUT:
@@ -104,16 +106,16 @@ def next_state(state: State, trigger: Trigger) -> State:
         case State.CATCHUP | State.IN_SYNC, Trigger.LINK_LOST:
             return State.FOLLOWER
         case _, Trigger.LINK_LOST:
-            return state  # it copied nothing
+            return state  # it was not copying
 
         case State.TRUNCATING, Trigger.CUT:
             return State.FOLLOWER
         case State.RESYNC, Trigger.RESYNCED:
             return State.FOLLOWER
         case State.HALTED, Trigger.CUT | Trigger.RESYNCED:
-            return state  # it was halted while the cut or the resync was under way
+            return state  # it was halted during the cut or the resync
 
-        # A replica leaves its master before it campaigns, and so is a follower.
+        # A replica leaves its master before it campaigns, so it is a follower.
         case State.FOLLOWER, Trigger.STANDS:
             return State.CANDIDATE
         case State.CANDIDATE, Trigger.LOST:
@@ -121,14 +123,14 @@ def next_state(state: State, trigger: Trigger) -> State:
         case State.CANDIDATE, Trigger.WON:
             return State.PROMOTING
         case State.HALTED, Trigger.LOST | Trigger.WON:
-            return state  # the same event halted it: what it has won, it gives up at once
+            return state  # the same event halted it: it gives up the lease at once
 
         case State.PROMOTING, Trigger.OPENED:
             return State.MASTER
         case State.PROMOTING | State.MASTER, Trigger.DEPOSED:
             return State.FENCED
         case State.FENCED | State.HALTED, Trigger.DEPOSED:
-            return state  # a planned switch or damage has fenced it before
+            return state  # a planned switch or damage has fenced it already
         case State.FENCED, Trigger.TORN_DOWN:
             return State.FOLLOWER
         case State.HALTED | State.RESYNC, Trigger.TORN_DOWN:
@@ -139,7 +141,7 @@ def next_state(state: State, trigger: Trigger) -> State:
         case State.HALTED, Trigger.ORDERED_RESYNC:
             return State.RESYNC
         case _, Trigger.ORDERED_RESYNC:
-            return state  # the order is refused
+            return state  # the command is refused
         case State.HALTED, Trigger.ADOPTED:
             return State.FOLLOWER
     raise _impossible(state, trigger)
@@ -150,10 +152,10 @@ def _impossible(state: State, trigger: Trigger) -> AssertionError:
 
 
 def copies(state: State) -> bool:
-    """Whether a replica in this state follows, or looks for, a master."""
+    """Return whether a replica in this state follows a master or waits for one."""
     return state in (State.FOLLOWER, State.CATCHUP, State.IN_SYNC)
 
 
 def has_term(state: State) -> bool:
-    """Whether a replica in this state has the lease and a term."""
+    """Return whether a replica in this state has the lease and a term."""
     return state in (State.PROMOTING, State.MASTER)

@@ -1,9 +1,9 @@
-"""Who is in the in-sync set, who is to be added and who removed (docs/replication.md, the set).
+"""The in-sync set of one term: its members, additions and removals (docs/replication.md, the set).
 
-Pure. One per term. The set lives in the lease; this decides what the master wants of it. A member
-is waited for from before the write that publishes it, until after the write that removes it is
-known to be applied: so every member of the published set has everything that was acknowledged.
-Step before: acknowledgements, silence. Step after: a change of the lease, and the wait set of the
+Pure. The set is stored in the lease; this module decides how the master wants to change it. The
+master waits for a member from before the write that publishes it until the write that removes it is
+known to be applied. So every member of the published set has everything that was acknowledged. Step
+before: acknowledgements, silence. Step after: a change of the lease, and the wait set of the
 confirm offset.
 """
 
@@ -16,36 +16,36 @@ from services.ha.lease.value import Lease, Member
 from shared.cluster.time_rules import TimeRules
 
 GROWTH_PAUSE_MS: Final = 1000
-"""A member is published at most once in so long (docs/replication.md, times)."""
+"""Interval between two attempts to publish a member (docs/replication.md, times)."""
 
 
 class Addition(NamedTuple):
-    """A replica that is waited for, to be added to the set."""
+    """A replica that the master waits for, and that is to be added to the set."""
 
     until: int
-    """What the log's end was when it began to be waited for: it is added when it has that."""
+    """End of the log when the wait began: the replica is added once it has acknowledged it."""
     since_ms: int
 
 
 class Peer:
-    """What the master knows of one replica in this term."""
+    """The master's view of one replica in this term."""
 
     __slots__ = ("durable", "heard_ms", "leaving", "mark", "marked_ms", "reached_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.heard_ms = now_ms
-        """When its last frame came; at first the term's start."""
+        """Time of its last frame; at first the start of the term."""
         self.durable: int | None = None
-        """Acknowledged on the present link; None: nothing was, or there is no link."""
+        """End acknowledged on the present link; None: nothing was, or there is no link."""
         self.leaving = False
-        """It said on its last link that its process is about to end."""
+        """Whether it announced on its last link that its process is about to end."""
         self.mark: int | None = None
         self.marked_ms = now_ms
         self.reached_ms = now_ms
-        """It has on disk what was the log's end at this time."""
+        """It has on disk what was the end of the log at this time."""
 
     def acknowledged(self, durable: int, own_end: int, now_ms: int) -> None:
-        """Note what it has on disk."""
+        """Note the end that it has on disk."""
         self.durable = durable
         if durable >= own_end:
             self.reached_ms, self.mark = now_ms, None
@@ -55,7 +55,7 @@ class Peer:
             self.mark, self.marked_ms = own_end, now_ms
 
     def lag_ms(self, own_end: int, now_ms: int) -> int | None:
-        """How old the newest end is that it has reached; None: not known on this link."""
+        """Return the age of the newest end that it has reached; None: unknown on this link."""
         if self.durable is None:
             return None
         return 0 if self.durable >= own_end else now_ms - self.reached_ms
@@ -67,7 +67,7 @@ class InSync:
     def __init__(
         self, own: Member, lease: Lease, *, epoch_start: int, times: TimeRules, now_ms: int
     ) -> None:
-        """lease: as this term acquired it. epoch_start: where its first record begins."""
+        """lease: as this term acquired it. epoch_start: offset of its first record."""
         self._own, self._epoch_start, self._times = own, epoch_start, times
         self._published = lease.in_sync
         self._min = lease.min_in_sync
@@ -77,13 +77,13 @@ class InSync:
         self.adding: dict[Member, Addition] = {}
         self.peers: dict[Member, Peer] = {}
         self.wait_set: frozenset[Member] = frozenset()
-        """The others whose durable ends the confirm offset needs."""
+        """The other members whose durable ends the confirm offset needs."""
         self.joins = self.leaves = 0
         """Members that were published and removed in this term."""
         self._settle()
 
     def known(self, lease: Lease, unsettled: Lease | None) -> None:
-        """Take what the lease says, and what it may say without our knowing."""
+        """Take the set of the lease, and the one that it may have if the last write was applied."""
         perhaps = () if unsettled is None else unsettled.in_sync
         if (lease.in_sync, perhaps) == (self._published, self._perhaps):
             return
@@ -95,87 +95,91 @@ class InSync:
         self._settle()
 
     def begin(self, now_ms: int) -> None:
-        """Slaves can be answered from now on: before, none of them could be silent or behind."""
+        """Restart the clocks of all peers: from now on slaves are answered. Before, none of them
+        could be silent or behind."""
         self._began_ms = now_ms
         for peer in self.peers.values():
             peer.heard_ms = peer.reached_ms = now_ms
 
     @property
     def least(self) -> int:
-        """Members without which nothing is acknowledged, as the lease says."""
+        """min_in_sync of the lease: with fewer members nothing is acknowledged."""
         return self._min
 
     @property
     def published(self) -> tuple[Member, ...]:
-        """As last known."""
+        """The published set as last known."""
         return self._published
 
     def peer(self, member: Member) -> Peer:
-        """What is known of a replica; of an unheard one nothing but when the term began."""
+        """Return the view of a replica; a new one begins with the start of the term."""
         peer = self.peers.get(member)
         if peer is None:
             peer = self.peers[member] = Peer(self._began_ms)
         return peer
 
     def lags_ms(self, own_end: int, now_ms: int) -> dict[str, int | None]:
-        """How far behind in time each node is, by the volume of it that was heard last."""
+        """Return the lag of each node, by its volume that was heard last."""
         heard = sorted(self.peers.items(), key=lambda item: item[1].heard_ms)
         return {member.node: peer.lag_ms(own_end, now_ms) for member, peer in heard}
 
     def linked(self, member: Member, now_ms: int) -> None:
-        """A link to it passed the comparison of logs: nothing on it counts yet.
+        """Note a link that passed the comparison of logs; nothing on it counts yet.
 
-        ``unlinked`` was called for the link before: it forgot what was acknowledged there, and that
-        the member was to be added. So it is added by what it acknowledges on this link alone.
+        ``unlinked`` was called for the link before. It removed the acknowledged end and a pending
+        addition, so the member is added only by what it acknowledges on this link.
         """
         peer = self.peer(member)
         peer.heard_ms, peer.leaving = now_ms, False
 
+    def heard(self, member: Member, now_ms: int) -> None:
+        """Note that a frame of the member came."""
+        self.peer(member).heard_ms = now_ms
+
     def unlinked(self, member: Member) -> None:
-        """Its link is over: what it acknowledged there counts no more."""
+        """Note that its link has ended: what it acknowledged there no longer counts."""
         peer = self.peer(member)
         peer.durable = peer.mark = None
         self._falter(member)
 
     def leaving(self, member: Member) -> None:
-        """Its process is about to end: it is not waited for longer than it takes to remove it."""
+        """Note that its process is about to end: it is removed as soon as possible."""
         self.peer(member).leaving = True
         self._falter(member)
 
     def left(self, member: Member) -> bool:
-        """Whether it said that it ends, and nothing waits for it any more."""
+        """Return whether it announced its end, and the master no longer waits for it."""
         return self.peer(member).leaving and member not in self.wait_set
 
     def acknowledged(
         self, member: Member, durable: int, *, own_end: int, confirm: int, now_ms: int
     ) -> None:
-        """It has the log up to durable on disk, says its present link."""
+        """Note that it has the log up to durable on disk, acknowledged on its present link."""
         peer = self.peer(member)
         peer.heard_ms = now_ms
         peer.acknowledged(durable, own_end, now_ms)
         if peer.leaving or member in self._published or member in self.adding:
             return
-        # Below either it lacks what this term's successor must have; with nothing of the epoch it
-        # lacks the epoch's entry, too.
+        # Below either offset it lacks what the successor of this term must have; with nothing of
+        # the epoch it lacks the epoch's entry, too.
         if durable > self._epoch_start and durable >= confirm:
             self.adding[member] = Addition(own_end, now_ms)
             self._settle()
 
     def wanted(self, now_ms: int) -> tuple[Member, ...] | None:
-        """The set to publish next, None if the published one is as it should be.
+        """Return the set to publish next, None if the published one needs no change.
 
-        The caller writes it at once, or does not take it into account: a wish is noted as tried.
+        The caller must write it at once: the change is noted as tried.
         """
         return self._without_silent(now_ms) or self._with_next(now_ms)
 
     def size(self, now_ms: int) -> int:
-        """Members of the published set that were heard lately, the smaller number while a change is
-        not known.
+        """Return how many members of the published set were heard lately.
 
-        A silent member of a set that may not shrink is not counted. Otherwise: 1. all slaves are
-        down, and the set keeps its least size, so that one of them can be elected; 2. a send finds
-        a set that is large enough, and is stored; 3. it is acknowledged at ``disk``, or nobody
-        ever confirms it.
+        While a change is not known to be applied, the smaller number counts. A silent member is not
+        counted, even if the set may not shrink. Otherwise: 1. All slaves are down, and the set
+        keeps its minimum size, so that one of them can be elected. 2. A send finds the set large
+        enough, and is stored. 3. It is acknowledged at ``disk``, or never confirmed.
         """
         counted = [self._published] if not self._perhaps else [self._published, self._perhaps]
         return min(sum(self._is_heard(member, now_ms) for member in each) for each in counted)
@@ -186,14 +190,14 @@ class InSync:
         return now_ms - self.peer(member).heard_ms < self._times.link_dead_ms
 
     def expire(self, now_ms: int) -> None:
-        """Give up waiting for additions that do not get there."""
+        """Give up additions that take too long."""
         for member, addition in list(self.adding.items()):
             if now_ms - addition.since_ms > self._times.lag_max_ms:
                 self._falter(member)
 
     def silent(self, member: Member, now_ms: int) -> bool:
-        """Whether it holds the others up, or soon will: not heard, too far behind for too long, or
-        about to end."""
+        """Return whether it delays the others, or soon will: silent, too far behind for too long,
+        or about to end."""
         peer = self.peer(member)
         behind_ms = now_ms - peer.reached_ms
         return (
@@ -206,8 +210,8 @@ class InSync:
         others = [member for member in self._published if member != self._own]
         silent = [member for member in others if self.silent(member, now_ms)]
         silent.sort(key=lambda member: self.peer(member).heard_ms)
-        # Never below the minimum: then sends are refused, and the silent one stays electable, which
-        # is what is wanted if this master is lost next.
+        # The set never shrinks below the minimum. Then sends are refused, and the silent member
+        # stays electable in case this master is lost next.
         gone = silent[: max(0, len(self._published) - self._min)]
         if not gone:
             return None
@@ -225,8 +229,8 @@ class InSync:
         return None
 
     def _falter(self, member: Member) -> None:
-        # A write that adds it may be on its way: then it is in ``_perhaps``, and waited for until
-        # the outcome is known.
+        # A write that adds it may be under way. Then it is in ``_perhaps``, and the master waits
+        # for it until the outcome is known.
         if self.adding.pop(member, None) is not None:
             self._settle()
 
@@ -236,8 +240,8 @@ class InSync:
 
 
 def with_member(members: Iterable[Member], new: Member) -> tuple[Member, ...]:
-    """The set with new, and without any other incarnation of that node, sorted.
+    """Return the sorted set with new and without other incarnations of its node.
 
-    Two of one node would count as two copies, and one of them is gone.
+    Two incarnations of one node would count as two copies, and one of them is gone.
     """
     return tuple(sorted([*(m for m in members if m.node != new.node), new]))

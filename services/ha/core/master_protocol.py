@@ -2,9 +2,10 @@
 
 HELLO → divergence point → HELLO_OK → first ACK → stream. Nothing is streamed and no end counts
 before the first ACK on this link in this epoch: an end reported elsewhere may belong to a tail that
-is yet to be cut. Only durable ends count. Bytes in flight are bounded by the ACKs.
+is yet to be cut. Only durable ends count. ACKs bound the bytes in flight.
 
-Step before: the handshake. Step after: ``confirm`` takes the smallest ``counts`` of the wait set.
+Step before: the handshake. Step after: ``confirm`` takes the smallest ``acked_end`` of the wait
+set.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from shared.cluster.time_rules import TimeRules
 from tidemark.formats.epochs import EpochStart
 
 STREAM_SIZE_MAX: Final = 256 * 1024
-"""Of one APPEND."""
-TELL_CONFIRM_MS: Final = 10
-"""An idle link hears so soon that the confirm offset moved."""
+"""Bytes of one APPEND."""
+CONFIRM_SEND_MS: Final = 10
+"""Delay after which an idle link sends a confirm offset that moved."""
 ERROR: Final = 40
-"""``logging.ERROR``, of a module that this one must not reach."""
+"""``logging.ERROR``, of a module that this one must not import."""
 
 
 class MasterLog(NamedTuple):
@@ -44,14 +45,14 @@ class MasterLog(NamedTuple):
     """Covers first_offset and everything behind it; the last entry is this term's."""
     first_offset: int
     end: int
-    """Of what is appended; streamed before it is on disk here."""
+    """End of what is appended; bytes are streamed before they are on disk here."""
     confirm: int
     foreign: tuple[int, int] = (0, 0)
-    """Where RocketMQ wrote, see ``Sensed``: the slave needs it to judge what it copies."""
+    """Range that RocketMQ wrote, see ``NodeSnapshot``. The slave checks its records differently."""
 
 
 class MasterLink:
-    """One slave on one link. Methods return effects; after ``closed`` there are none."""
+    """One slave on one link. Methods return effects; after ``closed`` they return none."""
 
     def __init__(
         self,
@@ -67,13 +68,11 @@ class MasterLink:
     ) -> None:
         self.link = link
         self.peer = peer
-        self.counts: int | None = None
-        """The slave's durable end, if it counts; None until the first ACK of this link."""
+        self.acked_end: int | None = None
+        """The slave's durable end, from its ACKs on this link; None before the first one."""
         self.appended: int | None = None
-        """The slave's appended end by its last ACK."""
+        """The slave's appended end in its last ACK."""
         self.closed = False
-        self.awaited = True
-        """Whether answers wait for this slave; one that is not yet waited for has time."""
         self._catch_up = CatchUp(now_ms)
         self._epoch = epoch
         self._group = group
@@ -87,14 +86,15 @@ class MasterLink:
         self._next = 0
         self._nonce = 0
         self._nonce_seen = 0
-        self._told_confirm = 0
+        self._sent_confirm = 0
         self._reached_ms = now_ms
         self._mark: tuple[int, int] | None = None
 
     def hello(
         self, hello: Hello, own: MasterLog, crc_before: CrcBefore, now_ms: int
     ) -> list[Effect]:
-        """Answer with the divergence point; RESYNC_REQUIRED and a closed link if there is none.
+        """Answer with the divergence point, or with RESYNC_REQUIRED and a closed link if there is
+        none.
 
         A slave whose bytes differ before the point asks again with a shorter table.
         """
@@ -115,7 +115,7 @@ class MasterLink:
             return self._close(f"the {size} bytes before {found.point} cannot be read")
         since = 0 if found.entry is None else own.table.index(found.entry)
         self._point = found.point
-        self._told_confirm = own.confirm
+        self._sent_confirm = own.confirm
         ok = HelloOk(
             point=found.point,
             crc=crc,
@@ -123,14 +123,15 @@ class MasterLink:
             first_offset=own.first_offset,
             end=own.end,
             confirm=own.confirm,
-            # From the common entry on, and not the newest: without it the slave believes nothing.
+            # From the common entry on, not the newest entries: without it the slave rejects the
+            # answer.
             table=own.table[since : since + TABLE_ENTRIES_MAX],
             foreign=own.foreign,
         )
         return [self._send(ok, now_ms)]
 
     def ack(self, ack: Ack, own: MasterLog, now_ms: int) -> list[Effect]:
-        """Count what the slave has on disk, unless it cannot be true: then say so and close."""
+        """Count what the slave has on disk; close the link if the ACK cannot be true."""
         self._heard_ms = now_ms
         if self.closed:
             return []
@@ -144,31 +145,32 @@ class MasterLink:
                 "end_offset": own.end,
             }
             sentence = f"An acknowledgement that cannot be true was refused: {reason}."
-            # Said and counted; no alarm that stays: this node is as ready as before.
+            # Logged and counted, without an alarm: this node is as ready as before.
             note = Note(ERROR, "ack-refused", sentence, facts)
             return [note, *self._close(reason)]
-        if self.counts is None:
+        if self.acked_end is None:
             self._next = self._point
-        self.appended, self.counts, self._nonce_seen = ack.appended, ack.durable, ack.nonce
-        if self._mark is not None and self.counts >= self._mark[1]:
+        self.appended, self.acked_end, self._nonce_seen = ack.appended, ack.durable, ack.nonce
+        if self._mark is not None and self.acked_end >= self._mark[1]:
             self._reached_ms, self._mark = self._mark[0], None
         return []
 
-    def stream(self, own: MasterLog, now_ms: int) -> list[Effect]:
-        """What to send now: bytes as far as the window allows, or a heartbeat that is due.
+    def stream(self, own: MasterLog, now_ms: int, *, awaited: bool = True) -> list[Effect]:
+        """Return what to send now: bytes up to the window, or a heartbeat that is due.
 
-        Call it when the log grew, after each ACK, when the confirm offset moved, on every tick.
+        Called when the log grew, after each ACK, when the confirm offset moved, and on every tick.
+        awaited: senders wait for this slave.
         """
-        if self.closed or self.counts is None or self.appended is None:
+        if self.closed or self.acked_end is None or self.appended is None:
             return []
-        if self.counts >= own.end:
+        if self.acked_end >= own.end:
             self._reached_ms, self._mark = now_ms, None
         elif self._mark is None:
             self._mark = now_ms, own.end
         if self._next < own.first_offset:
             return self._close(f"retention removed what comes next, at {self._next}")
         effects: list[Effect] = []
-        window_end = min(own.end, self.appended + self._window(own, now_ms))
+        window_end = min(own.end, self.appended + self._window(own, now_ms, awaited=awaited))
         while self._next < window_end:
             index = entry_of(own.table, self._next)
             if index is None:
@@ -182,28 +184,30 @@ class MasterLink:
             self._sent_ms = now_ms
         return effects or self._heartbeat(own, now_ms)
 
-    def _window(self, own: MasterLog, now_ms: int) -> int:
-        if self.awaited or self.appended is None:
+    def _window(self, own: MasterLog, now_ms: int, *, awaited: bool) -> int:
+        if awaited or self.appended is None:
             return WINDOW_SIZE
         return self._catch_up.window(end=own.end, appended=self.appended, now_ms=now_ms)
 
     def heard(self, now_ms: int) -> None:
-        """A frame of the slave came that is none of the above."""
+        """Note a frame of the slave that is none of the above."""
         self._heard_ms = now_ms
 
     def dead(self, now_ms: int) -> bool:
-        """Whether nothing was heard for so long that the link is over."""
+        """Return whether the link is over because nothing was heard for too long."""
         return now_ms - self._heard_ms > self._rules.link_dead_ms
 
     def lag_ms(self, own_end: int, now_ms: int) -> int:
-        """How long ago the slave last had on disk all that the master had then."""
+        """Return how long ago the slave last had on disk everything that the master had then."""
         return (
-            0 if self.counts is not None and self.counts >= own_end else now_ms - self._reached_ms
+            0
+            if self.acked_end is not None and self.acked_end >= own_end
+            else now_ms - self._reached_ms
         )
 
     def _heartbeat(self, own: MasterLog, now_ms: int) -> list[Effect]:
         silent_ms = now_ms - self._sent_ms
-        untold = own.confirm > self._told_confirm and silent_ms >= TELL_CONFIRM_MS
+        untold = own.confirm > self._sent_confirm and silent_ms >= CONFIRM_SEND_MS
         if silent_ms < self._rules.heartbeat_ms and not untold:
             return []
         index = entry_of(own.table, self._next)
@@ -212,15 +216,15 @@ class MasterLink:
         return [self._send(self._append(own, index, 0), now_ms)]
 
     def _append(self, own: MasterLog, index: int, size: int) -> Append:
-        """The next APPEND, without its bytes."""
+        """Return the next APPEND, without its bytes."""
         self._nonce += 1
-        self._told_confirm = max(self._told_confirm, own.confirm)
+        self._sent_confirm = max(self._sent_confirm, own.confirm)
         entry = own.table[index]
-        return Append(entry.epoch, entry.start, self._next, self._told_confirm, self._nonce, size)
+        return Append(entry.epoch, entry.start, self._next, self._sent_confirm, self._nonce, size)
 
     def _unfit(self, hello: Hello) -> str | None:
-        """Why this HELLO is not answered."""
-        if self.counts is not None:
+        """Return why this HELLO is not answered; None: it is."""
+        if self.acked_end is not None:
             return "a HELLO after the first ACK"
         if Member(hello.node, hello.incarnation) != self.peer or hello.group != self._group:
             return f"HELLO of {hello.node} in {hello.group} on the link of {self.peer.node}"
@@ -232,20 +236,20 @@ class MasterLink:
         return None
 
     def _untrue(self, ack: Ack, own: MasterLog) -> str | None:
-        """Why this ACK cannot be true."""
+        """Return why this ACK cannot be true; None: it can."""
         if ack.durable > ack.appended:
             return f"durable {ack.durable} behind appended {ack.appended}"
         if ack.appended > own.end:
             return f"appended {ack.appended}, and the master's log ends at {own.end}"
         if ack.nonce > self._nonce or ack.nonce < self._nonce_seen:
             return f"nonce {ack.nonce} after {self._nonce_seen}, sent {self._nonce}"
-        if self.counts is None or self.appended is None:
+        if self.acked_end is None or self.appended is None:
             at = self._point
             return None if ack.appended == at else f"begins at {ack.appended} instead of {at}"
         if ack.appended > self._next:
             return f"appended {ack.appended}, and only {self._next} was sent"
-        if ack.appended < self.appended or ack.durable < self.counts:
-            return f"{ack.appended}, {ack.durable} after {self.appended}, {self.counts}"
+        if ack.appended < self.appended or ack.durable < self.acked_end:
+            return f"{ack.appended}, {ack.durable} after {self.appended}, {self.acked_end}"
         return None
 
     def _send(self, payload: Payload, now_ms: int) -> Effect:
@@ -253,5 +257,5 @@ class MasterLink:
         return Send(self.link, payloads.frame(self._epoch, payload, self._version))
 
     def _close(self, reason: str) -> list[Effect]:
-        self.closed, self.counts = True, None
+        self.closed, self.acked_end = True, None
         return [Close(self.link, reason)]

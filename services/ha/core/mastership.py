@@ -1,11 +1,14 @@
 """One term of this node as master, from the won lease to its end (docs/replication.md). Pure.
 
-4. The epoch is promised. 5. It gets its entry in the table. 6. The append lock goes to the broker,
-which appends the epoch's record. 7. All are told. 8. The in-sync set grows and shrinks by its
-rules, before the epoch is open too. 10. When that record is confirmed, the node is master.
+4. The epoch is promised.
+5. It gets its entry in the table.
+6. The append lock goes to the broker, which appends the epoch's record.
+7. The epoch is announced to all nodes.
+8. The in-sync set grows and shrinks by its rules, also before the epoch is open.
+10. When the epoch's record is confirmed, the node is master.
 
-The own durable end counts from when the broker serves the epoch, and no confirm offset of the epoch
-is published before: the record of an older epoch must not be answered by it. Step before:
+The own durable end counts once the broker serves the epoch, and no confirm offset of the epoch is
+published before: it must not answer a sender whose record is of an older epoch. Step before:
 ``campaign``. Step after: the broker answers senders as the confirm offset moves.
 """
 
@@ -20,9 +23,9 @@ from services.ha.core.effects import Grant, PersistTable, Publish
 from services.ha.core.failover import Trigger
 from services.ha.core.in_sync import InSync
 from services.ha.core.master_protocol import MasterLink, MasterLog
-from services.ha.core.own import Own, with_entry, without_gone
 from services.ha.core.peers import Incoming, Peers
 from services.ha.core.promises import Promises
+from services.ha.core.replica_context import ReplicaContext, with_entry, without_gone
 from services.ha.core.switchover import Switchover
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
@@ -37,62 +40,66 @@ class Mastership:
 
     def __init__(
         self,
-        own: Own,
+        context: ReplicaContext,
         peers: Peers,
         promises: Promises,
         lease: Lease,
         *,
         depose: Callable[[str], None],
     ) -> None:
-        """lease: as this term acquired it; the own log is settled and on disk up to its end."""
-        self._own, self._peers, self._promises, self._depose = own, peers, promises, depose
+        """lease: as this term acquired it. The own log is settled and on disk up to its end."""
+        self._context, self._peers, self._promises, self._depose = context, peers, promises, depose
         self.epoch = lease.epoch
-        self.start = own.end
-        """Where the epoch's first record begins."""
-        self.confirm = ConfirmOffset(own.confirm)
+        self.start = context.end
+        """Offset of the epoch's first record."""
+        self.confirm = ConfirmOffset(context.confirm)
         self.in_sync = InSync(
-            own.member, lease, epoch_start=self.start, times=own.times, now_ms=own.now_ms
+            context.member,
+            lease,
+            epoch_start=self.start,
+            times=context.times,
+            now_ms=context.now_ms,
         )
         self.links: dict[int, MasterLink] = {}
         self.opened = False
         self.over = False
         self.switch: Switchover | None = None
-        self._lock = AppendLock(own)
-        self._announcement = Announcement(own, peers, self.epoch)
+        self._lock = AppendLock(context)
+        self._announcement = Announcement(context, peers, self.epoch)
         self.granted: int | None = None
-        """Nonce of the broker's start that serves the epoch."""
+        """Nonce of the broker's start that has the grant of the epoch."""
         self.granted_ms: int | None = None
-        """Since when it may."""
+        """Time of the grant."""
         self.serving = False
-        """It has begun to."""
+        """Whether the broker serves the epoch."""
         self.gate_open = False
-        """It takes sends."""
-        self._won_ms = self.moved_ms = own.now_ms
+        """Whether the broker accepts sends."""
+        self._won_ms = self.moved_ms = context.now_ms
         self._marks: tuple[int, ...] = ()
-        self._deadline_ms = own.session.deadline_ms(self.epoch)
+        self._deadline_ms = context.session.deadline_ms(self.epoch)
         self._ready = False
-        """The table has the epoch: slaves can be compared."""
+        """Whether the table has the epoch, so that slaves can be compared."""
         self._early: dict[int, tuple[Incoming, Hello]] = {}
-        """HELLOs that came before, the last one of each connection."""
+        """HELLOs received before that, the last one of each connection."""
         self._durable: dict[Member, int] = {}
         self._published: dict[Slot, int] = {}
         promises.promise(self.epoch, self._promised)
 
     @property
     def deadline_ms(self) -> int | None:
-        """Until when the broker may answer."""
+        """Time until which the broker may answer; None: it may not."""
         return self._deadline_ms
 
     @property
     def opening_ms(self) -> int | None:
-        """Since when the lease is this node's and its gate not open; None: it is."""
-        return None if self.gate_open else self._own.now_ms - self._won_ms
+        """Time since the lease was won while the gate is closed; None: the gate is open."""
+        return None if self.gate_open else self._context.now_ms - self._won_ms
 
     @property
     def hindrance(self) -> str:
         """What the broker's gate waits for, in words."""
-        own, sensed = self._own, self._own.sensed
-        idle = own.idle_service
+        context, sensed = self._context, self._context.snapshot
+        idle = context.idle_service
         if idle:
             return f"{idle} is not there, or does not move"
         if not self.serving:
@@ -100,20 +107,22 @@ class Mastership:
         if not self.opened:
             waited = [member.node for member in self.in_sync.wait_set]
             return f"{', '.join(sorted(waited)) or 'this node'} has not confirmed its first record"
-        return f"reput has dispatched the log up to {sensed.dispatched} of {own.end}"
+        return f"reput has dispatched the log up to {sensed.dispatched} of {context.end}"
 
     @property
     def log(self) -> MasterLog:
         """The log as it is now."""
-        own = self._own
-        foreign = own.sensed.foreign
-        return MasterLog(own.table, own.first_offset, own.end, self.confirm.value, foreign)
+        context = self._context
+        foreign = context.snapshot.foreign
+        return MasterLog(
+            context.table, context.first_offset, context.end, self.confirm.value, foreign
+        )
 
     def fit_targets(self, peers: Peers, *, ordered: bool = False) -> list[Member]:
-        """Slaves that could take over now, the one with most of the log first.
+        """Return slaves that could take over now, the one with the longest log first.
 
-        One that has not said lately how it is comes behind all that have. ordered: also those
-        whose services stood still and move again, behind all others.
+        Slaves without a recent status come after all others. ordered: slaves whose services stalled
+        and recovered are included, last.
         """
         fit = []
         for link in self.links.values():
@@ -121,18 +130,18 @@ class Mastership:
             if not self.unfit(node, peers, ordered=ordered):
                 stalled = bool(self.unfit(node, peers, ordered=False))
                 silent = peers.fresh(node) is None
-                fit.append((stalled, silent, -(link.counts or 0), link.peer))
+                fit.append((stalled, silent, -(link.acked_end or 0), link.peer))
         return [member for *_, member in sorted(fit)]
 
     def unfit(self, node: str, peers: Peers, *, ordered: bool) -> str:
-        """Why a slave could not take over now, in words; empty: it could. ordered: as above."""
+        """Return why a slave could not take over now; empty: it could. ordered: as above."""
         link = next((link for link in self.links.values() if link.peer.node == node), None)
         published = self.in_sync.published
         if link is None and any(member.node == node for member in published):
             return "does not follow"
         if link is None or link.peer not in published:
             return "is not in the in-sync set"
-        if link.counts is None:
+        if link.acked_end is None:
             return "does not follow yet"
         if self.in_sync.peer(link.peer).leaving:
             return "is about to end"
@@ -142,11 +151,11 @@ class Mastership:
             return f"cannot take over: {facts.get('reason') or facts.get('trouble')}"
         return ""
 
-    # What happens
+    # Events
 
     def sensed(self) -> None:
-        """Look at what the broker has published."""
-        own, sensed = self._own, self._own.sensed
+        """Handle what the broker has published."""
+        context, sensed = self._context, self._context.snapshot
         if self.granted is None:
             self._grant()
             return
@@ -156,8 +165,8 @@ class Mastership:
             self._broker_lost("the broker that served the epoch is gone")
         elif sensed.serving_epoch == self.epoch:
             self.serving = True
-            own.end = max(own.end, sensed.written)
-            own.durable = max(own.durable, sensed.flushed)
+            context.end = max(context.end, sensed.written)
+            context.durable = max(context.durable, sensed.flushed)
             self.turn()
             self.gate_open = self.gate_open or (self.opened and sensed.gate_open)
             if self.switch is not None:
@@ -166,16 +175,16 @@ class Mastership:
             self._broker_lost("the broker has stopped serving the epoch")
 
     def woke(self) -> None:
-        """This process stood still: no slave could be heard, so none was silent or behind."""
+        """Restart the clocks of slaves after a stall of this process."""
         if self._ready:
-            self.in_sync.begin(self._own.now_ms)
+            self.in_sync.begin(self._context.now_ms)
 
     def hello(self, incoming: Incoming, hello: Hello) -> None:
-        """A slave wants to follow: compare the logs."""
+        """Compare the logs with a slave that wants to follow."""
         if not self._ready:
             self._early[incoming.link] = incoming, hello
             return
-        own = self._own
+        context = self._context
         link = self.links.get(incoming.link)
         if link is None:
             for other in [old for old in self.links.values() if old.peer.node == hello.node]:
@@ -184,73 +193,73 @@ class Mastership:
                 incoming.link,
                 incoming.peer,
                 epoch=self.epoch,
-                group=own.setup.group,
+                group=context.setup.group,
                 version=incoming.version,
-                file_size=own.setup.file_size,
-                rules=own.times,
-                now_ms=own.now_ms,
+                file_size=context.setup.file_size,
+                rules=context.times,
+                now_ms=context.now_ms,
             )
             self.links[incoming.link] = link
-            self.in_sync.linked(link.peer, own.now_ms)
-        self.in_sync.peer(link.peer).heard_ms = own.now_ms
-        own.out.put(*link.hello(hello, self.log, own.log.crc_before, own.now_ms))
+            self.in_sync.linked(link.peer, context.now_ms)
+        self.in_sync.heard(link.peer, context.now_ms)
+        context.out.put(*link.hello(hello, self.log, context.log.crc_before, context.now_ms))
         self._judge(link)
 
     def ack(self, number: int, ack: Ack) -> None:
-        """A slave says what it has."""
-        own, link = self._own, self.links.get(number)
+        """Count what a slave acknowledged."""
+        context, link = self._context, self.links.get(number)
         if link is None:
             return
-        own.out.put(*link.ack(ack, self.log, own.now_ms))
-        # Not of a group that ends as a whole: its members stay electable for the next start.
-        if ack.leaving and not link.closed and not own.stopping:
+        context.out.put(*link.ack(ack, self.log, context.now_ms))
+        # Not if the whole group is stopped: its members stay electable for the next start.
+        if ack.leaving and not link.closed and not context.stopping:
             self.in_sync.leaving(link.peer)
-        if link.counts is not None:
-            self._durable[link.peer] = link.counts
+        if link.acked_end is not None:
+            self._durable[link.peer] = link.acked_end
             self.in_sync.acknowledged(
                 link.peer,
-                link.counts,
-                own_end=own.end,
+                link.acked_end,
+                own_end=context.end,
                 confirm=self.confirm.value,
-                now_ms=own.now_ms,
+                now_ms=context.now_ms,
             )
         if link.closed:
-            own.count.implausible_acks += 1
+            context.count.implausible_acks += 1
         self._judge(link)
         self.turn()
         if self.switch is not None:
             self.switch.turn()
 
     def promised(self, node: str) -> None:
-        """A node respects the epoch."""
+        """Note that a node has promised the epoch."""
         self._announcement.answered(node)
 
     def down(self, number: int) -> None:
-        """A connection is gone."""
+        """Note that a connection has ended."""
         self._early.pop(number, None)
         link = self.links.get(number)
         if link is not None:
             self._forget(link)
 
     def answered(self, settled: Settled | None) -> None:
-        """The lease was read or written; it names this term still, the caller has checked."""
-        own, session = self._own, self._own.session
+        """Handle an answer to a lease request; the lease still names this term."""
+        context, session = self._context, self._context.session
         assert session.stored is not None
         self._know_set()
         deadline_ms = session.deadline_ms(self.epoch)
         if deadline_ms != self._deadline_ms:
             self._deadline_ms = deadline_ms
             if self.granted is not None and deadline_ms is not None:
-                own.out.put(Publish(((Slot.LEASE_DEADLINE, deadline_ms),)))
+                context.out.put(Publish(((Slot.LEASE_DEADLINE, deadline_ms),)))
         self.turn()
 
     def follows(self, node: str) -> bool:
-        """Whether a slave with this name is linked."""
+        """Return whether a slave of that name is linked."""
         return any(link.peer.node == node for link in self.links.values())
 
     def tick(self) -> None:
-        """Time passed: deadline, dead links, the set, renewals."""
-        now = self._own.now_ms
+        """Check deadline, dead links and the set, and renew the lease."""
+        now = self._context.now_ms
         if self._deadline_ms is None or (now >= self._deadline_ms and not self._may_renew_late()):
             self._depose("the lease was not renewed in time")
             return
@@ -271,71 +280,92 @@ class Mastership:
         self._publish(Slot.NEEDED_FROM, self._needed_from())
 
     def turn(self) -> None:
-        """Take in what is new: confirm what is confirmed, stream what can be sent."""
-        own = self._own
+        """Advance the confirm offset and stream what can be sent."""
+        context = self._context
         if self.over:
             return
-        durable = own.durable if self.serving else None
-        # Before the confirm offset: the answer to who waits for that names the copies.
+        durable = context.durable if self.serving else None
+        # Before the confirm offset, because the answer to its waiters names the number of copies.
         self._publish_size()
         if self.confirm.advance(durable, self._durable, self.in_sync.wait_set):
-            own.note_confirm(self.confirm.value)
-            own.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
-        record_end = own.sensed.epoch_record_end if self.serving else 0
+            context.note_confirm(self.confirm.value)
+            context.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
+        record_end = context.snapshot.epoch_record_end if self.serving else 0
         if not self.opened and 0 < record_end <= self.confirm.value:
             self.opened = True
-            own.writes_again()
-            own.out.put(Publish(((Slot.ROLE, NodeRole.MASTER),)))
-            own.move(Trigger.OPENED)
+            context.writes_again()
+            context.out.put(Publish(((Slot.ROLE, NodeRole.MASTER),)))
+            context.move(Trigger.OPENED)
         log = self.log
         for link in list(self.links.values()):
-            link.awaited = link.peer in self.in_sync.wait_set
-            own.out.put(*link.stream(log, own.now_ms))
+            awaited = link.peer in self.in_sync.wait_set
+            context.out.put(*link.stream(log, context.now_ms, awaited=awaited))
             self._judge(link)
 
     def end(self, reason: str) -> None:
-        """The term is over: its links are closed, nothing counts any more."""
+        """End the term: close its links; nothing counts any more."""
         self.over = True
         for link in list(self.links.values()):
             self._drop(link, reason)
         for number in self._early:
             self._peers.close(number, reason)
         self._early.clear()
-        self._own.session.abandon()
+        self._context.session.abandon()
         if self.switch is not None:
             self.switch.deposed(reason)
 
+    def begin_switch(
+        self,
+        target: Member,
+        *,
+        failed: Callable[[str, bool, bool], None],
+        released: Callable[[str], None],
+    ) -> None:
+        """Begin a planned switch to target; for the callbacks see ``Switchover``."""
+        self.switch = Switchover(
+            self._context, self._peers, self, target, failed=failed, released=released
+        )
+
+    def end_switch(self) -> None:
+        """Accept sends again after a planned switch failed."""
+        self.switch = None
+        self._context.out.put(Publish(((Slot.SENDS_HELD, 0),)))
+
+    def stop_serving(self) -> None:
+        """Note that the broker is fenced: its flushes no longer count."""
+        self.serving = False
+
     def take_lock(self, then: Callable[[], None]) -> None:
-        """Have the append lock back; see ``AppendLock.take``."""
+        """Take the append lock back, see ``AppendLock.take``."""
         self._lock.take(then)
 
     # Steps 4 to 7
 
     def _promised(self) -> None:
-        own = self._own
+        context = self._context
         if self.over:
             return
-        # Bytes from before the group had epochs belong to its first one.
-        start = self.start if own.table else own.first_offset
+        # Bytes from before the group had epochs belong to its first epoch.
+        start = self.start if context.table else context.first_offset
         entry = EpochStart(Epoch(self.epoch), PhysicalOffset(start))
-        table = with_entry(without_gone(own.table, own.first_offset), entry)
-        own.table_writes += 1
-        own.out.ask(
+        table = with_entry(without_gone(context.table, context.first_offset), entry)
+        context.table_writes += 1
+        context.out.ask(
             lambda token: PersistTable(token, table), lambda _: self._entered(table), self._no_room
         )
 
     def _no_room(self, code: str, detail: str) -> None:
-        self._own.table_writes -= 1
-        self._own.no_room(code, detail)
+        self._context.table_writes -= 1
+        self._context.no_room(code, detail)
 
     def _entered(self, table: tuple[EpochStart, ...]) -> None:
-        own = self._own
-        own.table_writes -= 1
-        own.table = table
+        context = self._context
+        context.table_writes -= 1
+        context.table = table
         if self.over:
             return
         self._ready = True
-        self.in_sync.begin(own.now_ms)
+        self.in_sync.begin(context.now_ms)
         self._lock.give(self._grant)
         early, self._early = self._early, {}
         for incoming, hello in early.values():
@@ -344,17 +374,17 @@ class Mastership:
         self._announce()
 
     def _grant(self) -> None:
-        own = self._own
+        context = self._context
         if not self._lock.given or self.granted is not None or self.over:
             return
-        if not own.broker_serves or self._deadline_ms is None:
+        if not context.broker_serves or self._deadline_ms is None:
             return
-        self.granted, self.granted_ms = own.sensed.broker_nonce, own.now_ms
+        self.granted, self.granted_ms = context.snapshot.broker_nonce, context.now_ms
         self._know_set()
-        own.out.put(
+        context.out.put(
             Publish(
                 (
-                    (Slot.IN_SYNC_SIZE, self.in_sync.size(own.now_ms)),
+                    (Slot.IN_SYNC_SIZE, self.in_sync.size(context.now_ms)),
                     (Slot.MIN_IN_SYNC, self.in_sync.least),
                     (Slot.NEEDED_FROM, self._needed_from()),
                     (Slot.SENDS_HELD, 0),
@@ -365,11 +395,11 @@ class Mastership:
 
     def _announce(self) -> None:
         if self._ready and not self.opened:
-            self._announcement.tell()
+            self._announcement.send()
 
     def _note_progress(self) -> None:
-        """Whatever opens the epoch moved one of these."""
-        sensed = self._own.sensed
+        """Note the time at which anything moved that leads to an open epoch."""
+        sensed = self._context.snapshot
         marks = (
             self.granted or 0,
             sensed.serving_epoch,
@@ -379,54 +409,55 @@ class Mastership:
             *sorted(self._durable.values()),
         )
         if marks != self._marks:
-            self._marks, self.moved_ms = marks, self._own.now_ms
+            self._marks, self.moved_ms = marks, self._context.now_ms
 
     # The lease and the set
 
     def _may_renew_late(self) -> bool:
-        """Whether the deadline passed while this process stood still, and may be moved still.
+        """Return whether the deadline passed during a stall of this process, and may still be
+        moved.
 
-        1. A master is stopped for less than a lease, and goes on behind its deadline. 2. Until then
-        its broker answered nobody, by the deadline on the page. 3. If the lease can still be
-        renewed, nobody else has taken it: the term goes on, and no client sees more than the pause.
-        If it cannot, or not within one request, the term is over.
+        1. A master is stopped for less than a lease, and continues after its deadline. 2. Until
+           then its broker answered no sender, because of the deadline on the page. 3. If the lease
+           can still be renewed, no other node has taken it: the term continues, and clients see
+           only the pause. If it cannot be renewed within one request, the term is over.
         """
-        own, liveness = self._own, self._own.liveness
+        context, liveness = self._context, self._context.liveness
         return (
             liveness.woke_ms is not None
-            and own.now_ms - liveness.woke_ms < own.times.request_timeout_ms
-            and liveness.stood_ms < own.times.lease_ms
-            and own.session.holds(self.epoch)
+            and context.now_ms - liveness.woke_ms < context.times.request_timeout_ms
+            and liveness.stood_ms < context.times.lease_ms
+            and context.session.holds(self.epoch)
         )
 
     def _write_lease(self) -> None:
-        """Change the set if it is to be changed, else renew when it is time."""
-        own, session, now = self._own, self._own.session, self._own.now_ms
+        """Change the set if necessary, else renew the lease when it is due."""
+        context, session, now = self._context, self._context.session, self._context.now_ms
         if not session.can_write or session.stored is None:
             if session.due(now):
-                own.out.put(*session.read(now))
+                context.out.put(*session.read(now))
             return
-        if not own.broker_serves:
-            return  # a node that serves nobody must not keep the lease
+        if not context.broker_serves:
+            return  # a node that serves no clients must not keep the lease
         lease = session.stored.lease
         wanted = self.in_sync.wanted(now) if self.switch is None else None
         if wanted is not None:
             change = lease._replace(in_sync=wanted, in_sync_version=lease.in_sync_version + 1)
-            own.out.put(*session.propose(change, now))
-            # From here on it may be published: those that it adds are waited for.
+            context.out.put(*session.propose(change, now))
+            # From here on the change may be published, so the members that it adds are waited for.
             self._know_set()
         elif session.due(now):
-            own.out.put(*session.renew(now))
+            context.out.put(*session.renew(now))
 
     def _know_set(self) -> None:
-        session = self._own.session
+        session = self._context.session
         assert session.stored is not None
         if session.backwards:
-            # Otherwise: 1. An older lease is put back, of this very term, which lacks a member that
-            # was added since. 2. What is acknowledged without that member is lost if the lease is
-            # made again, with the newest set, and it takes it.
+            # Otherwise: 1. An older lease of this very term is put back, without a member that was
+            # added since. 2. Records are acknowledged without that member. 3. The lease is created
+            # again with the newest set, that member takes it, and those records are lost.
             return
-        in_sync, count = self.in_sync, self._own.count
+        in_sync, count = self.in_sync, self._context.count
         joins, leaves = in_sync.joins, in_sync.leaves
         in_sync.known(session.stored.lease, session.unsettled)
         count.in_sync_joins += in_sync.joins - joins
@@ -437,7 +468,7 @@ class Mastership:
         if self.switch is None:
             self._depose(reason)
         else:
-            # What it appended is in the log: the switch that has begun needs it no more.
+            # The records are in the log: the switch no longer needs the broker.
             self.switch.go_on()
 
     # Links
@@ -457,17 +488,18 @@ class Mastership:
             self.in_sync.unlinked(link.peer)
 
     def _needed_from(self) -> int:
-        """The lowest offset that a connected slave has yet to copy; 0: none does."""
+        """Return the lowest offset that a connected slave has yet to copy; 0: there is none."""
         ends = [link.appended for link in self.links.values() if link.appended is not None]
-        # A slave that has yet to copy the first byte of all needs the first file: so does byte 1.
+        # A slave that has yet to copy byte 0 needs the first file, and so does one that needs byte
+        # 1.
         return max(1, min(ends)) if ends else 0
 
     def _publish_size(self) -> None:
-        self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size(self._own.now_ms))
+        self._publish(Slot.IN_SYNC_SIZE, self.in_sync.size(self._context.now_ms))
 
     def _publish(self, slot: Slot, value: int) -> None:
-        """Of the slots that stand while the term does: only what changed, once it is granted."""
+        """Publish a slot that is valid during the term if it changed, once the epoch is granted."""
         if self.granted is None or self._published.get(slot) == value:
             return
         self._published[slot] = value
-        self._own.out.put(Publish(((slot, value),)))
+        self._context.out.put(Publish(((slot, value),)))

@@ -1,8 +1,8 @@
-"""The other nodes: one connection to each, and what each said of itself last. Pure.
+"""The other nodes: one connection to each, and the last status of each. Pure.
 
-A node keeps one connection of its own to every other: STATUS goes over it, PROMISE of a new master,
-and HELLO of a slave to its master. What comes from others comes on connections that they made.
-Nothing that a node says here counts as an acknowledgement.
+A node makes one connection to every other node. It carries STATUS, PROMISE of a new master, and
+HELLO of a slave to its master. Requests of other nodes arrive on the connections that they made.
+Nothing in a status counts as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from services.ha.core.effects import Close, Connect, Send
-from services.ha.core.own import Own
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
 from services.ha.wire.payloads import Payload, Status, StatusOk
@@ -19,9 +19,9 @@ from services.ha.wire.versions import SPOKEN
 
 RECONNECT_MS: Final = 100
 RECONNECT_MS_MAX: Final = 1000
-"""A node that is not there is tried so seldom in the end."""
+"""Longest interval between attempts to connect to a node."""
 UNANSWERED_MS: Final = 5000
-"""A connection that is neither made nor refused by then is asked for again."""
+"""A connection that is neither made nor refused by then is requested again."""
 
 
 class Incoming(NamedTuple):
@@ -57,12 +57,12 @@ class Peer:
         self.node = node
         self.link: int | None = None
         self.member: Member | None = None
-        """Who answered there last."""
+        """Member that answered there last."""
         self.version = SPOKEN.lowest
         self.connecting_ms: int | None = None
         """Since when a connection is being made."""
         self.closing: int | None = None
-        """A connection that is being closed: the next one is made when it is gone."""
+        """A connection that is being closed; the next one is made after it has ended."""
         self.retry_ms = 0
         self.pause_ms = RECONNECT_MS
         self.heard_ms: int | None = None
@@ -79,9 +79,9 @@ class Peer:
 class Peers:
     """All other configured nodes."""
 
-    def __init__(self, own: Own) -> None:
-        self._own = own
-        self.by_node = {node: Peer(node) for node in own.others}
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
+        self.by_node = {node: Peer(node) for node in context.others}
         self.incoming: dict[int, Incoming] = {}
         self._outgoing: dict[int, Peer] = {}
         self._began_ms: int | None = None
@@ -89,7 +89,7 @@ class Peers:
     # Connections
 
     def up(self, link: int, peer: Member, *, outbound: bool, version: int) -> Peer | None:
-        """A connection is there; the peer it leads to, if this node made it."""
+        """Note a new connection; return the peer that it leads to, if this node made it."""
         if not outbound:
             self.incoming[link] = Incoming(link, peer, version)
             return None
@@ -99,13 +99,13 @@ class Peers:
             return None
         known.link, known.connecting_ms, known.member = link, None, peer
         known.version, known.pause_ms, known.reason = version, RECONNECT_MS, ""
-        known.heard_ms, known.asked_ms = self._own.now_ms, None
+        known.heard_ms, known.asked_ms = self._context.now_ms, None
         known.clock.forget()
         self._outgoing[link] = known
         return known
 
     def down(self, link: int, node: str, reason: str) -> None:
-        """A connection is gone, or was never made (link 0)."""
+        """Note that a connection has ended, or could not be made (link 0)."""
         self.incoming.pop(link, None)
         self._outgoing.pop(link, None)
         known = self.by_node.get(node)
@@ -121,16 +121,16 @@ class Peers:
         else:
             return
         known.tried, known.reason = True, reason or "connection lost"
-        known.retry_ms = self._own.now_ms + known.pause_ms
+        known.retry_ms = self._context.now_ms + known.pause_ms
 
     def close(self, link: int, reason: str) -> None:
-        """Close a connection; nothing that still comes over it is looked at."""
+        """Close a connection; frames that still arrive over it are ignored."""
         self.incoming.pop(link, None)
         known = self._outgoing.pop(link, None)
         if known is not None:
             known.link, known.closing, known.reason = None, link, reason
-            known.retry_ms = self._own.now_ms + known.pause_ms
-        self._own.out.put(Close(link, reason))
+            known.retry_ms = self._context.now_ms + known.pause_ms
+        self._context.out.put(Close(link, reason))
 
     def close_all(self, reason: str) -> None:
         """Close every connection."""
@@ -138,15 +138,15 @@ class Peers:
             self.close(link, reason)
 
     def open(self, link: int) -> bool:
-        """Whether frames of this connection are looked at."""
+        """Return whether frames of this connection are processed."""
         return link in self._outgoing or link in self.incoming
 
     def outgoing(self, link: int) -> Peer | None:
-        """Where a connection of this node leads; None: it is not one."""
+        """Return the peer of a connection that this node made; None: it made no such connection."""
         return self._outgoing.get(link)
 
     def hurry(self, node: str) -> None:
-        """Connect without a pause: there is something to be said to it."""
+        """Connect without a pause, because a message is waiting."""
         peer = self.by_node.get(node)
         if peer is not None:
             peer.retry_ms, peer.pause_ms = 0, RECONNECT_MS
@@ -154,22 +154,22 @@ class Peers:
                 self._connect(peer)
 
     def send(self, link: int, epoch: int, payload: Payload) -> None:
-        """Say something over a connection."""
-        self._own.out.put(Send(link, payloads.frame(epoch, payload, self.version(link))))
+        """Send a message over a connection."""
+        self._context.out.put(Send(link, payloads.frame(epoch, payload, self.version(link))))
 
     def version(self, link: int) -> int:
-        """Of the protocol, as agreed on for a connection."""
+        """Return the version of the protocol that was agreed on for a connection."""
         ends = self.incoming.get(link) or self._outgoing.get(link)
         return SPOKEN.lowest if ends is None else ends.version
 
-    # What they say of themselves
+    # Status of the others
 
     def tick(self, epoch: int, urgent: str | None) -> None:
-        """Connect where no connection is, ask for the status when it is old, close what is dead.
+        """Connect where there is no connection, request old statuses, close dead connections.
 
-        urgent: a node that is asked every time, because it is about to change.
+        urgent: a node that is asked every time, because its state is about to change.
         """
-        now, times = self._own.now_ms, self._own.times
+        now, times = self._context.now_ms, self._context.times
         for peer in self.by_node.values():
             if peer.link is None:
                 self._connect(peer)
@@ -184,48 +184,48 @@ class Peers:
                 self.send(peer.link, epoch, Status(now))
 
     def _connect(self, peer: Peer) -> None:
-        now, since = self._own.now_ms, peer.connecting_ms
+        now, since = self._context.now_ms, peer.connecting_ms
         if peer.closing is not None or now < peer.retry_ms:
             return
         if since is None or now - since > UNANSWERED_MS:
             peer.connecting_ms = now
-            self._own.out.put(Connect(peer.node))
+            self._context.out.put(Connect(peer.node))
 
     def heard(self, link: int) -> None:
-        """A frame came over a connection of this node."""
+        """Note a frame on a connection of this node."""
         peer = self._outgoing.get(link)
         if peer is not None:
-            peer.heard_ms = self._own.now_ms
+            peer.heard_ms = self._context.now_ms
 
-    def told(self, link: int, status: StatusOk) -> None:
-        """A node says what it is. Believed only of the one that the connection leads to."""
+    def received_status(self, link: int, status: StatusOk) -> None:
+        """Take the status of a node; only accepted from the node that the connection leads to."""
         peer = self._outgoing.get(link)
         if peer is None or status.node != peer.node:
             return
-        now = peer.status_ms = self._own.now_ms
+        now = peer.status_ms = self._context.now_ms
         peer.status = status
         peer.clock.answered(asked_ms=status.asked_ms, answered_ms=now, wall_ms=status.wall_ms)
-        # A lease that shows less than another node has seen of it went back, whoever saw it.
-        session = self._own.session
-        session.seen = max(session.seen, (status.seen_epoch, status.in_sync_version))
+        # A lease that shows less than another node has seen of it went back.
+        self._context.session.note_seen((status.seen_epoch, status.in_sync_version))
 
     @property
     def surveyed(self) -> bool:
-        """Whether all others were asked since the start: each said what it is, or is not there.
+        """Whether all others were asked since the start: each has sent its status or is
+        unreachable.
 
-        One that says nothing at all is not waited for longer than a heartbeat.
+        A silent node is waited for no longer than a heartbeat.
         """
-        now = self._own.now_ms
+        now = self._context.now_ms
         if self._began_ms is None:
             self._began_ms = now
-        if now - self._began_ms >= self._own.times.heartbeat_ms:
+        if now - self._began_ms >= self._context.times.heartbeat_ms:
             return True
         return all(peer.status is not None or peer.tried for peer in self.by_node.values())
 
     def fresh(self, node: str) -> StatusOk | None:
-        """What a node said of itself, if that was lately and the connection still is."""
+        """Return the status of a node if it is recent and the connection exists; else None."""
         peer = self.by_node.get(node)
         if peer is None or peer.status is None or peer.status_ms is None or peer.link is None:
             return None
-        limit_ms = self._own.times.link_dead_ms + self._own.times.heartbeat_ms
-        return peer.status if self._own.now_ms - peer.status_ms <= limit_ms else None
+        limit_ms = self._context.times.link_dead_ms + self._context.times.heartbeat_ms
+        return peer.status if self._context.now_ms - peer.status_ms <= limit_ms else None

@@ -1,8 +1,8 @@
-"""The epoch that this replica has promised to respect, durably, and what it saw of the lease. Pure.
+"""The promised epoch and the seen version of the lease, both durable. Pure.
 
 Nothing of a higher epoch is processed before its promise is on disk; nothing of a lower one is
-processed at all. One write of ``ha/promise`` at a time; what is promised meanwhile goes into the
-next one.
+processed at all. There is one write of ``ha/promise`` at a time; promises made meanwhile go into
+the next one.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Callable
 from typing import Final
 
 from services.ha.core.effects import PersistPromise
-from services.ha.core.own import Own
+from services.ha.core.replica_context import ReplicaContext
 
 RETRY_MS: Final = 2000
-"""After a write that found no room."""
+"""Pause after a write that found no room."""
 
 
 class Promises:
-    """Of one start of ha."""
+    """Promises of one start of ha."""
 
-    def __init__(self, own: Own, promised: int, seen: tuple[int, int]) -> None:
+    def __init__(self, context: ReplicaContext, promised: int, seen: tuple[int, int]) -> None:
         """promised, seen: as found on disk."""
-        self._own = own
+        self._context = context
         self.promised = promised
-        """On disk."""
+        """The promised epoch on disk."""
         self._seen = seen
         self._wanted, self._wanted_seen = promised, seen
         self._writing = False
         self._retry_ms: int | None = None
         self._alarm: str | None = None
-        """Raised because there was no room."""
+        """The alarm that was raised because there was no room."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
 
     @property
     def highest(self) -> int:
-        """Of what is promised and what is being promised."""
+        """The highest epoch that is promised or being promised."""
         return self._wanted
 
     @property
@@ -44,7 +44,7 @@ class Promises:
         return self._wanted > self.promised
 
     def promise(self, epoch: int, then: Callable[[], None] | None = None) -> None:
-        """Promise it; then is called once it is on disk, at once if it is."""
+        """Promise an epoch; then is called once it is on disk, at once if it is."""
         if epoch <= self.promised:
             if then is not None:
                 then()
@@ -55,14 +55,14 @@ class Promises:
         self._write()
 
     def see(self, seen: tuple[int, int]) -> None:
-        """The lease showed this (epoch, in-sync version): written, so that it cannot go back."""
+        """Persist the (epoch, in-sync version) that the lease showed, so that it cannot go back."""
         if seen > self._wanted_seen:
             self._wanted_seen = seen
             self._write()
 
     def tick(self) -> None:
-        """Write again what found no room, when it is time to."""
-        if self._retry_ms is not None and self._own.now_ms >= self._retry_ms:
+        """Repeat a write that found no room, when it is due."""
+        if self._retry_ms is not None and self._context.now_ms >= self._retry_ms:
             self._retry_ms = None
             self._write()
 
@@ -72,7 +72,7 @@ class Promises:
             return
         self._writing = True
         promised, (epoch, version) = wanted
-        self._own.out.ask(
+        self._context.out.ask(
             lambda token: PersistPromise(token, promised, epoch, version),
             lambda _: self._written(promised, (epoch, version)),
             self._unwritten,
@@ -80,18 +80,18 @@ class Promises:
 
     def _unwritten(self, code: str, detail: str) -> None:
         self._writing = False
-        self._retry_ms = self._own.now_ms + RETRY_MS
+        self._retry_ms = self._context.now_ms + RETRY_MS
         self._alarm = code
-        self._own.no_room(code, detail)
+        self._context.no_room(code, detail)
 
     def _written(self, promised: int, seen: tuple[int, int]) -> None:
         self._writing = False
         if self._alarm is not None:
-            self._own.calm(self._alarm)
+            self._context.calm(self._alarm)
             self._alarm = None
         self.promised, self._seen = promised, seen
-        # The file is also the marker that this volume is a group's.
-        self._own.initialised = True
+        # The file also marks that this volume belongs to a group.
+        self._context.initialised = True
         ready = [then for epoch, then in self._waiting if epoch <= promised]
         self._waiting = [(epoch, then) for epoch, then in self._waiting if epoch > promised]
         for then in ready:

@@ -1,10 +1,10 @@
-"""Does the epoch table fit the log that was recovered? Pure (docs/replication.md, states).
+"""Checks whether the epoch table fits the recovered log (docs/replication.md, states). Pure.
 
-An entry is written before the first byte of its epoch: after a crash the last ones may begin above
-the log's end. Their bytes were never on disk, nobody was told of them, and they are dropped. Any
+An entry is written before the first byte of its epoch, so after a crash the last ones may begin
+above the end of the log. Their bytes were never on disk nor acknowledged, and they are dropped. Any
 other contradiction means that table or log are not what this replica wrote.
 
-Step before: recovery found the log's end. Step after: ``opening`` says HALTED, or goes on.
+Step before: recovery found the end of the log. Step after: ``replica_store`` halts, or goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.formats.epochs import EpochStart
 
 
 def without_bytes_dropped(table: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
-    """The table without trailing entries that begin above end."""
+    """Return the table without trailing entries that begin above end."""
     kept = list(table)
     while kept and kept[-1].start > end:
         kept.pop()
@@ -30,7 +30,7 @@ def contradiction(
     end: int,
     is_border: Callable[[int], bool],
 ) -> str | None:
-    """What is wrong, in a sentence; None if nothing is.
+    """Return the contradiction in a sentence; None if there is none.
 
     table: without entries above end. is_border: whether a record or a filler begins at an offset of
     the log. A table without entries contradicts nothing: a store from before the group has none.

@@ -1,9 +1,9 @@
 """One replica of a group: every decision of ha, as one object (docs/replication.md). Pure.
 
-Events in, effects out (``events``, ``effects``), the boot-time clock as an argument. The shell
-carries effects out in their order; the simulation runs the same object on a simulated world. Here
-each event is sent to the part that it concerns: frames to ``reception``, the lease and all that
-comes of it to ``leadership``, copied bytes to ``following``, orders to ``operator``.
+Events in, effects out (``events``, ``effects``), with the boot-time clock as an argument. The shell
+runs the effects in their order; the simulation runs the same object in a simulated world. This
+module passes each event to its part: frames to ``message_dispatcher``, answers of the lease to
+``leadership``, copied bytes to ``following``, commands to ``admin_commands``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from services.ha.core.admin_commands import AdminCommands
 from services.ha.core.damage import Damage
 from services.ha.core.effects import Effect, Ended, PersistConfirm, Publish
 from services.ha.core.events import (
@@ -23,18 +24,18 @@ from services.ha.core.events import (
     LeaseAnswered,
     LinkDown,
     LinkUp,
+    NodeSnapshot,
     Received,
-    Sensed,
     Tick,
 )
 from services.ha.core.failover import State, Trigger, copies
 from services.ha.core.following import Following
+from services.ha.core.handover import Handover
 from services.ha.core.leadership import Leadership
-from services.ha.core.operator import Operator
-from services.ha.core.own import DAMAGE, Counters, Own, damage_sentence
+from services.ha.core.message_dispatcher import MessageDispatcher
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
-from services.ha.core.reception import Reception
+from services.ha.core.replica_context import DAMAGE, Counters, ReplicaContext, damage_sentence
 from services.ha.core.setup import Found, LogBytes, Setup
 from services.ha.core.status import cluster_status, serves
 from services.ha.lease.session import LeaseSession
@@ -43,47 +44,51 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 __all__ = ["Found", "LogBytes", "Replica", "Setup"]
 
 CONFIRM_WRITTEN_MS: Final = 1000
-"""The confirm checkpoint on disk is at most so old."""
+"""Greatest age of the confirm checkpoint on disk."""
 
 
 class Replica:
-    """One start of ha on one volume. Byte 0 is held and the log recovered when it is made."""
+    """One start of ha on one volume. When it is created, byte 0 is held and the log recovered."""
 
     def __init__(
         self, setup: Setup, found: Found, *, log: LogBytes, random: Callable[[], float]
     ) -> None:
-        """random: uniform in [0, 1): keeps candidates apart and renewals out of step."""
+        """random: uniform in [0, 1); keeps candidates apart and renewals out of step."""
         self.setup, self.found = setup, found
         seen = (found.seen_epoch, found.seen_version)
         session = LeaseSession(found.holder(setup), setup.times, seen, random)
-        self.own = Own(setup, found, log, session)
-        self.promises = Promises(self.own, found.promised, seen)
-        self.peers = Peers(self.own)
-        self.following = Following(self.own, self.peers, self.promises, random)
-        self.leadership = Leadership(self.own, self.peers, self.promises, self.following, random)
-        self._reception = Reception(self.leadership)
-        self._operator = Operator(self.leadership)
-        self._damage = Damage(self.own, self.peers)
-        # What the page of this boot said may not be in the file yet: a power cut takes the page.
+        self.context = ReplicaContext(setup, found, log, session)
+        self.promises = Promises(self.context, found.promised, seen)
+        self.peers = Peers(self.context)
+        self.following = Following(self.context, self.peers, self.promises, random)
+        self.leadership = Leadership(
+            self.context, self.peers, self.promises, self.following, random
+        )
+        self._dispatcher = MessageDispatcher(self.leadership)
+        self._handover = Handover(self.leadership)
+        self._admin = AdminCommands(self.leadership, self._handover)
+        self._damage = Damage(self.context, self.peers)
+        # The confirm offset on the page of this boot may not be in the file yet, and a power cut
+        # takes the page.
         self._confirm_written = (0, 0)
         self._begun = self._ended = False
         self._fitness = ("", "", False, False)
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """What is to be done because of event. The first one of all begins."""
-        own = self.own
-        own.now_ms = now_ms
-        if own.liveness.turned(now_ms) and self.leadership.term is not None:
+        """Return the effects of an event. The first event also starts the replica."""
+        context = self.context
+        context.now_ms = now_ms
+        if context.liveness.turned(now_ms) and self.leadership.term is not None:
             self.leadership.term.woke()
         if not self._begun:
             self._begin()
         match event:
             case Tick():
                 self._tick()
-            case Sensed():
+            case NodeSnapshot():
                 self._sensed(event)
             case Received():
-                self._reception.received(event)
+                self._dispatcher.received(event)
             case LeaseAnswered():
                 self.leadership.answered(event)
             case Copied():
@@ -93,68 +98,69 @@ class Replica:
             case CopyFault():
                 self.following.fault(event)
             case Done() | Failed():
-                own.out.answered(event)
-                self._reception.release()
+                context.out.answered(event)
+                self._dispatcher.release()
             case LinkUp(link, peer, outbound, version):
                 self.peers.up(link, peer, outbound=outbound, version=version)
                 self.following.tick()
             case LinkDown(link, node, reason):
                 self._link_down(link, node, reason)
             case Command():
-                self._operator.command(event)
+                self._admin.command(event)
         self._judge()
-        return own.out.take()
+        return context.out.take()
 
     @property
     def _halts_for_damage(self) -> bool:
         """Whether damage that is found now halts this replica at once.
 
-        Not if it is known from an earlier start and nobody leads: 1. A damaged master is the last
-        node, and its ha starts again. 2. The check of its log finds the same record again, within
-        seconds, before the lease may be taken. 3. Halted, it would leave nobody to serve.
+        Not if it is known from an earlier start and there is no master: 1. A damaged master is the
+        last node, and its ha starts again. 2. The check of its log finds the same record again,
+        within seconds, before the lease may be taken. 3. If it halted, no node would be left to
+        serve.
         """
-        own = self.own
-        return copies(own.state) and (not own.damage or self.following.linked)
+        context = self.context
+        return copies(context.state) and (not context.damage or self.following.linked)
 
     def _judge(self) -> None:
-        """What must not lead any more does not, whatever the event was."""
-        own = self.own
-        if own.halted is not None:
-            self.leadership.give_up(own.halted.detail)
-            self.following.leave(own.halted.detail)
-        elif own.cannot_lead is not None:
-            self.leadership.give_up(own.cannot_lead)
-        own.cannot_lead = None
-        if own.ending is not None and not self._ended:
+        """End a term or campaign that this replica must not continue, whatever the event was."""
+        context = self.context
+        if context.halted is not None:
+            self.leadership.give_up(context.halted.detail)
+            self.following.leave(context.halted.detail)
+        elif context.cannot_lead is not None:
+            self.leadership.give_up(context.cannot_lead)
+        context.cannot_lead = None
+        if context.ending is not None and not self._ended:
             self._ended = True
-            self.leadership.give_up(own.ending.detail)
-            own.out.put(Ended(*own.ending))
+            self.leadership.give_up(context.ending.detail)
+            context.out.put(Ended(*context.ending))
 
     @property
     def state(self) -> State:
-        """What it is."""
-        return self.own.state
+        """State of the replica."""
+        return self.context.state
 
     @property
     def session(self) -> LeaseSession:
-        """What it knows of the lease."""
-        return self.own.session
+        """Its view of the lease."""
+        return self.context.session
 
     @property
     def count(self) -> Counters:
-        """Since this start."""
-        return self.own.count
+        """Counters since this start."""
+        return self.context.count
 
     def status(self, now_ms: int) -> dict[str, Any]:
-        """The answer to ``GET /v1/cluster``."""
-        self.own.now_ms = max(self.own.now_ms, now_ms)
-        return cluster_status(self.own, self.peers, self.leadership.term)
+        """Return the answer to ``GET /v1/cluster``."""
+        self.context.now_ms = max(self.context.now_ms, now_ms)
+        return cluster_status(self.context, self.peers, self.leadership.term)
 
     def _begin(self) -> None:
-        own, found = self.own, self.found
+        context, found = self.context, self.found
         self._begun = True
         boot = self.setup.boot
-        own.out.put(
+        context.out.put(
             Publish(
                 (
                     (Slot.CONFIRM, min(found.confirm, found.end)),
@@ -165,23 +171,25 @@ class Replica:
             )
         )
         if found.halted is not None:
-            own.halt(*found.halted)
+            context.halt(*found.halted)
             return
-        own.move(Trigger.RECOVERED)
+        context.move(Trigger.RECOVERED)
         if found.damage:
-            own.alarm(DAMAGE, damage_sentence(found.damage))
-        own.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
+            context.alarm(DAMAGE, damage_sentence(found.damage))
+        context.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
 
     def _tick(self) -> None:
         self.promises.tick()
         self.leadership.tick()
         self._damage.tick(self.leadership.term)
-        self._operator.tick()
+        self._handover.tick()
+        self._admin.tick()
         self.peers.tick(self.promises.promised, self._urgent())
         self._write_confirm()
 
     def _urgent(self) -> str | None:
-        """The node that has the lease and is not master yet: clients here wait to hear of it."""
+        """Return the node that has the lease and is not master yet: clients of this node wait for
+        it."""
         master = self.following.master
         told = None if master is None else self.peers.fresh(master.node)
         if master is None or told is None or serves(told):
@@ -189,31 +197,31 @@ class Replica:
         return master.node
 
     def _write_confirm(self) -> None:
-        own = self.own
-        if own.halted is not None:
-            return  # what this start found may be the damage itself
-        if own.state is State.RESYNC:
-            # The file is emptied with the store: what was confirmed there is not in it any more.
-            self._confirm_written = (0, own.now_ms)
+        context = self.context
+        if context.halted is not None:
+            return  # the recovered confirm offset may itself be damaged
+        if context.state is State.RESYNC:
+            # The file is removed with the store: the log no longer has what was confirmed.
+            self._confirm_written = (0, context.now_ms)
             return
         written, at_ms = self._confirm_written
-        if own.confirm > written and own.now_ms - at_ms >= CONFIRM_WRITTEN_MS:
-            self._confirm_written = own.confirm, own.now_ms
-            own.out.put(PersistConfirm(own.confirm))
+        if context.confirm > written and context.now_ms - at_ms >= CONFIRM_WRITTEN_MS:
+            self._confirm_written = context.confirm, context.now_ms
+            context.out.put(PersistConfirm(context.confirm))
 
-    def _sensed(self, sensed: Sensed) -> None:
-        own = self.own
-        own.sensed = sensed
-        own.liveness.sensed(sensed, own.now_ms)
-        own.first_offset = max(own.first_offset, sensed.first_offset)
+    def _sensed(self, sensed: NodeSnapshot) -> None:
+        context = self.context
+        context.snapshot = sensed
+        context.liveness.sensed(sensed, context.now_ms)
+        context.first_offset = max(context.first_offset, sensed.first_offset)
         term = self.leadership.term
         if term is not None:
             term.sensed()
         gate_open = term is not None and term.gate_open
-        fitness = own.idle_service, own.trouble, own.stalls_are_over, gate_open
+        fitness = context.idle_service, context.trouble, context.stalls_are_over, gate_open
         if fitness != self._fitness:
             self._fitness = fitness
-            self._reception.tell_status()
+            self._dispatcher.broadcast_status()
 
     def _link_down(self, link: int, node: str, reason: str) -> None:
         self.peers.down(link, node, reason)

@@ -1,6 +1,6 @@
-"""What a replica is told at its start: its settings, and what was found on its disk. Pure.
+"""Input of a replica at its start: settings, and what recovery found on its disk. Pure.
 
-Step before: ``opening`` recovers the log and reads ``ha/``. Step after: ``replica.Replica``.
+Step before: ``replica_store`` recovers the log and reads ``ha/``. Step after: ``replica.Replica``.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from tidemark.formats.epochs import EpochStart
 
 
 class Setup(NamedTuple):
-    """Settings, the same on every node but for ``own`` and ``process``."""
+    """Settings, equal on every node except for ``own`` and ``process``."""
 
     cluster: str
     group: str
     own: Node
     """This node."""
     nodes: tuple[Node, ...]
-    """All configured ones in ordinal order, this one included; the first one bootstraps."""
+    """All configured nodes in ordinal order, this one included; the first one bootstraps the
+    group."""
     min_in_sync: int
-    """What a group without a lease begins with."""
+    """min_in_sync of the first lease of a group."""
     times: TimeRules
     file_size: int
-    """Of a commit log file [bytes]; equal everywhere."""
+    """Size of a commit log file [bytes]; equal on every node."""
     process: str
-    """Of this start of ha: 16 hex digits."""
+    """Id of this start of ha: 16 hex digits."""
     boot: tuple[int, int]
-    """Of this boot of the machine: the halves of its id, as the page holds them."""
+    """Id of this boot of the machine, as two halves, like on the page."""
     sets_min_in_sync: bool = True
-    """Whether ``min_in_sync`` is a setting, which replaces what a lease says; else the default."""
+    """Whether ``min_in_sync`` is configured and replaces the lease's; else it is a default."""
 
     def least_in_sync(self, lease: Lease) -> int:
-        """``min_in_sync`` of the next term.
+        """Return ``min_in_sync`` of the next term.
 
-        A group that was founded with a default keeps it: one more node in the settings must not
-        make its sends wait for two copies, nor one node less weaken what was promised.
+        A group that was founded with a default keeps it: one more configured node must not make its
+        sends wait for two copies, and one node less must not weaken the promise.
         """
         return (
             self.min_in_sync if self.sets_min_in_sync else min(lease.min_in_sync, len(self.nodes))
@@ -46,7 +47,7 @@ class Setup(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The configured nodes' names in ordinal order."""
+        """Names of the configured nodes in ordinal order."""
         return tuple(node.name for node in self.nodes)
 
 
@@ -61,44 +62,45 @@ class Halt(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the volume holds, as recovery left it: byte 0 is held, everything is on disk."""
+    """State of the volume after recovery: byte 0 is held, everything is on disk."""
 
     incarnation: str
-    """Of ha/identity; made now, if there was none."""
+    """From ha/identity; a new one if there was none."""
     promised: int
-    """ha/promise; 0: never promised."""
+    """From ha/promise; 0: nothing was promised."""
     seen_epoch: int
     seen_version: int
-    """ha/promise: the largest (epoch, in_sync_version) seen in the lease."""
+    """From ha/promise: the largest (epoch, in_sync_version) seen in the lease."""
     table: tuple[EpochStart, ...]
-    """Oldest first; entries above ``end`` are dropped already."""
+    """Oldest first, without entries above ``end``."""
     first_offset: int
-    """Where the log begins."""
+    """First offset of the log."""
     end: int
-    """Of the log; all of it is on disk."""
+    """End of the log; everything below is on disk."""
     confirm: int
-    """Nothing below may be cut: the largest of ha/confirm, the page's CONFIRM of the same boot,
+    """Nothing below may be cut: the largest of ha/confirm, the page's CONFIRM of the same boot and
     DISPATCHED_DURABLE; at most ``end`` unless halted."""
     initialised: bool
-    """The marker of a group: set durably by the first PersistPromise, and never unset."""
+    """Whether the volume belongs to a group: set durably by the first PersistPromise, never
+    unset."""
     holds_records: bool
-    """The log has at least one record."""
+    """Whether the log has at least one record."""
     halted: Halt | None = None
     damage: str = ""
-    """What an earlier start found damaged in the log, and is still; empty: nothing."""
+    """Damage of the log that an earlier start found and that is still there; empty: none."""
 
     def holder(self, setup: Setup) -> Holder:
-        """This start of ha on this volume, as the lease names it."""
+        """Return this start of ha on this volume as a holder of the lease."""
         return Holder(setup.own.name, self.incarnation, setup.process)
 
     def member(self, setup: Setup) -> Member:
-        """This replica, as the in-sync set names it."""
+        """Return this replica as a member of the in-sync set."""
         return Member(setup.own.name, self.incarnation)
 
 
 class LogBytes(Protocol):
-    """The replica's own log, read only."""
+    """Read access to the replica's own log."""
 
     def crc_before(self, end: int, size: int) -> int | None:
-        """CRC-32 of the log's bytes [end − size, end); None if they are not all there."""
+        """Return the CRC-32 of the log's bytes [end − size, end); None if some are missing."""
         ...

@@ -1,9 +1,9 @@
 """The slave's side of one link to a master (docs/replication.md, links). Pure.
 
 HELLO → HELLO_OK → cut, copy everything, halt, wait, or in order → one ACK at once → bytes and ACKs.
-A slave that must cut closes the link and connects again behind the cut: the next HELLO finds it in
-order. Bytes come in order and go to the log's end; what is acknowledged is what the log reports as
-appended and on disk, never what was received.
+A slave that must cut closes the link and connects again after the cut: the next HELLO finds it in
+order. Bytes arrive in order and go to the end of the log. The slave acknowledges what the log
+reports as appended and on disk, never what was received.
 
 Step before: the log is settled, all of it on disk. Step after: ``copied_log`` checks the records.
 """
@@ -28,18 +28,18 @@ from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
 
 HELD_FRAMES_MAX: Final = WINDOW_SIZE // 64
-"""Frames that wait for an epoch's entry; no record, and so no useful frame, is as small."""
+"""Frames that wait for an epoch's entry. No record, and so no useful frame, is that small."""
 NO_COMMON_BYTES: Final = "no_common_bytes"
-"""Reason of a resync: the tables agree, the bytes before every common point do not."""
+"""Reason of a resync: the tables agree, but the bytes before every common point differ."""
 
 
 class SlaveLog(NamedTuple):
-    """The slave's log, settled: nothing is being copied or synced."""
+    """The slave's settled log: nothing is being copied or synced."""
 
     group: str
     member: Member
     version: int
-    """Of the protocol, as agreed in the handshake."""
+    """Version of the protocol, as agreed in the handshake."""
     file_size: int
     promised: int
     first_offset: int
@@ -49,7 +49,7 @@ class SlaveLog(NamedTuple):
     """The own checkpoint: nothing below it is cut without an operator."""
     table: tuple[EpochStart, ...]
     master_is_damaged: bool = False
-    """The master says of itself that its log is damaged."""
+    """Whether the master reports that its own log is damaged."""
 
 
 class SlaveLink:
@@ -68,13 +68,14 @@ class SlaveLink:
         self.link = link
         self.closed = False
         self.in_order = False
-        """The divergence check is done: bytes may come."""
+        """Whether the divergence check has passed, so that bytes may arrive."""
         self.table = own.table
-        """Grows with the epochs that come."""
+        """The own table, extended by the epochs that arrive."""
         self.appended = own.end
         self.durable = own.durable
         self.received = own.end
-        """End of the bytes taken over; behind appended by half a record or what is under way."""
+        """End of the accepted bytes. It is behind appended by an incomplete record and bytes under
+        way."""
         self._epoch = epoch
         self._own = own
         self._said = own.table
@@ -86,18 +87,18 @@ class SlaveLink:
         self._nonce = 0
         self._first = True
         self.leaving = False
-        """The master was told that this process is about to end."""
+        """Whether the master was informed that this process is about to end."""
         self._persisting: int | None = None
         self._held: deque[Append] = deque()
         self._held_size = 0
 
     @property
     def confirm(self) -> int:
-        """What may be seen here: confirmed by the master and on disk; never decreases."""
+        """The confirm offset here: confirmed by the master and on disk. It never decreases."""
         return max(self._own.confirm, min(self._confirm_heard, self.durable))
 
     def hello(self) -> list[Effect]:
-        """The first frame of the link."""
+        """Return the first frame of the link."""
         own = self._own
         hello = Hello(
             group=own.group,
@@ -117,10 +118,11 @@ class SlaveLink:
     def hello_ok(
         self, ok: HelloOk, crc_before: CrcBefore, now_ms: int
     ) -> tuple[Outcome | None, list[Effect]]:
-        """What the answer means. None: the link goes on asking, or is closed as unbelievable.
+        """Handle HELLO_OK. Outcome None: the link asks again, or is closed because the answer is
+        invalid.
 
-        InOrder comes with the ACK that makes the slave count; every other outcome with a closed
-        link. Of a damaged master only what comes next is copied: the slave may be the one member
+        InOrder comes with the ACK that makes the slave count; every other outcome closes the link.
+        From a damaged master only the following bytes are copied: the slave may be the one member
         to which it can hand over.
         """
         self._heard_ms = now_ms
@@ -155,7 +157,7 @@ class SlaveLink:
     def resync_required(
         self, required: ResyncRequired, now_ms: int
     ) -> tuple[Outcome | None, list[Effect]]:
-        """The master has no point from which to go on."""
+        """Handle RESYNC_REQUIRED: there is no point from which the master can continue."""
         self._heard_ms = now_ms
         if self.closed or self.in_order:
             return None, self._close("a RESYNC_REQUIRED that nobody asked for")
@@ -163,7 +165,7 @@ class SlaveLink:
         return ResyncPlan(required.first_offset, reason), self._close(reason)
 
     def append(self, append: Append, now_ms: int) -> list[Effect]:
-        """Take over bytes, or answer a heartbeat; anything out of order closes the link."""
+        """Accept bytes, or answer a heartbeat; a frame out of order closes the link."""
         self._heard_ms = now_ms
         if self.closed:
             return []
@@ -181,7 +183,7 @@ class SlaveLink:
         return []
 
     def table_persisted(self, token: int) -> list[Effect]:
-        """PersistTable is done: what came behind the new epoch's entry may be copied."""
+        """Copy the bytes that waited for the new epoch's entry, which is durable now."""
         if self.closed or token != self._persisting:
             return []
         self._persisting = None
@@ -193,7 +195,7 @@ class SlaveLink:
         return effects
 
     def copied(self, end: int, durable: int) -> list[Effect]:
-        """The log has whole records up to end, on disk up to durable: acknowledge."""
+        """Acknowledge that the log has whole records up to end, on disk up to durable."""
         if self.closed:
             return []
         if not self.appended <= end <= self.received or not self.durable <= durable <= end:
@@ -202,19 +204,19 @@ class SlaveLink:
         return [self._ack()]
 
     def leave(self) -> list[Effect]:
-        """This process is to end: say so once, and go on acknowledging until the master has taken
-        this replica out of the set, so that no sender waits for it. Nothing if that was said."""
+        """Announce once that this process is about to end, and keep acknowledging until the master
+        has removed this replica from the set, so that no sender waits for it."""
         if self.closed or not self.in_order or self.leaving or self._own.version < WITH_LEAVING:
             return []
         self.leaving = True
         return [self._ack()]
 
     def heard(self, now_ms: int) -> None:
-        """A frame of the master came that is none of the above."""
+        """Note a frame of the master that is none of the above."""
         self._heard_ms = now_ms
 
     def dead(self, now_ms: int) -> bool:
-        """Whether nothing was heard for so long that the link is over."""
+        """Return whether the link is over because nothing was heard for too long."""
         return now_ms - self._heard_ms > self._rules.link_dead_ms
 
     def _take(self, append: Append) -> list[Effect]:
@@ -224,7 +226,7 @@ class SlaveLink:
         if append.data_epoch > self._epoch or (last and append.data_epoch < last.epoch):
             return self._close(f"bytes of epoch {append.data_epoch} behind {last}")
         if append.size == 0:
-            # Tells no epoch: one without bytes yet is not this log's.
+            # A heartbeat carries no epoch: this log does not have one that is still empty.
             self._confirm_heard = max(self._confirm_heard, append.confirm)
             return [self._ack()]
         if last is None or append.data_epoch > last.epoch:
@@ -237,9 +239,9 @@ class SlaveLink:
         return [Copy(append.offset, append.data, first)]
 
     def _begin_epoch(self, append: Append, last: EpochStart | None) -> list[Effect]:
-        """The entry is durable before the epoch's first byte: the frame waits for it."""
+        """The frame waits until the entry is durable: it must be on disk before the first byte."""
         start = append.epoch_start
-        # A log that begins in the middle of the master's oldest epoch has its start further back.
+        # A log that begins inside the master's oldest epoch has a start before its first byte.
         begins_log = last is None and append.offset == self._own.first_offset
         fits = start == append.offset or (begins_log and start < append.offset)
         if not fits or (last and start <= last.start):
@@ -251,7 +253,7 @@ class SlaveLink:
         return [PersistTable(self._persisting, self.table)]
 
     def _unbelievable(self, ok: HelloOk, entry: EpochStart | None, said: Extent) -> str | None:
-        """Why this answer cannot be to what was asked."""
+        """Return why this answer does not fit the question; None: it does."""
         if entry is None and said.end > said.first_offset:
             return "a HELLO_OK without a common entry"
         size = crc_size(ok.point, master_first=ok.first_offset, slave_first=said.first_offset)
@@ -264,8 +266,8 @@ class SlaveLink:
         return None
 
     def _foreign(self, told: tuple[int, int]) -> list[Effect]:
-        """Keep where RocketMQ wrote, for copying and for whoever reads here. A master whose page
-        was lost may not know any more what this node still does."""
+        """Keep the range that RocketMQ wrote, for copying and for readers here. A master whose page
+        was lost may not know it any more."""
         begin, until = told
         if not until:
             return []
@@ -274,11 +276,11 @@ class SlaveLink:
     def _bytes_differ(
         self, ok: HelloOk, entry: EpochStart | None
     ) -> tuple[Outcome | None, list[Effect]]:
-        """If bytes behind what is confirmed may be the ones that differ, ask again as if the log
-        ended there; where nothing is confirmed, where the common entry begins.
+        """Ask again with a shorter log if the bytes that differ may lie behind the confirm offset.
 
-        What the master has confirmed counts as well: a damaged master would have the last sound
-        copy of it cut off here.
+        The log then seems to end at the confirm offset, or at the start of the common entry if
+        nothing is confirmed. The master's confirm offset counts as well: otherwise a damaged master
+        would have the last undamaged copy cut off here.
         """
         confirmed = max(self._own.confirm, min(ok.confirm, ok.point))
         if confirmed > self._own.first_offset:

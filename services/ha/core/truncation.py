@@ -1,8 +1,8 @@
-"""What a slave does about the divergence point: go on, cut, halt (docs/replication.md). Pure.
+"""What a slave does at the divergence point: continue, cut, halt (docs/replication.md). Pure.
 
-Nothing below the own confirm checkpoint is ever cut without an operator: a point below it means an
+Nothing below the own confirm checkpoint is cut without an operator: a point below it means an
 unclean failover, an exchanged volume, or a bug. The table is cut to the common entry even if no
-byte is: an entry without bytes would make the slave refuse the right append for ever.
+byte is: with an entry without bytes the slave would refuse the right append forever.
 
 Step before: ``divergence``. Step after: the cut itself, crash-safe, or the stream.
 """
@@ -21,17 +21,17 @@ class InOrder(NamedTuple):
 
     end: int
     agrees: bool = True
-    """False: bytes differ, and the master's are the damaged ones."""
+    """False: bytes differ, and the damaged ones are the master's."""
 
 
 class CutPlan(NamedTuple):
     """Cut log and table, then connect again."""
 
     point: int
-    """A record border in both logs: the end of an epoch, or of whole records. The cutter checks
-    it, and moves down to one if it is not."""
+    """A record border in both logs: the end of an epoch, or of whole records. The cutter checks it,
+    and moves down to a border if it is not one."""
     table: tuple[EpochStart, ...]
-    """After the cut: up to and including the common entry."""
+    """The table after the cut: up to and including the common entry."""
 
 
 class Halt(NamedTuple):
@@ -49,11 +49,11 @@ class ResyncPlan(NamedTuple):
 
 
 class LogsDiffer(NamedTuple):
-    """The tables agree and confirmed bytes do not: one of the two logs is damaged."""
+    """The tables agree and confirmed bytes differ: one of the two logs is damaged."""
 
     start: int
     end: int
-    """The bytes that were compared; at least one of them differs."""
+    """End of the compared bytes; at least one of them differs."""
 
 
 Outcome = InOrder | CutPlan | Halt | ResyncPlan | LogsDiffer
@@ -62,10 +62,10 @@ Outcome = InOrder | CutPlan | Halt | ResyncPlan | LogsDiffer
 def plan(
     own: Extent, *, confirm: int, entry: EpochStart | None, point: int, master_first: int
 ) -> Outcome:
-    """Decide, given the common entry (None: this log is empty) and the point.
+    """Return the outcome for the common entry (None: this log is empty) and the point.
 
-    confirm: the own checkpoint. Raises ValueError if entry is not in the own table or point lies
-    outside what it can mean: the master answered something that cannot be.
+    confirm: the own checkpoint. Raises ValueError if entry is not in the own table or point is
+    outside its range: the master's answer is invalid.
     """
     kept = 0 if entry is None else own.table.index(entry) + 1
     limit = own.table[kept].start if 0 < kept < len(own.table) else own.end

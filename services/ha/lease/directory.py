@@ -50,7 +50,7 @@ from services.ha.lease.value import Lease, Stored
 VERSIONS_KEPT: Final = 8
 REMOVED_MAX: Final = 1000
 """Numbers given up with one write; what is left is the next one's."""
-LOOKS_MAX: Final = 50
+READS_MAX: Final = 50
 """Others may write while one reads; each time costs another look."""
 UID: Final = "uid"
 REMEDIES: Final = {
@@ -91,7 +91,7 @@ class DirectoryObject:
     def get(self) -> Outcome:
         """Find the newest version."""
         looks: list[Stored | None] = []
-        while len(looks) < LOOKS_MAX:
+        while len(looks) < READS_MAX:
             uid = self._uid()
             if uid is None:
                 return Outcome(LeaseOutcome.ABSENT)
@@ -99,11 +99,11 @@ class DirectoryObject:
             looks.append(found)
             # Nothing changed in all looks: the link before it was removed, or put back, by hand. A
             # late link (a) is not the newest of so many listings, which show what stands still.
-            if found is not None and (proved or looks.count(found) == LOOKS_MAX):
+            if found is not None and (proved or looks.count(found) == READS_MAX):
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)
         raise UnreadableLease(
-            f"the lease in {self._dir} changed at each of {LOOKS_MAX} looks at it: "
+            f"the lease in {self._dir} changed at each of {READS_MAX} looks at it: "
             "too many write it"
         )
 

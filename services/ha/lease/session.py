@@ -66,7 +66,7 @@ class _Write:
         "first",
         "first_sent_ms",
         "last",
-        "looks_first",
+        "reads_first",
         "sent_ms",
         "unanswered",
         "wanted",
@@ -81,7 +81,7 @@ class _Write:
         self.first_sent_ms = now_ms
         self.sent_ms: dict[int, int] = {}
         """By ``renewed``, the newest only."""
-        self.looks_first = False
+        self.reads_first = False
         """The last attempt was a conflict, or was not answered: read before the next one."""
         self.unanswered = False
         """An attempt was not answered."""
@@ -169,6 +169,10 @@ class LeaseSession:
         """What was wanted by the write whose outcome is not known: may be so, now or later."""
         return None if self._write is None else self._write.wanted
 
+    def note_seen(self, shown: tuple[int, int]) -> None:
+        """Another node has seen this (epoch, in-sync version) of the lease."""
+        self.seen = max(self.seen, shown)
+
     def holds(self, epoch: int) -> bool:
         """Whether the object, as last seen, names this very process with that epoch."""
         lease = None if self.stored is None else self.stored.lease
@@ -202,7 +206,7 @@ class LeaseSession:
             return []
         if self._next_ms is not None and now_ms < self._next_ms:
             return []
-        return [self._get(now_ms)] if self._write.looks_first else [self._attempt(now_ms)]
+        return [self._get(now_ms)] if self._write.reads_first else [self._attempt(now_ms)]
 
     def read(self, now_ms: int) -> list[Effect]:
         """Read the object, if nothing else is being asked."""
@@ -254,7 +258,7 @@ class LeaseSession:
             if self._write is not None:
                 # In turn: where answers to writes are lost, only a read tells that one was applied;
                 # where the write was, only a repetition settles it.
-                self._write.looks_first = self._wrote
+                self._write.reads_first = self._wrote
                 self._write.unanswered |= self._wrote
             return Answer([])
         self.reason = ""
@@ -276,7 +280,7 @@ class LeaseSession:
                 self._take_absence()
                 if self._write is not None and self._write.base is None:
                     # A creation that was not answered may still be on its way.
-                    self._write.looks_first = False
+                    self._write.reads_first = False
                     self._next_ms = now_ms
                     return Answer([])
                 return Answer([], self._settle(applied=False))
@@ -284,7 +288,7 @@ class LeaseSession:
                 self.conflicts += 1
                 self._conflicts_in_a_row += 1
                 if self._write is not None:
-                    self._write.looks_first = True
+                    self._write.reads_first = True
                 # Re-read at once: all that is known is that this was not the first write.
                 return Answer([self._get(now_ms)])
 
@@ -296,7 +300,7 @@ class LeaseSession:
         base = write.base
         if base is not None and (found.uid, found.version) == (base.uid, base.version):
             # It proves nothing, and a refusal was none: the next attempt decides.
-            write.looks_first = False
+            write.reads_first = False
             self._next_ms = self._hurried_ms(now_ms)
             return None
         if not write.wrote(found.lease):

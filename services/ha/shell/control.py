@@ -86,13 +86,13 @@ class Control:
 
     def __init__(
         self,
-        happen: Callable[[Command], None],
+        post: Callable[[Command], None],
         status: Callable[[], Mapping[str, Any]],
         *,
         timeout_s: float,
     ) -> None:
         """happen: hands a command to the replica. status: what it knows of the group."""
-        self._happen = happen
+        self._post = post
         self._status = status
         self._timeout_s = timeout_s
         self._next_token = 1
@@ -157,7 +157,7 @@ class Control:
         waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[token] = waiter
         try:
-            self._happen(Command(token, name, dict(arguments)))
+            self._post(Command(token, name, dict(arguments)))
             async with asyncio.timeout(self._timeout_s):
                 reply = await waiter
         except TimeoutError:

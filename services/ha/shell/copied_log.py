@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from services.ha.core.effects import Copy
 from services.ha.core.events import Copied, CopyFault
-from services.ha.wire.whole_records import BadBytes, Part, WholeRecords
+from services.ha.wire.record_assembler import BadBytes, Part, RecordAssembler
 from shared.files.copied_log_writer import CopiedLogWriter
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
@@ -25,7 +25,7 @@ from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 1
-TELL_SIZE: Final = 1 << 20
+REPORT_SIZE: Final = 1 << 20
 """So many bytes are reported as written before their sync has ended: the master, who lets 8 MiB be
 under way, goes on sending while a disk is slow."""
 BAD_STREAM: Final = "bad-stream"
@@ -54,14 +54,14 @@ class CopiedLog:
         self._store, self._positions = store, positions
         self._report, self._crashed = report, crashed
         self._file_size = store.config.commit_log_file_size
-        self._records = WholeRecords(self._file_size)
+        self._records = RecordAssembler(self._file_size)
         self._writer: CopiedLogWriter | None = None
         self._syncing: _Syncing | None = None
         self._taken = 0
         """End of the bytes that were handed out as whole records or fillers."""
         self._told = 0
         """The end that was reported last."""
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
         self._is_broken = False
 
     @property
@@ -77,7 +77,7 @@ class CopiedLog:
         writer = CopiedLogWriter(self._store, self._positions, ahead=FILES_AHEAD)
         writer.start_at(PhysicalOffset(end))
         self._writer, self._is_broken = writer, False
-        self._records = WholeRecords(self._file_size)
+        self._records = RecordAssembler(self._file_size)
         self._records.begin(end)
         self._taken = self._told = end
         self._syncing = _Syncing(lambda: self._sync(writer), self._crashed)
@@ -107,7 +107,7 @@ class CopiedLog:
         if effect.first:
             records.begin(effect.offset)
             get = self._positions.get
-            records.unjudged = get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL)
+            records.set_foreign(get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
             self._taken = self._told = effect.offset
         if effect.offset != records.received:
             raise BadBytes(effect.offset, f"bytes up to {records.received} came before")
@@ -123,7 +123,7 @@ class CopiedLog:
                 writer.put(piece.data, piece.store_timestamp_ms)
             self._taken = piece.at + len(piece.data)
         self._syncing.request()
-        if self._taken - self._told >= TELL_SIZE:
+        if self._taken - self._told >= REPORT_SIZE:
             self._tell(writer)
 
     def settle(self) -> Settled:
@@ -161,7 +161,7 @@ class CopiedLog:
 
     def _tell(self, writer: CopiedLogWriter) -> None:
         """Report how far the log is. One thread at a time: what is told never goes back."""
-        with self._telling:
+        with self._reporting:
             durable = writer.flushed
             # The log ends at a file's start as soon as the head of a filler is written. What stands
             # behind that head is still on its way: nobody is told of bytes that have not come.

@@ -13,37 +13,20 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from services.ha.wire import frames, handshake
 from services.ha.wire.frames import BadFrame, Decoder, Frame, encode, encode_head, encode_tail
 from services.ha.wire.handshake import Accepting, Connecting, Peer, Refused
 from shared.runtime import connection_errors
 
+if TYPE_CHECKING:
+    from services.ha.shell.links import Links
+
 UNACKNOWLEDGED_MAX: Final = 256
 """Streamed pieces whose time is kept; of more than those in flight at once the oldest go untold."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """What is buffered may take so long to leave once a link is closed; then it is dropped."""
-
-
-class LinkOwner(Protocol):
-    """Whoever made the link and is told what becomes of it; on the loop."""
-
-    def made(self, link: Link) -> None:
-        """The connection is there; the peer has proved nothing yet."""
-        ...
-
-    def proved(self, link: Link, peer: Peer) -> None:
-        """The peer has proved who it is; frames follow."""
-        ...
-
-    def received(self, link: Link, frame: Frame) -> None:
-        """A whole frame of a peer that has proved who it is."""
-        ...
-
-    def lost(self, link: Link, reason: str) -> None:
-        """The connection is gone; the last that is heard of it."""
-        ...
 
 
 class Link(asyncio.BufferedProtocol):
@@ -52,7 +35,7 @@ class Link(asyncio.BufferedProtocol):
     def __init__(
         self,
         number: int,
-        owner: LinkOwner,
+        owner: Links,
         proof: Accepting | Connecting,
         *,
         node: str | None,
@@ -149,7 +132,7 @@ class Link(asyncio.BufferedProtocol):
         if step.peer is not None:
             self._proof = None
             self.peer = step.peer
-            self._decoder.size_max = frames.FRAME_SIZE_MAX
+            self._decoder.allow(frames.FRAME_SIZE_MAX)
             self._owner.proved(self, step.peer)
 
     # -- what the owner calls -------------------------------------------------------------------

@@ -13,7 +13,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.ha.core.events import Done, Event, LinkDown, LinkUp, Received
 from services.ha.shell.link import Link
@@ -32,36 +32,50 @@ from shared.runtime.rate_limited_logger import RateLimitedLogger
 BACKLOG: Final = 64
 
 
+class Credentials(NamedTuple):
+    """The secret of the group and the TLS contexts of this node."""
+
+    secret: bytes
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None
+    """Contexts to accept and to connect with; None: without TLS."""
+
+
+class LinkSettings(NamedTuple):
+    """The nodes of the group and the limits of links."""
+
+    nodes: Mapping[str, Node]
+    """All configured nodes by name."""
+    connect_timeout_s: float
+    proof_timeout_s: float
+    connections_max: int
+    """Accepted connections at a time."""
+    buffer_max: int
+    """Unsent bytes of a link; beyond, it is closed."""
+    versions: Versions = SPOKEN
+    """Versions of the protocol that this node speaks."""
+
+
 class Links:
     """Makes, finds and closes links. On the loop only."""
 
     def __init__(
         self,
         own: Identity,
-        secret: bytes,
-        nodes: Mapping[str, Node],
+        credentials: Credentials,
+        settings: LinkSettings,
         views: LogViews,
-        happen: Callable[[Event], None],
+        post: Callable[[Event], None],
         paced: RateLimitedLogger,
-        *,
-        connect_timeout_s: float,
-        proof_timeout_s: float,
-        connections_max: int,
-        buffer_max: int,
-        acknowledged: Callable[[str, float], None] = lambda node, seconds: None,
-        tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
-        versions: Versions = SPOKEN,
+        acknowledged: Callable[[str, float], None],
     ) -> None:
-        """own: who this node is. nodes: all by name. views: the log's bytes, to be streamed.
-        happen: hands an event to the replica. acknowledged: is told how long it took from sending
-        bytes to a node until it said that they are on its disk. tls: contexts to accept and to
-        connect with.
+        """own: identity that this node proves. views: bytes of the log, for streaming. post: hands
+        an event to the replica. acknowledged: called with a node's name and the seconds between
+        sending bytes to it and its ACK that they are on its disk.
         """
-        self._own, self._secret, self._nodes, self._views = own, secret, nodes, views
-        self._happen, self._log = happen, LinkLog(paced)
-        self._connect_timeout_s, self._proof_timeout_s = connect_timeout_s, proof_timeout_s
-        self._connections_max, self._buffer_max, self._tls = connections_max, buffer_max, tls
-        self._acknowledged, self._versions = acknowledged, versions
+        self._own, self._secret, self._tls = own, credentials.secret, credentials.tls
+        self._settings, self._nodes = settings, settings.nodes
+        self._views, self._post, self._log = views, post, LinkLog(paced)
+        self._acknowledged = acknowledged
         self._next_number = 1
         self._unproved: dict[int, Link] = {}
         """Oldest first: accepted or connected, and nothing is proved yet."""
@@ -88,12 +102,12 @@ class Links:
                 port,
                 backlog=BACKLOG,
                 ssl=None if self._tls is None else self._tls[0],
-                ssl_handshake_timeout=None if self._tls is None else self._proof_timeout_s,
+                ssl_handshake_timeout=None if self._tls is None else self._settings.proof_timeout_s,
             )
 
     async def close(self) -> None:
         """Stop listening, end all links; nothing further is told."""
-        self._happen = _ignore
+        self._post = _ignore
         if self._server is not None:
             self._server.close()
         for task in list(self._attempts.values()):
@@ -154,20 +168,20 @@ class Links:
             self._make_room(link)
         self._unproved[link.number] = link
         self._timers[link.number] = asyncio.get_running_loop().call_later(
-            self._proof_timeout_s, link.abort, "no-proof: nothing was proved in time"
+            self._settings.proof_timeout_s, link.abort, "no-proof: nothing was proved in time"
         )
 
     def proved(self, link: Link, peer: Peer) -> None:
         """The replica may use the link."""
         self._settle(link)
         self._proved[link.number] = link
-        self._happen(LinkUp(link.number, peer.member, link.outbound, peer.version))
+        self._post(LinkUp(link.number, peer.member, link.outbound, peer.version))
 
     def received(self, link: Link, frame: Frame) -> None:
         """A frame for the replica."""
         if frame.type is FrameType.ACK:
             self._time_ack(link, frame)
-        self._happen(Received(link.number, frame))
+        self._post(Received(link.number, frame))
 
     def _time_ack(self, link: Link, frame: Frame) -> None:
         """For a metric only, once for each ACK: what it is worth the replica judges."""
@@ -198,7 +212,7 @@ class Links:
             assert peer is not None
             if reason.startswith(("bad-frame", "slow-peer")):
                 self._refused(link, peer, reason)
-            self._happen(LinkDown(link.number, peer, reason))
+            self._post(LinkDown(link.number, peer, reason))
         elif link.node is not None:
             self._failed(link.node, reason)
         else:
@@ -233,18 +247,18 @@ class Links:
             secret=self._secret,
             nonce=nonce,
             nodes=self._nodes,
-            versions=self._versions,
+            versions=self._settings.versions,
         )
         return self._link(proof, None)
 
     def _make_room(self, link: Link) -> None:
         accepted = [each for each in self._unproved.values() if not each.outbound]
         proved = sum(not each.outbound for each in self._proved.values())
-        if len(accepted) + proved < self._connections_max:
+        if len(accepted) + proved < self._settings.connections_max:
             return
         # The oldest that has proved nothing: a peer proves itself within milliseconds.
         victim = accepted[0] if accepted else link
-        victim.abort(f"too-many-connections: {self._connections_max} may be")
+        victim.abort(f"too-many-connections: {self._settings.connections_max} may be")
 
     def _refused(self, link: Link, peer: str, reason: str) -> None:
         self.refused_count += 1
@@ -261,11 +275,11 @@ class Links:
             nonce=nonce,
             nodes=self._nodes,
             wanted=name,
-            versions=self._versions,
+            versions=self._settings.versions,
         )
         link = self._link(proof, name)
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self._settings.connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(
                     lambda: link,
                     node.host,
@@ -279,7 +293,7 @@ class Links:
             self._settle(link)
             late = isinstance(error, TimeoutError)
             reason = (
-                f"no answer within {self._connect_timeout_s} s"
+                f"no answer within {self._settings.connect_timeout_s} s"
                 if late
                 else connection_errors.describe(error)
             )
@@ -290,11 +304,11 @@ class Links:
         if self._attempts.pop(name, None) is None:
             return
         self._log.unreached(name, self._nodes[name].host, reason)
-        self._happen(LinkDown(0, name, reason))
+        self._post(LinkDown(0, name, reason))
 
     def _link(self, proof: Accepting | Connecting, node: str | None) -> Link:
         number, self._next_number = self._next_number, self._next_number + 1
-        return Link(number, self, proof, node=node, buffer_max=self._buffer_max)
+        return Link(number, self, proof, node=node, buffer_max=self._settings.buffer_max)
 
     def _settle(self, link: Link) -> None:
         """It is no longer unproved."""

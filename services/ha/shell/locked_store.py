@@ -1,7 +1,7 @@
 """The store as ha holds it: its lock bytes, the page, and what is done to the log as a whole.
 
 Byte 3 of ``lock`` is held from the first moment to the last, byte 0 whenever the broker does not
-append. Step before: configuration. Step after: ``opening`` finds out what the volume holds;
+append. Step before: configuration. Step after: ``replica_store`` finds out what the volume holds;
 ``replica_disk`` carries out what the replica decides.
 """
 
@@ -140,6 +140,7 @@ class LockedStore:
                     "reason": recovered.cut.reason,
                 },
             )
+        self.is_halted = False
         return recovered
 
     def publish_log_epoch(self, table: tuple[EpochStart, ...]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from services.ha.wire.whole_records import BadBytes, WholeRecords
+from services.ha.wire.record_assembler import BadBytes, RecordAssembler
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.formats.checkpoint import Slot
@@ -30,7 +30,7 @@ class LogCheck:
     def __init__(self, store: StoreDir, positions: Positions, changing: threading.Lock) -> None:
         """changing: held by whoever empties the store."""
         self._store, self._positions, self._changing = store, positions, changing
-        self._records = WholeRecords(store.config.commit_log_file_size)
+        self._records = RecordAssembler(store.config.commit_log_file_size)
         self._end = 0
         self._suspect: int | None = None
         self._until: int | None = None

@@ -27,6 +27,10 @@ class Probes:
         self.positions: Positions | None = None
         """None until the store is open and recovered."""
 
+    def open(self, positions: Positions) -> None:
+        """Answer from this page: the store is open and recovered."""
+        self.positions = positions
+
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
         return [

@@ -33,10 +33,10 @@ from services.ha.core.events import CopyFault, Done, Event, Failed
 from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.lock_bytes import Stopping
 from services.ha.shell.log_check import LogCheck
-from services.ha.shell.opening import HeldStore
 from services.ha.shell.replica_files import Damage, Promise
+from services.ha.shell.replica_store import ReplicaStore
 from services.ha.shell.worker import Worker
-from services.ha.wire.whole_records import BadBytes
+from services.ha.wire.record_assembler import BadBytes
 from tidemark.errors import CorruptRecord, FlushFailed, StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
@@ -58,7 +58,7 @@ class ReplicaDisk:
 
     def __init__(
         self,
-        held: HeldStore,
+        held: ReplicaStore,
         report: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
@@ -222,7 +222,6 @@ class ReplicaDisk:
     def _recover(self, token: int) -> Done:
         """Find the log's end and go on there. Byte 0 is held, the log closed."""
         end = self._held.recover_log(lambda done, total: None, self._stopping).end
-        self._held.is_halted = False
         self._open(end)
         return Done(token, end, end)
 
@@ -267,13 +266,13 @@ class ReplicaDisk:
                     in_pass = self._check.step()
                 except BadBytes as error:
                     detail = f"{error}; found while confirmed records were checked"
-                    self._tell_damage(Damage(error.at, detail), of_log)
+                    self._report_damage(Damage(error.at, detail), of_log)
                     damaged, in_pass = of_log, False
                 pause_s = CHECK_INTERVAL_S if in_pass else CHECK_PASS_INTERVAL_S
         except Exception as error:  # noqa: BLE001 - whatever it is ends the process
             self._crashed(error)
 
-    def _tell_damage(self, damage: Damage, of_log: int) -> None:
+    def _report_damage(self, damage: Damage, of_log: int) -> None:
         """Report it, and let the next start know: that one looks at the end of the log only, and
         would stand again. Nothing of a log that was emptied: said after that, it would halt the
         new member for the damage of the old one."""

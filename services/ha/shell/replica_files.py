@@ -6,7 +6,8 @@ leaves the old one or the new one. Each is one line of JSON for people and one w
 damaged one is named and never guessed. The epoch table is RocketMQ's text, with a twin ``.bak`` of
 the same content: it is read if the table itself is unreadable.
 
-Step before: ``opening`` reads them. Step after: ``replica_disk`` writes what the replica decides.
+Step before: ``replica_store`` reads them. Step after: ``replica_disk`` writes what the replica
+decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may read the file that holds the group's secret. Pure; ``parts`` reads the file."""
+"""Who may read the file that holds the group's secret. Pure; ``startup`` reads the file."""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from services.ha.core.events import Event, Sensed, Tick
+from services.ha.core.events import Event, NodeSnapshot, Tick
+from shared.files.lock_probe import LockProbe
 from shared.files.positions import Positions
 from shared.files.store_dir import Role
 from shared.runtime.doorbell import Doorbell
@@ -30,21 +31,13 @@ stalls of services."""
 SILENT_FOR_EVER: Final = 1 << 40
 
 
-class Probe(Protocol):
-    """Tells whether a byte of the lock file is held."""
-
-    def is_held(self, byte: int) -> bool:
-        """Whether some process holds the byte."""
-        ...
-
-
-class Senses:
+class SnapshotReader:
     """Reads page and locks, each slot once."""
 
     def __init__(
         self,
         positions: Positions,
-        locks: Probe,
+        locks: LockProbe,
         clock: Clock,
         wall_ms: Callable[[], int] | None = None,
     ) -> None:
@@ -55,13 +48,13 @@ class Senses:
         self._of_another_boot: dict[Slot, int] = {}
         """Heartbeats that were ahead of the clock when they were seen."""
 
-    def look(self) -> Sensed:
+    def read(self) -> NodeSnapshot:
         """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
         get = self._positions.get
         alive = self._locks.is_held(Role.BROKER)
         nonce = get(Slot.BROKER_NONCE) if alive else 0
         damaged_at = get(Slot.DAMAGED_AT) if alive else 0
-        return Sensed(
+        return NodeSnapshot(
             nonce,
             self._silent_ms(Slot.BROKER_HEARTBEAT_MS),
             get(Slot.SERVING_EPOCH),
@@ -105,11 +98,11 @@ class Watch:
 
     def __init__(
         self,
-        senses: Senses,
+        reader: SnapshotReader,
         positions: Positions,
         doorbell: Doorbell,
         clock: Clock,
-        happen: Callable[[Event], None],
+        post: Callable[[Event], None],
         *,
         interval_ms: int,
         turned: Callable[[], None] = lambda: None,
@@ -118,8 +111,8 @@ class Watch:
         turned: called after each.
         """
         self._turned = turned
-        self._senses, self._positions, self._doorbell = senses, positions, doorbell
-        self._clock, self._happen, self._interval_ms = clock, happen, interval_ms
+        self._reader, self._positions, self._doorbell = reader, positions, doorbell
+        self._clock, self._post, self._interval_ms = clock, post, interval_ms
         self._beat_at = self._turned_at = clock.boot_ms()
         self.loop_stalls = 0
         """How often the loop stood still for longer than LOOP_STALL_MS."""
@@ -133,8 +126,8 @@ class Watch:
             self._note_stall(now)
             if now >= tick_at:
                 tick_at = now + self._interval_ms
-                self._happen(Tick())
-            self._happen(self._senses.look())
+                self._post(Tick())
+            self._post(self._reader.read())
             self._turned()
             if now - self._beat_at >= HEARTBEAT_MS:
                 self._beat(now)

@@ -3,8 +3,8 @@
 u32 length of what follows (at most 8 MiB) · u8 type · u8 flags · u16 reserved · i64 epoch · payload
 · u32 CRC-32 over type to payload. All integers big-endian. Every frame carries its sender's epoch.
 
-The checksum finds damage, not malice: who may send at all is ``handshake``'s. What a payload says
-is ``payloads``'. Step before: bytes of a socket. Step after: ``payloads.parse``.
+The checksum finds damage, not attacks: ``handshake`` authenticates the sender. ``payloads`` decodes
+the payload. Step before: bytes of a socket. Step after: ``payloads.parse``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 FRAME_SIZE_MAX: Final = 8 << 20
-"""Bytes behind the length, of a peer that has proved who it is."""
+"""Limit of a frame's length field, of an authenticated peer."""
 HEAD: Final = struct.Struct(">IBBHq")
 """Length, type, flags, reserved, epoch."""
 TAIL: Final = struct.Struct(">I")
@@ -27,7 +27,7 @@ BUFFER_SIZE_MIN: Final = 4096
 
 
 class FrameType(IntEnum):
-    """What a frame says."""
+    """Type of a frame."""
 
     HELLO = 1
     HELLO_OK = 2
@@ -41,7 +41,7 @@ class FrameType(IntEnum):
     FENCED = 10
     CAMPAIGN_NOW = 14
     CHALLENGE = 20
-    """20 to 23 are the handshake's and mean nothing behind it."""
+    """Types 20 to 23 belong to the handshake and are invalid after it."""
     ANSWER = 21
     WELCOME = 22
     REFUSED = 23
@@ -51,31 +51,31 @@ _TYPES: Final = {int(member): member for member in FrameType}
 
 
 class BadFrame(ValueError):
-    """The bytes are no frame of this protocol: the link is closed, nothing of it is believed."""
+    """The bytes are no frame of this protocol: the link is closed and the bytes are discarded."""
 
 
 class Frame(NamedTuple):
-    """One frame, its payload not yet decoded."""
+    """One frame with an undecoded payload."""
 
     type: FrameType
     epoch: int
-    """The sender's; of APPEND the master's, its data epoch is in the payload."""
+    """The sender's epoch; the data epoch of APPEND is in the payload."""
     payload: bytes | memoryview
     flags: int = 0
-    """None is defined yet; a receiver ignores those that it does not know."""
+    """No flag is defined yet; a receiver ignores unknown ones."""
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes. Raises ValueError if the payload is larger than a frame may be."""
+    """Return the frame's bytes. Raises ValueError if the payload is larger than a frame may be."""
     head, crc = encode_head(frame, 0)
     return head + TAIL.pack(crc)
 
 
 def encode_head(frame: Frame, data_size: int) -> tuple[bytes, int]:
-    """What goes before bytes that are sent from where they are, and the CRC-32 so far.
+    """Return the bytes before data that is sent without a copy, and the CRC-32 so far.
 
-    data_size: of those bytes, which continue the frame's payload. Send them and ``encode_tail``
-    right behind. Raises ValueError if payload and bytes are more than a frame may hold.
+    data_size: size of that data, which continues the frame's payload. The caller sends the data and
+    ``encode_tail`` directly after it. Raises ValueError if payload and data exceed a frame.
     """
     length = AROUND_SIZE + len(frame.payload) + data_size
     if length > FRAME_SIZE_MAX:
@@ -85,36 +85,40 @@ def encode_head(frame: Frame, data_size: int) -> tuple[bytes, int]:
 
 
 def encode_tail(crc: int, data: bytes | memoryview) -> bytes:
-    """What goes behind the bytes of ``encode_head``; data is read once, not copied."""
+    """Return the bytes after the data of ``encode_head``; data is read once, not copied."""
     return TAIL.pack(zlib.crc32(data, crc))
 
 
 class Decoder:
-    """A stream of bytes to frames. Holds no socket, so a test can feed it one byte at a time.
+    """Splits a stream of bytes into frames. Holds no socket, so a test can feed it one byte at a
+    time.
 
-    Memory follows the bytes that came, never the length that a peer claims, and is bounded by
-    ``size_max``: small until the handshake is over. ``feed`` for bytes in hand; ``room`` and
-    ``received`` for a transport that reads into the decoder's own memory.
+    Memory grows with the received bytes, not with the length that a peer claims, and is bounded by
+    ``size_max``, which is small until the handshake is over. ``feed`` takes bytes; ``room`` and
+    ``received`` serve a transport that reads into the decoder's own memory.
     """
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
-        self.size_max = size_max
-        """Most bytes behind a frame's length; may be raised once the peer has proved itself."""
+        self._size_max = size_max
         self._buffer = bytearray(BUFFER_SIZE_MIN)
         self._start = 0
         self._end = 0
         self._bad: str | None = None
 
+    def allow(self, size_max: int) -> None:
+        """Accept frames up to this size from now on: the peer is authenticated."""
+        self._size_max = size_max
+
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """Bytes of an incomplete frame."""
         return self._end - self._start
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Take what the network gave; return the frames it completed, oldest first.
+        """Take received bytes; return the frames that they complete, oldest first.
 
-        Raises BadFrame for a length, type or checksum that cannot be; frames in front of it in
-        the same bytes are lost with it. Every later call raises it again.
+        Raises BadFrame for an invalid length, type or checksum; earlier frames of the same bytes
+        are lost with it. Every later call raises it again.
         """
         frames: list[Frame] = []
         view = memoryview(data)
@@ -127,7 +131,7 @@ class Decoder:
         return frames
 
     def room(self) -> memoryview:
-        """Free memory to read into, at least one byte; valid until the next call."""
+        """Return free memory to read into, at least one byte; valid until the next call."""
         if self._start == self._end:
             self._start = self._end = 0
         if self._end == len(self._buffer):
@@ -135,7 +139,7 @@ class Decoder:
         return memoryview(self._buffer)[self._end :]
 
     def received(self, size: int) -> list[Frame]:
-        """The first size bytes of ``room`` were filled; as ``feed``."""
+        """Take the first size bytes of ``room``, which were filled; return like ``feed``."""
         if self._bad is not None:
             raise BadFrame(self._bad)
         self._end += size
@@ -149,14 +153,14 @@ class Decoder:
         return frames
 
     def _next(self) -> Frame | None:
-        """The next whole frame, its payload copied out; None: more bytes are needed."""
+        """Return the next whole frame, its payload copied; None: more bytes are needed."""
         held = self._end - self._start
         if held < LENGTH_SIZE:
             return None
-        # As soon as it is there, before anybody waits for that many bytes.
+        # Checked as soon as it is complete, before waiting for that many bytes.
         length = int.from_bytes(self._buffer[self._start : self._start + LENGTH_SIZE], "big")
-        if not AROUND_SIZE <= length <= self.size_max:
-            raise BadFrame(f"a length of {length}; {AROUND_SIZE} to {self.size_max} may be")
+        if not AROUND_SIZE <= length <= self._size_max:
+            raise BadFrame(f"a length of {length}; {AROUND_SIZE} to {self._size_max} may be")
         if held < HEAD.size:
             return None
         _, number, flags, _, epoch = HEAD.unpack_from(self._buffer, self._start)
@@ -176,14 +180,14 @@ class Decoder:
         return Frame(kind, epoch, payload, flags)
 
     def _make_room(self) -> None:
-        """Move what is held to the front, into memory twice as large if it is full."""
+        """Move the held bytes to the front, into memory twice as large if it is full."""
         held = self._end - self._start
         size = len(self._buffer)
         kept = memoryview(self._buffer)[self._start : self._end]
         if 2 * held > size:
             # New memory: a transport may still hold a view of the old one, and a bytearray with a
             # view cannot be resized.
-            self._buffer = bytearray(min(2 * size, 2 * (LENGTH_SIZE + self.size_max)))
-        # Within the same memory otherwise: what has been read from it was copied out.
+            self._buffer = bytearray(min(2 * size, 2 * (LENGTH_SIZE + self._size_max)))
+        # Otherwise within the same memory: what was read from it has been copied.
         memoryview(self._buffer)[:held] = kept
         self._start, self._end = 0, held

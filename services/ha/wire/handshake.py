@@ -1,20 +1,20 @@
-"""Who may speak on the replication port: both prove a secret (docs/replication.md, links). Pure.
+"""Mutual authentication on the replication port by a shared secret (docs/replication.md). Pure.
 
-1. Whoever listens sends CHALLENGE: versions and a nonce, nothing else about itself.
-2. Whoever connected sends ANSWER: a nonce, who it is, whom it wants, and an HMAC-SHA256 over
-   CHALLENGE and all that.
-3. Whoever listens compares, and sends WELCOME: who it is, and an HMAC over CHALLENGE, ANSWER and
-   that; or, to a peer that knows the secret and does not fit, REFUSED with the reason.
+1. The accepting side sends CHALLENGE: its versions and a nonce, nothing else about itself.
+2. The connecting side sends ANSWER: a nonce, its identity, the node that it wants to reach, and an
+   HMAC-SHA256 over CHALLENGE and all that.
+3. The accepting side compares, and sends WELCOME: its identity, and an HMAC over CHALLENGE, ANSWER
+   and that. To a peer that knows the secret and does not fit, it sends REFUSED with the reason.
 
-CHALLENGE names the versions that the listening side speaks, ANSWER the highest of the other side
-and the one to be spoken. Where there is none, ANSWER names its highest all the same and is refused:
-so both sides know it, and know it of a peer that has the secret. Who speaks a later version may say
-more behind what is known here; that is under the proof, and passed over.
+CHALLENGE names the versions of the accepting side, ANSWER the highest version of the other side and
+the one to use. If there is no common version, ANSWER still names its highest one and is refused, so
+that both sides know it of a peer that has the secret. A side with a later version may append fields
+that are unknown here; the HMAC covers them, and they are ignored.
 
-Both nonces are new for every connection, so nothing recorded can be played again, and the three
-HMACs begin differently, so none can be sent back as another. A peer that does not know the secret
-learns nothing and gets no second frame. The proof is of the connection's beginning: whoever can
-change bytes inside it is kept out by TLS, not by this.
+Both nonces are new for every connection, so no recorded handshake can be replayed. The three HMACs
+have different labels, so none can be sent back as another. A peer without the secret learns nothing
+and gets no second frame. The handshake authenticates only the beginning of the connection; TLS
+protects its bytes against changes.
 
 Step before: a connection. Step after: LinkUp, and frames of the replica.
 """
@@ -35,7 +35,7 @@ from services.ha.wire.versions import SPOKEN, Versions, common
 NONCE_SIZE: Final = 32
 SECRET_SIZE_MIN: Final = 16
 FRAME_SIZE_MAX: Final = 2048
-"""Behind a frame's length, until the handshake is over: what ``Decoder.size_max`` begins with."""
+"""Limit of a frame's length field until the handshake is over: the first limit of ``Decoder``."""
 
 _MAC_SIZE: Final = 32
 _CHALLENGE: Final = struct.Struct(f">8sHH{NONCE_SIZE}s")
@@ -47,57 +47,57 @@ _DETAIL_SIZE_MAX: Final = 200
 
 
 class Reason(IntEnum):
-    """Why two nodes do not speak with each other."""
+    """Why two nodes refuse each other."""
 
     OUT_OF_ORDER = 1
-    """Not the frame that comes next, or not one at all."""
+    """Not the next frame of the handshake, or no frame."""
     WRONG_SECRET = 2
     PROTOCOL_VERSION = 3
-    """One is too old for the other."""
+    """One side is too old for the other."""
     FOREIGN_CLUSTER = 4
     FOREIGN_GROUP = 5
     SAME_NAME = 6
     """Two processes with one node's name, or a node that reached itself."""
     UNKNOWN_NODE = 7
-    """Not among the configured ones."""
+    """The peer is not configured."""
     WRONG_NODE = 8
-    """The address leads to another node than the configuration says."""
+    """The address leads to another node than configured."""
     FILE_SIZE_DIFFERS = 9
 
     @property
     def code(self) -> str:
-        """As logs and status name it."""
+        """The reason in logs and status."""
         return self.name.lower().replace("_", "-")
 
 
 class Identity(NamedTuple):
-    """What a node says of itself."""
+    """Identity that a node sends."""
 
     cluster: str
     group: str
     node: str
     incarnation: str
     file_size: int
-    """Of a commit log file, bytes."""
+    """Size of a commit log file, bytes."""
 
 
 class Peer(NamedTuple):
-    """Who has proved itself, and the protocol's version to speak with it."""
+    """An authenticated peer, and the version of the protocol to use with it."""
 
     member: Member
     version: int
 
 
 class Step(NamedTuple):
-    """What a frame led to."""
+    """Result of a frame."""
 
     send: Frame | None
     peer: Peer | None
-    """The handshake is over once this side has sent ``send``."""
+    """None until the handshake is over, which it is once ``send`` was sent."""
 
 
 class Refused(Exception):
-    """The handshake failed: send ``answer`` if there is one, then close."""
+    """The handshake failed: the caller sends ``answer`` if there is one, then closes."""
 
     def __init__(self, reason: Reason, detail: str, answer: Frame | None = None) -> None:
         self.reason = reason
@@ -107,7 +107,7 @@ class Refused(Exception):
 
 
 class Accepting:
-    """The side that listens."""
+    """The side that accepts the connection."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class Accepting:
         self._over = False
 
     def begin(self) -> Frame:
-        """The first frame of the connection."""
+        """Return the first frame of the connection."""
         return Frame(FrameType.CHALLENGE, 0, self._challenge)
 
     def take(self, frame: Frame) -> Step:
-        """ANSWER. Raises Refused; with an answer only to a peer that knows the secret."""
+        """Take ANSWER. Raises Refused, with an answer only for a peer that knows the secret."""
         if self._over or frame.type is not FrameType.ANSWER:
             raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame instead of ANSWER")
         self._over = True
@@ -138,7 +138,7 @@ class Accepting:
         reader = Reader(body, "ANSWER")
         try:
             version, highest = _VERSIONS.unpack(reader.take(_VERSIONS.size))
-            # Before anything whose layout a version may have changed.
+            # Checked before everything whose layout a version may have changed.
             if version != min(self._versions.highest, highest) or version < self._versions.lowest:
                 detail = f"version {version} of {highest} asked for; {self._speaks()}"
                 raise self._refusal(frame, Reason.PROTOCOL_VERSION, detail)
@@ -158,7 +158,7 @@ class Accepting:
         return f"{self._own.node} speaks {self._versions}"
 
     def _proved(self, frame: Frame) -> bytes:
-        """ANSWER without its proof, which is right."""
+        """Return ANSWER without its HMAC, after checking it."""
         payload = bytes(frame.payload)
         body, proof = payload[:-_MAC_SIZE], payload[-_MAC_SIZE:]
         expected = _proof(self._secret, b"answer", self._challenge, body)
@@ -175,7 +175,7 @@ class Accepting:
 
 
 class Connecting:
-    """The side that connected."""
+    """The side that made the connection."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class Connecting:
         self._version = 0
 
     def take(self, frame: Frame) -> Step:
-        """CHALLENGE, then WELCOME. Raises Refused, also for what the other side refused."""
+        """Take CHALLENGE, then WELCOME. Raises Refused, also if the other side refused."""
         if not self._answer and frame.type is FrameType.CHALLENGE:
             return self._take_challenge(frame)
         if self._answer and frame.type in (FrameType.WELCOME, FrameType.REFUSED):
@@ -207,7 +207,7 @@ class Connecting:
         raise Refused(Reason.OUT_OF_ORDER, f"a {frame.type.name} frame out of order")
 
     def ended(self) -> Refused:
-        """The other side closed before WELCOME: it does that, and no more, to a wrong secret."""
+        """Return why the other side closed before WELCOME; to a wrong secret it only closes."""
         reason = Reason.WRONG_SECRET if self._answer else Reason.OUT_OF_ORDER
         return Refused(reason, f"{self._wanted} closed during the handshake")
 
@@ -246,13 +246,15 @@ class Connecting:
         reader = Reader(body, frame.type.name)
         try:
             if refused:
-                raise self._told(reader.one_of(Reason), reader.text())
+                raise self._refused_by_peer(reader.one_of(Reason), reader.text())
             peer = _take_identity(reader)
             _end(reader, of=self._theirs.highest, own=self._versions)
         except BadFrame as error:
             raise Refused(Reason.OUT_OF_ORDER, str(error)) from error
         if common(self._versions, self._theirs) is None:
-            raise self._told(Reason.PROTOCOL_VERSION, "welcome, in a version it does not speak")
+            raise self._refused_by_peer(
+                Reason.PROTOCOL_VERSION, "welcome, in a version it does not speak"
+            )
         if peer.node != self._wanted:
             detail = f"{peer.node} where {self._wanted} was to be"
             raise Refused(Reason.WRONG_NODE, detail)
@@ -260,8 +262,8 @@ class Connecting:
             raise Refused(*misfit)
         return Step(None, Peer(Member(peer.node, peer.incarnation), self._version))
 
-    def _told(self, reason: Reason, words: str) -> Refused:
-        """The other side refused."""
+    def _refused_by_peer(self, reason: Reason, words: str) -> Refused:
+        """Return the refusal of the other side."""
         detail = f"{self._wanted} says: {words}"
         if reason is Reason.PROTOCOL_VERSION:
             detail = (
@@ -272,7 +274,7 @@ class Connecting:
 
 
 def _end(reader: Reader, *, of: int, own: Versions) -> None:
-    """Nothing may follow, unless the peer speaks a later version: its additions are passed over."""
+    """Check that nothing follows; additions of a later version are ignored."""
     if of > own.highest:
         reader.rest()
     reader.done()
@@ -281,7 +283,7 @@ def _end(reader: Reader, *, of: int, own: Versions) -> None:
 def _misfit(
     own: Identity, peer: Identity, nodes: Collection[str], wanted: str
 ) -> tuple[Reason, str] | None:
-    """Why peer, which knows the secret, is not spoken with; wanted: whom it means to reach."""
+    """Return why an authenticated peer is refused. wanted: the node that it wants to reach."""
     if peer.cluster != own.cluster:
         return Reason.FOREIGN_CLUSTER, f"{peer.node} of cluster {peer.cluster}, not {own.cluster}"
     if peer.group != own.group:
@@ -316,13 +318,13 @@ def _take_identity(reader: Reader) -> Identity:
 
 
 def _proof(secret: bytes, label: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 over label and parts, each with its length so that no two lists are alike."""
+    """Return the HMAC-SHA256 over label and parts, each with its length so that lists differ."""
     message = b"".join(struct.pack(">I", len(part)) + part for part in (label, *parts))
     return hmac.digest(secret, message, "sha256")
 
 
 def _fit(secret: bytes, nonce: bytes) -> bytes:
-    """The secret. Raises ValueError if it or the nonce is too short to prove anything."""
+    """Return the secret. Raises ValueError if it or the nonce has a wrong size."""
     if len(secret) < SECRET_SIZE_MIN or len(nonce) != NONCE_SIZE:
         raise ValueError(
             f"a secret of {len(secret)} bytes, at least {SECRET_SIZE_MIN}; "

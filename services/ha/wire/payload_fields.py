@@ -1,8 +1,8 @@
-"""Values inside a frame's payload, to bytes and back, every length checked first. Pure.
+"""Encodes and decodes the fields of payloads, with all lengths checked. Pure.
 
-Text is u8 length and UTF-8, an incarnation 16 bytes, an offset or epoch i64 ≥ 0, a table u32 n and
-n × (epoch, start), both rising, the newest 1000. Step before: a frame, or a value that is to be
-sent. Step after: ``payloads``, ``handshake``.
+A text is u8 length and UTF-8, an incarnation 16 bytes, an offset or epoch i64 ≥ 0, a table u32 n
+and n × (epoch, start), both ascending, at most the newest 1000. Step before: a frame, or a value to
+send. Step after: ``payloads``, ``handshake``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Kind = TypeVar("_Kind", bound=IntEnum)
 
 
 class Reader:
-    """Takes a payload apart, checking every length before it is used."""
+    """Reads the fields of a payload, and checks every length before it is used."""
 
     def __init__(self, data: bytes | memoryview, what: str) -> None:
         self._view = memoryview(data)
@@ -39,40 +39,40 @@ class Reader:
         self._at = 0
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise BadFrame with what is wrong and where."""
+        """Raise BadFrame with the fault and its position."""
         raise BadFrame(f"{self._what}, byte {self._at} of the payload: {reason}")
 
     def take(self, size: int) -> memoryview:
-        """The next size bytes."""
+        """Return the next size bytes."""
         if size > len(self._view) - self._at:
             self.refuse(f"ends {size - len(self._view) + self._at} bytes early")
         self._at += size
         return self._view[self._at - size : self._at]
 
     def number(self, form: struct.Struct) -> int:
-        """One unsigned integer."""
+        """Return one unsigned integer."""
         return int(form.unpack(self.take(form.size))[0])
 
     def offset(self) -> int:
-        """An offset or an epoch: i64, not negative."""
+        """Return an offset or an epoch: i64, not negative."""
         value = self.number(I64)
         if value < 0:
             self.refuse(f"{value} is neither an offset nor an epoch")
         return value
 
     def offsets(self, count: int) -> list[int]:
-        """So many of them."""
+        """Return count offsets."""
         return [self.offset() for _ in range(count)]
 
     def flag(self) -> bool:
-        """One byte, 0 or 1."""
+        """Return one byte, 0 or 1, as a boolean."""
         value = self.number(U8)
         if value > 1:
             self.refuse(f"{value} is no truth value")
         return value == 1
 
     def one_of(self, kind: type[_Kind]) -> _Kind:
-        """One byte that names a member of an enumeration."""
+        """Return the member of an enumeration that one byte names."""
         value = self.number(U8)
         try:
             return kind(value)
@@ -80,7 +80,7 @@ class Reader:
             self.refuse(f"{value} is no {kind.__name__}")
 
     def text(self) -> str:
-        """At most 255 bytes of UTF-8."""
+        """Return at most 255 bytes of UTF-8."""
         raw = self.take(self.number(U8))
         try:
             return str(raw, "utf-8")
@@ -88,11 +88,11 @@ class Reader:
             self.refuse("text that is not UTF-8")
 
     def hex(self, size: int) -> str:
-        """size bytes as hexadecimal digits."""
+        """Return size bytes as hexadecimal digits."""
         return self.take(size).hex()
 
     def table(self) -> tuple[EpochStart, ...]:
-        """An epoch table: epochs and starts rise."""
+        """Return an epoch table, whose epochs and starts ascend."""
         count = self.number(U32)
         if count > TABLE_ENTRIES_MAX:
             self.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
@@ -106,17 +106,17 @@ class Reader:
         return tuple(entries)
 
     def rest(self) -> memoryview:
-        """All that is left."""
+        """Return all remaining bytes."""
         return self.take(len(self._view) - self._at)
 
     def done(self) -> None:
-        """There must be nothing left."""
+        """Check that no bytes remain."""
         if self._at != len(self._view):
             self.refuse(f"{len(self._view) - self._at} bytes too many")
 
 
 def put_text(text: str) -> bytes:
-    """Length and UTF-8. Raises ValueError for more than 255 bytes."""
+    """Return length and UTF-8. Raises ValueError for more than 255 bytes."""
     raw = text.encode()
     if len(raw) > TEXT_SIZE_MAX:
         raise ValueError(f"a text of {len(raw)} bytes; the most is {TEXT_SIZE_MAX}")
@@ -124,7 +124,7 @@ def put_text(text: str) -> bytes:
 
 
 def put_hex(digits: str, size: int) -> bytes:
-    """Hexadecimal digits as size bytes. Raises ValueError for anything else."""
+    """Return hexadecimal digits as size bytes. Raises ValueError for anything else."""
     raw = bytes.fromhex(digits)
     if len(raw) != size:
         raise ValueError(f"{digits!r} is not {2 * size} hexadecimal digits")
@@ -132,12 +132,12 @@ def put_hex(digits: str, size: int) -> bytes:
 
 
 def put_numbers(*values: int) -> bytes:
-    """Each as i64."""
+    """Return each number as i64."""
     return struct.pack(f">{len(values)}q", *values)
 
 
 def put_table(entries: Sequence[EpochStart]) -> bytes:
-    """The newest entries of an epoch table."""
+    """Return the newest entries of an epoch table."""
     newest = entries[-TABLE_ENTRIES_MAX:]
     flat = [number for entry in newest for number in entry]
     return U32.pack(len(newest)) + put_numbers(*flat)

@@ -1,8 +1,8 @@
-"""What frames say: a typed value per frame type (docs/replication.md, frames). Pure.
+"""Payloads: a typed value per frame type (docs/replication.md, frames). Pure.
 
-``frame`` makes a frame, ``parse`` takes one apart or raises BadFrame; both go by the version that
-was agreed on for the link. Ends that HELLO, PROMISE_OK and STATUS_OK report never count as
-acknowledgements; only ACK's do. The values in them: ``payload_fields``.
+``frame`` encodes a value, ``parse`` decodes a frame or raises BadFrame; both follow the version
+that was agreed on for the link. Log ends in HELLO, PROMISE_OK and STATUS_OK never count as
+acknowledgements; only those of ACK do. ``payload_fields`` encodes the fields.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _APPEND: Final = struct.Struct(">qqqqQI")
 
 
 class Hello(NamedTuple):
-    """Slave to master: who I am and what I have; begins a link's divergence check."""
+    """Slave to master: identity and log of the slave; begins the divergence check of a link."""
 
     group: str
     node: str
     incarnation: str
     version: int
-    """Of the protocol, as agreed in the handshake."""
+    """Version of the protocol, as agreed in the handshake."""
     file_size: int
-    """Of a commit log file, bytes."""
+    """Size of a commit log file, bytes."""
     promised: int
     first_offset: int
     end: int
@@ -56,7 +56,7 @@ class Hello(NamedTuple):
 
 
 class HelloOk(NamedTuple):
-    """Master to slave: up to where our logs are the same, as far as the tables tell."""
+    """Master to slave: the end of the common history, according to the tables."""
 
     point: int
     crc: int
@@ -67,10 +67,10 @@ class HelloOk(NamedTuple):
     end: int
     confirm: int
     table: tuple[EpochStart, ...]
-    """The master's, from the common entry on; the whole one if there is none (an empty slave)."""
+    """The master's table from the common entry on; the whole one for an empty slave."""
     foreign: tuple[int, int] = (0, 0)
-    """[from, until) of the master's log in which RocketMQ wrote: record CRCs there may be copies of
-    other records', and judge nothing."""
+    """[from, until) of the master's log that RocketMQ wrote. A record CRC there may be a copy of
+    another record's and is not checked."""
 
 
 class ResyncReason(IntEnum):
@@ -81,47 +81,48 @@ class ResyncReason(IntEnum):
 
 
 class ResyncRequired(NamedTuple):
-    """Master to slave: there is no point from which to go on."""
+    """Master to slave: there is no point from which to continue."""
 
     reason: ResyncReason
     first_offset: int
-    """Of the master: where the copy begins."""
+    """First offset of the master's log, where the copy begins."""
     end: int
 
 
 class Append(NamedTuple):
-    """Master to slave: bytes of one epoch, or none: a heartbeat."""
+    """Master to slave: bytes of one epoch; without bytes, a heartbeat."""
 
     data_epoch: int
     epoch_start: int
     offset: int
-    """Of the first byte; of a heartbeat, of the byte that would be sent next."""
+    """Offset of the first byte; in a heartbeat, of the next byte to send."""
     confirm: int
     nonce: int
-    """Counts the frames of a link, so that an ACK says which it has seen."""
+    """Number of the frame on this link; an ACK names the last one received."""
     size: int
     data: bytes | memoryview = b""
-    """Empty when encoding what is streamed from the mapping: the bytes follow."""
+    """Empty when encoding a frame whose bytes are streamed from the mapping after it."""
 
 
 class Ack(NamedTuple):
-    """Slave to master: what is in my log, and what of it is on disk."""
+    """Slave to master: the end of the log, and how much of it is on disk."""
 
     appended: int
     durable: int
     nonce: int
-    """Of the last APPEND seen; 0: none on this link."""
+    """Nonce of the last APPEND; 0: none on this link."""
     leaving: bool = False
-    """Its process is about to end: nobody needs to wait for it. Never said in version 1."""
+    """Whether the slave's process is about to end, so that waiting for it is useless. Not part of
+    version 1."""
 
 
 class PromisePurpose(IntEnum):
-    """What the sender of PROMISE wants the epoch for."""
+    """Purpose of the epoch in PROMISE."""
 
     NEW_TERM = 1
-    """It has won the lease with it."""
+    """The sender has won the lease with it."""
     CREATE_LEASE = 2
-    """It is master, its lease object is gone, and it would create it with this epoch."""
+    """The sender is master, its lease object is gone, and it wants to create it with this epoch."""
 
 
 class Promise(NamedTuple):
@@ -132,10 +133,10 @@ class Promise(NamedTuple):
 
 
 class PromiseOk(NamedTuple):
-    """The epoch is promised, on disk."""
+    """The epoch is promised on disk."""
 
     previous: int
-    """What was promised before."""
+    """The epoch that was promised before."""
     last_data_epoch: int
     end: int
     durable: int
@@ -143,25 +144,25 @@ class PromiseOk(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What are you? Answered at any epoch, and promises nothing."""
+    """Request of a node's status. Answered at any epoch; promises nothing."""
 
     asked_ms: int = 0
-    """When, by the asker's boot clock; 0: not said, or not known in this version."""
+    """Time of the request by the sender's boot clock; 0: unknown, or not part of this version."""
 
 
 class StatusOk(NamedTuple):
-    """What a node says of itself."""
+    """Status of a node."""
 
     node: str
     incarnation: str
     state: str
-    """Of the replica's states."""
+    """One of the replica's states."""
     initialised: bool
-    """The volume has belonged to this group."""
+    """Whether the volume has belonged to this group."""
     holds_records: bool
     promised: int
     data_epoch: int
-    """Of the newest entry of its table; 0: it has none."""
+    """Epoch of the newest entry of its table; 0: the table is empty."""
     first_offset: int
     end: int
     durable: int
@@ -170,26 +171,26 @@ class StatusOk(NamedTuple):
     """The largest (epoch, in_sync_version) seen in the lease."""
     in_sync_version: int
     in_sync: tuple[Member, ...]
-    """As it knows them."""
+    """The in-sync set that it knows."""
     facts: dict[str, Any]
-    """For people: a JSON object, at most 64 KiB."""
+    """A JSON object for people, at most 64 KiB."""
     asked_ms: int = 0
-    """Of the question that this answers; 0: of none, or not known in this version."""
+    """Time in the answered request; 0: none, or not part of this version."""
     wall_ms: int = 0
-    """The wall clock of the node, for ``peer_clock``; 0: not said, or not known."""
+    """The wall clock of the node, for ``peer_clock``; 0: unknown."""
 
 
 class Fenced(NamedTuple):
-    """Your epoch is over: I have promised a higher one, and close."""
+    """The receiver's epoch is over: the sender has promised a higher one, and closes."""
 
     promised: int
 
 
 class CampaignNow(NamedTuple):
-    """Master to the target of a switch: the lease is released for you, take it at once."""
+    """Master to the target of a switch: the lease is released for it and can be taken at once."""
 
     end: int
-    """Of the master's log; the target has all of it on disk."""
+    """End of the master's log; the target has all of it on disk."""
 
 
 Payload = (
@@ -208,19 +209,19 @@ Payload = (
 
 
 def frame(epoch: int, payload: Payload, version: int = SPOKEN.highest) -> Frame:
-    """The frame that says it, as far as version can. Raises ValueError for what no frame can say.
+    """Return the frame with a payload. Raises ValueError for a value that no frame can hold.
 
-    version: agreed on with whom it is for.
+    version: agreed on with the receiver.
     """
     kind = _TYPE_OF[type(payload)]
     return Frame(kind, epoch, _ENCODERS[kind](payload, version))
 
 
 def parse(frame: Frame, version: int = SPOKEN.highest) -> Payload:
-    """What a frame says; APPEND's bytes borrow from its payload.
+    """Return the payload of a frame; the bytes of APPEND borrow from it.
 
-    version: agreed on with whom it comes from. Raises BadFrame if the payload is cut, too long, or
-    says what cannot be, and for the handshake's frames.
+    version: agreed on with the sender. Raises BadFrame if the payload is cut, too long or invalid,
+    and for frames of the handshake.
     """
     decode = _DECODERS.get(frame.type)
     if decode is None:
@@ -307,7 +308,7 @@ def _put_ack(ack: Ack, version: int) -> bytes:
 
 
 def _take_ack(reader: Reader, version: int) -> Ack:
-    # appended ≥ durable is for ``MasterLink`` to judge: breaking it is a lie, not damage.
+    # ``MasterLink`` checks that appended ≥ durable: a violation is a lie, not damage.
     appended, durable, nonce = reader.offset(), reader.offset(), reader.number(U64)
     return Ack(appended, durable, nonce, version >= WITH_LEAVING and reader.number(U8) != 0)
 
@@ -423,7 +424,7 @@ _TYPE_OF: Final[dict[type, FrameType]] = {
     Fenced: FrameType.FENCED,
     CampaignNow: FrameType.CAMPAIGN_NOW,
 }
-# With the version of the link, which only what has changed since version 1 looks at.
+# Called with the version of the link, which only the types changed since version 1 use.
 _ENCODERS: Final[dict[FrameType, Callable[[Any, int], bytes]]] = {
     FrameType.HELLO: lambda hello, _: _put_hello(hello),
     FrameType.HELLO_OK: lambda ok, _: _put_hello_ok(ok),

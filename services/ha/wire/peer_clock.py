@@ -1,13 +1,13 @@
-"""How far a peer's wall clock is ahead of the own one, from questions that are asked anyway. Pure.
+"""The offset of a peer's wall clock, measured with STATUS requests. Pure.
 
-STATUS says when it left, by the asker's boot clock, and STATUS_OK says what the peer's wall clock
-showed in between: somewhere between the question and the answer, so the middle of the two is wrong
-by half of the time between them at most. The quickest of the last SAMPLES_MAX exchanges counts,
-since it errs least; one that cannot be true together with a newer one is forgotten: a clock was
-set. Measured against the own boot clock, so that a step of the own wall clock shows at once.
+STATUS carries its send time by the sender's boot clock, and STATUS_OK the peer's wall clock at some
+moment between request and answer. The middle of the two is wrong by at most half of the time
+between them. The fastest of the last SAMPLES_MAX exchanges is used, since its error is smallest.
+One that contradicts a newer one is dropped, because a clock was set. The reference is the own boot
+clock, so that a step of the own wall clock shows at once.
 
-For people and alarms only: no decision of the group asks a wall clock. Step before: ``peers`` gets
-STATUS_OK. Step after: ``metrics`` shows it to Prometheus.
+For people and alarms only: no decision of the group uses a wall clock. Step before: ``peers`` gets
+STATUS_OK. Step after: ``metrics`` exports it to Prometheus.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 SAMPLES_MAX: Final = 16
 ROUNDING_MS: Final = 2.0
-"""The clocks are read in whole milliseconds, at three places."""
+"""The clocks are read in whole milliseconds, in three places."""
 DRIFT_MS: Final = 10.0
-"""Two honest clocks may drift so far apart between two samples that are remembered."""
+"""Allowed drift between two remembered samples of correct clocks."""
 
 
 class Skew(NamedTuple):
@@ -27,20 +27,20 @@ class Skew(NamedTuple):
 
     ahead_ms: float
     error_ms: float
-    """At most so wrong, either way."""
+    """Largest error, either way."""
 
 
 class PeerClock:
-    """One peer's wall clock, against the own boot clock."""
+    """One peer's wall clock, relative to the own boot clock."""
 
     def __init__(self) -> None:
         self._samples: deque[Skew] = deque(maxlen=SAMPLES_MAX)
 
     def answered(self, *, asked_ms: int, answered_ms: int, wall_ms: int) -> None:
-        """A question that left at asked_ms was answered, as heard at answered_ms, both by the own
-        boot clock; wall_ms: what the peer's wall clock showed in between."""
+        """Note an answered request: sent at asked_ms, answered at answered_ms, both by the own boot
+        clock. wall_ms: the peer's wall clock in between."""
         if not 0 < asked_ms <= answered_ms or wall_ms <= 0:
-            return  # it says no time, or one of another start
+            return  # it has no time, or one of another start
         newest = Skew(
             wall_ms - (asked_ms + answered_ms) / 2, (answered_ms - asked_ms) / 2 + ROUNDING_MS
         )
@@ -49,11 +49,11 @@ class PeerClock:
         self._samples.extend((*agreeing, newest))
 
     def forget(self) -> None:
-        """Another process may answer from here on."""
+        """Drop all samples: another process may answer from here on."""
         self._samples.clear()
 
     def skew(self, own_ahead_ms: int | None) -> Skew | None:
-        """Peer's wall clock minus the own one; None until both are known.
+        """Return the peer's wall clock minus the own one; None until both are known.
 
         own_ahead_ms: own wall clock minus own boot clock.
         """
@@ -64,5 +64,5 @@ class PeerClock:
 
 
 def _agree(old: Skew, new: Skew) -> bool:
-    """Whether a clock that nobody set can have shown both."""
+    """Return whether a clock that was not set can have shown both."""
     return abs(old.ahead_ms - new.ahead_ms) <= old.error_ms + new.error_ms + DRIFT_MS

@@ -1,17 +1,15 @@
-"""Versions of the replication protocol, and which of them two nodes speak with each other. Pure.
+"""Versions of the replication protocol, and the choice between two nodes. Pure.
 
-A node speaks every version from ``lowest`` to ``highest``; two nodes speak the highest that both
-know, so that nodes of releases N and N+1 work together while a group is upgraded node by node.
-What a version says that the one before did not:
+A node supports every version from ``lowest`` to ``highest``. Two nodes use the highest that both
+support, so that nodes of releases N and N+1 work together while a group is upgraded node by node.
 
 - 1: the protocol of docs/replication.md.
-- 2: STATUS says when it was asked, by the asker's clock; STATUS_OK repeats that and says what the
-  wall clock of the answering node is. ``peer_clock`` reckons with it. ACK says whether its sender
-  is about to end.
+- 2: STATUS carries its send time by the sender's clock; STATUS_OK repeats it and carries the wall
+  clock of the answering node, for ``peer_clock``. ACK says whether its sender is about to end.
 
-A new version is added here and in ``payloads``, which writes to each peer what its version knows;
-the oldest goes when no release that is still in use speaks it only. Step before: a handshake. Step
-after: every frame of that link.
+A new version is added here and in ``payloads``, which encodes for each peer what its version knows.
+The oldest one is removed when no release that is still in use depends on it. Step before: a
+handshake. Step after: every frame of that link.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Final, NamedTuple
 
 
 class Versions(NamedTuple):
-    """What one node speaks."""
+    """The versions that one node supports."""
 
     lowest: int
     highest: int
@@ -30,14 +28,14 @@ class Versions(NamedTuple):
 
 
 SPOKEN: Final = Versions(1, 2)
-"""Of this code."""
+"""The versions of this code."""
 WITH_CLOCKS: Final = 2
-"""From here on STATUS and STATUS_OK carry times."""
+"""From this version on STATUS and STATUS_OK carry times."""
 WITH_LEAVING: Final = 2
-"""From here on ACK says whether its sender is leaving."""
+"""From this version on ACK says whether its sender is leaving."""
 
 
 def common(own: Versions, other: Versions) -> int | None:
-    """The version to be spoken between two nodes; None: there is none."""
+    """Return the version that two nodes use; None: they have none in common."""
     version = min(own.highest, other.highest)
     return version if version >= max(own.lowest, other.lowest) else None

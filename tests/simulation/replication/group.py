@@ -166,7 +166,7 @@ class Group:
         if self.timeline.now_us - first_us > FOUNDED_US:
             return
         for ha in running:
-            alarms = {} if ha.replica is None else ha.replica.own.alarms
+            alarms = {} if ha.replica is None else ha.replica.context.alarms
             if alarms:
                 raise Violation(f"{ha.node} has alarms while the group is founded: {alarms}")
 

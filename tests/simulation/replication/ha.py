@@ -24,8 +24,8 @@ from services.ha.core.events import (
     LeaseAnswered,
     LeaseOutcome,
     LinkUp,
+    NodeSnapshot,
     Received,
-    Sensed,
     Tick,
 )
 from services.ha.core.failover import State
@@ -35,16 +35,20 @@ from services.ha.core.replica import Replica
 from services.ha.core.setup import Setup
 from services.ha.lease.interface import Outcome
 from services.ha.lease.value import Holder, Lease, Member, Stored
-from services.ha.parts import status_before
-from services.ha.shell.carrier import Carrier
-from services.ha.shell.opening import HeldStore
+from services.ha.shell.effect_runner import EffectRunner
+from services.ha.shell.lease_client import LeaseClient
+from services.ha.shell.links import Links
+from services.ha.shell.page_writer import PageWriter
 from services.ha.shell.probes import Probes
 from services.ha.shell.replica_disk import ReplicaDisk
+from services.ha.shell.replica_store import ReplicaStore
 from services.ha.shell.streaming import LogViews
-from services.ha.shell.watch import Senses, Watch
+from services.ha.shell.watch import SnapshotReader, Watch
+from services.ha.startup import status_before
 from services.ha.wire.frames import BadFrame, Frame, FrameType
 from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, Payload, StatusOk, parse
 from services.ha.wire.versions import SPOKEN, Versions
+from shared.files.lock_probe import LockProbe
 from shared.files.store_dir import StoreDir
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
@@ -125,7 +129,7 @@ class Ha(Service):
         self._unseen: tuple[tuple[int, int], int] | None = None
         """What the lease showed and the disk does not know, and since when."""
         self.views: LogViews | None = None
-        self._carrier: Carrier | None = None
+        self._runner: EffectRunner | None = None
         self._disk: ReplicaDisk | None = None
         process.on_end.append(lambda: network.ended(self))
 
@@ -155,7 +159,7 @@ class Ha(Service):
 
     def ask_to_end(self) -> None:
         """SIGTERM: before it ends, another node takes over, and no sender waits for this one."""
-        if self._carrier is None or self.stop.is_set():
+        if self._runner is None or self.stop.is_set():
             super().ask_to_end()
             return
         self.take(Command(LEAVING, "switchover", {"reason": "stopping"}))
@@ -163,7 +167,7 @@ class Ha(Service):
 
     def order(self, command: Command, *, refused: bool) -> None:
         """An operator orders something. refused: it must be."""
-        if self._carrier is not None:
+        if self._runner is not None:
             self.unanswered[command.token] = self.machine.timeline.now_us
         if refused:
             self._to_refuse.add(command.token)
@@ -191,7 +195,11 @@ class Ha(Service):
             self._unseen = None  # on a disk that is slow that takes its time
             return
         shown = replica.session._set[0]
-        if not replica.own.initialised or shown <= machine.durably_seen or replica.own.ending:
+        if (
+            not replica.context.initialised
+            or shown <= machine.durably_seen
+            or replica.context.ending
+        ):
             self._unseen = None
             return
         if self._unseen is None or self._unseen[0] != shown:
@@ -224,14 +232,14 @@ class Ha(Service):
             view_rules.check_roles(self.history, self.machine, self.process, self.probes)
 
     def _state(self) -> State:
-        return State.RECOVERING if self.replica is None else self.replica.own.state
+        return State.RECOVERING if self.replica is None else self.replica.context.state
 
     def check_probes(self) -> None:
         """What the probes say is what ha alarms about, soon."""
         replica, differed, self._differed = self.replica, self._differed, None
         if replica is None or not self.process.alive or self.process.paused or self.stop.is_set():
             return
-        alarms, shown = set(replica.own.alarms), {reason.code for reason in self.health.reasons}
+        alarms, shown = set(replica.context.alarms), {reason.code for reason in self.health.reasons}
         if alarms == shown:
             return
         if (alarms, shown) == differed:
@@ -253,8 +261,8 @@ class Ha(Service):
 
     def take(self, event: Event) -> None:
         """Something happened."""
-        if self._carrier is not None and self.process.alive:
-            self.loop.call_soon_threadsafe(self._carrier.happen, event)
+        if self._runner is not None and self.process.alive:
+            self.loop.call_soon_threadsafe(self._runner.post, event)
 
     # -- what it does ----------------------------------------------------------------------
 
@@ -279,47 +287,49 @@ class Ha(Service):
         self.tell(f"found {found}")
         positions = held.positions
         self.views = LogViews(held.directory, positions)
-        self.probes.positions = positions
-        disk = self._disk = ReplicaDisk(held, self._happen_soon, self._crashed)
+        self.probes.open(positions)
+        disk = self._disk = ReplicaDisk(held, self._post_from_thread, self._crashed)
         replica = self.replica = Replica(self.setup, found, log=held, random=self._random.random)
         bell = cast(Doorbell, self.bell)
-        carrier = self._carrier = Carrier(
-            _Judged(self, replica),
-            positions,
-            self.machine.boot,
-            self.machine,
-            bell,
-            _Links(self),
-            disk,
+        lease = LeaseClient(
             _LeaseStore(self, self._lease),
-            self.health,
             request_timeout_ms=self.setup.times.request_timeout_ms,
-            replied=self._replied,
+        )
+        runner = self._runner = EffectRunner(
+            cast(Replica, _Judged(self, replica)),
+            self.machine,
+            PageWriter(positions, self.machine.boot, self.machine, bell),
+            cast(Links, _Links(self)),
+            disk,
+            lease,
+            self.health,
+            self._replied,
         )
         self.network.listen(self)
         disk.start()
-        senses = Senses(positions, self.machine, self.machine, self.machine.wall_ms)
+        locks = cast(LockProbe, self.machine)
+        reader = SnapshotReader(positions, locks, self.machine, self.machine.wall_ms)
         watch = Watch(
-            senses, positions, bell, self.machine, carrier.happen, interval_ms=SENSE_INTERVAL_MS
+            reader, positions, bell, self.machine, runner.post, interval_ms=SENSE_INTERVAL_MS
         )
         await run_parts(
             self.stop,
-            {"replica": lambda: carrier.run(self.stop), "watch": lambda: watch.run(self.stop)},
+            {"replica": lambda: runner.run(self.stop), "watch": lambda: watch.run(self.stop)},
         )
         await asyncio.to_thread(disk.close)
         await asyncio.to_thread(held.stopped_clean)
 
-    def _open(self) -> HeldStore:
-        return HeldStore.open(StoreDir(self.disk, ROOT, STORE), self.setup, self.machine)
+    def _open(self) -> ReplicaStore:
+        return ReplicaStore.open(StoreDir(self.disk, ROOT, STORE), self.setup, self.machine)
 
-    def _happen_soon(self, event: Event) -> None:
-        if self._carrier is not None:
-            self._carrier.happen_soon(event)
+    def _post_from_thread(self, event: Event) -> None:
+        if self._runner is not None:
+            self._runner.post_from_thread(event)
 
     def _crashed(self, error: BaseException) -> None:
         self.failed(error)
-        if self._carrier is not None:
-            self._carrier.fail_soon(error)
+        if self._runner is not None:
+            self._runner.fail_from_thread(error)
 
 
 class _Judged:
@@ -349,21 +359,21 @@ class _Judged:
             self._note_description(event.frame)
         if isinstance(event, LinkUp) and event.outbound:
             self._repeats.connected(event.peer.node)
-        seen = self._replica.own.session.stored
+        seen = self._replica.context.session.stored
         effects = self._replica.handle(event, now_ms)
-        if self._replica.own.session.stored != seen:
+        if self._replica.context.session.stored != seen:
             ha.seen_us = ha.machine.timeline.now_us
         self._repeats.happened(event, now_ms)
         if isinstance(event, Done) and event.token == self._repeats.promise:
             self._must_know_its_promise()
         self._steps.handled()
         self._unfit.happened(event, now_ms)
-        own = self._replica.own
+        own = self._replica.context
         if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
             raise Violation(f"{ha.node} has no alarm, and failed: {event.code}: {event.detail}")
         after = self._replica.leadership.term
         terms = {int(term.epoch) for term in (before, after) if term is not None}
-        if ha.say is not None and not isinstance(event, Tick | Sensed):
+        if ha.say is not None and not isinstance(event, Tick | NodeSnapshot):
             ha.tell(f"event {_short(event)}")
         # Of a term that is over without its knowing, an acknowledgement may have become untrue.
         lives = after is not None and after.epoch >= ha.history.epoch
@@ -404,7 +414,7 @@ class _Judged:
                 history.granted(effect.epoch, ha.holder, ha.machine.boot)
             case do.Stream(link, frame):
                 history.acts(frame.epoch, ha.holder, "streams")
-                term, now_ms = self._replica.leadership.term, self._replica.own.now_ms
+                term, now_ms = self._replica.leadership.term, self._replica.context.now_ms
                 if term is not None:
                     _must_be_in_the_window(ha.node, term, effect)
                     self._repeats.sends(link, term.confirm.value, now_ms, empty=False)
@@ -425,13 +435,13 @@ class _Judged:
                         for name, fact in facts.items():
                             _check_sentence(ha.node, name, fact)
                     case Append(size=0) as append:
-                        now_ms = self._replica.own.now_ms
+                        now_ms = self._replica.context.now_ms
                         self._repeats.sends(link, append.confirm, now_ms, empty=True)
             case do.Connect(node):
                 session = self._replica.session
                 if session.stored is not None and not session.backwards:
                     epoch = self._replica.promises.highest
-                    self._repeats.connects(node, epoch, self._replica.own.now_ms)
+                    self._repeats.connects(node, epoch, self._replica.context.now_ms)
             case do.PersistPromise():
                 self._steps.promises(effect.promised)
             case do.PersistTable(_, entries) if entries:
@@ -483,7 +493,7 @@ class _Judged:
 
     def _must_be_for_its_target(self, target: str) -> None:
         """Whom an operator named gets the lease."""
-        switch = self._replica._operator._switch
+        switch = self._replica._handover._switch
         wanted = target if switch is None else self._ha.targets.get(switch.token, target)
         if target != wanted:
             raise Violation(f"{self._ha.node} was to switch to {wanted}, and does to {target}")
@@ -506,7 +516,7 @@ def _check_sentence(node: str, what: str, said: object) -> None:
 
 
 class _Links:
-    """Connections over the simulated network (``services.ha.shell.carrier.LinkPorts``)."""
+    """Connections over the simulated network (``services.ha.shell.links.Links``)."""
 
     def __init__(self, ha: Ha) -> None:
         self._ha = ha

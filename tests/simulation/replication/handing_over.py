@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from services.ha.core.failover import State
-from services.ha.core.operator import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
+from services.ha.core.handover import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
 from services.ha.core.status import BELOW_MINIMUM
 from services.ha.lease.value import Lease
 from services.ha.wire.versions import WITH_LEAVING

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from services.ha.core.effects import LeasePut
 from services.ha.core.events import Event, Failed
 from services.ha.core.failover import State
-from services.ha.core.own import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
+from services.ha.core.replica_context import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
 from services.ha.core.setup import Found
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.plan import TIMES
@@ -108,7 +108,7 @@ def check_damage_is_kept(ha: Ha) -> None:
     replica, machine = ha.replica, ha.machine
     if replica is None or not ha.process.alive or replica.found.halted is not None:
         return
-    own = replica.own
+    own = replica.context
     knows = own.damage or (own.halted is not None and own.halted.code == DAMAGE)
     fails = machine.is_full or machine.has_failed
     if knows and own.state is not State.RESYNC and not fails and not machine.has_durable_damage:
@@ -125,8 +125,8 @@ def check_trouble_is_known(ha: Ha) -> None:
     slots = Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE
     changed_us = [machine.changed_us.get(slot, 0) for slot in slots]
     since_us = machine.timeline.now_us - max(process.resumed_us, ha.found_us, *changed_us)
-    said, known = any(machine.slot(slot) for slot in slots), replica.own._store_trouble
-    if since_us > SENSED_US and bool(known) != (said or bool(replica.own.damage)):
+    said, known = any(machine.slot(slot) for slot in slots), replica.context._store_trouble
+    if since_us > SENSED_US and bool(known) != (said or bool(replica.context.damage)):
         values = {slot.name: machine.slot(slot) for slot in slots}
         raise Violation(f"the page of {machine.name} says {values}, its ha {known or 'nothing'}")
 
@@ -143,7 +143,12 @@ class Noted:
         replica, machine, now_us = ha.replica, ha.machine, ha.machine.timeline.now_us
         fails = machine.is_full or machine.has_failed or machine.disk_us > QUICK_US
         rests = not ha.process.alive or ha.process.paused
-        if replica is None or rests or fails or replica.own.state in (State.HALTED, State.RESYNC):
+        if (
+            replica is None
+            or rests
+            or fails
+            or replica.context.state in (State.HALTED, State.RESYNC)
+        ):
             self._since = None
             return
         if self._since is None or machine.noted_confirm >= self._since[1]:
@@ -167,14 +172,14 @@ class Unfit:
         """The replica has decided what an event means."""
         if isinstance(event, Failed) and event.code in NO_ROOM:
             self._no_room_ms = now_ms
-        if not self._replica.own.damage:
+        if not self._replica.context.damage:
             self._damaged_ms = None
         elif self._damaged_ms is None:
             self._damaged_ms = now_ms
 
     def asks(self, put: LeasePut) -> None:
         """It writes the lease."""
-        node, base, now_ms = self._ha.node, put.base.lease, self._replica.own.now_ms
+        node, base, now_ms = self._ha.node, put.base.lease, self._replica.context.now_ms
         holder, wanted = base.holder, put.lease
         is_forced = getattr(self._replica.leadership.campaign, "_forced", False)
         if wanted.epoch <= base.epoch or wanted.holder is None or is_forced:
@@ -184,7 +189,7 @@ class Unfit:
             raise Violation(
                 f"{node} takes the lease of {holder}, and knows that its log is damaged"
             )
-        is_own = holder is not None and holder.member == self._replica.own.member
+        is_own = holder is not None and holder.member == self._replica.context.member
         if is_own and self._damaged_ms == FROM_THE_START and len(base.in_sync) > 1:
             unchanged_ms = self._ha.history.unwritten_us // 1000
             if unchanged_ms < TIMES.lease_ms * EARLY:

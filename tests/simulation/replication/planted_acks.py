@@ -16,8 +16,8 @@ from services.ha.core.failover import Trigger
 from services.ha.core.following import Following
 from services.ha.core.in_sync import InSync
 from services.ha.core.mastership import Mastership
-from services.ha.core.own import Own
 from services.ha.core.peers import Incoming
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.slave_protocol import SlaveLink
 from services.ha.lease.session import Settled
 from services.ha.lease.value import Lease, Member
@@ -69,7 +69,7 @@ def acks_of_an_old_epoch_counted() -> Planting:
     """What a member acknowledged to this node in an earlier term goes on to count."""
     begin = Mastership.__init__
 
-    def remembering(self: Mastership, own: Own, *arguments: Any, **named: Any) -> None:
+    def remembering(self: Mastership, own: ReplicaContext, *arguments: Any, **named: Any) -> None:
         begin(self, own, *arguments, **named)
         machine = cast(Any, own.log).directory.disk.machine
         self._durable = machine.__dict__.setdefault("acknowledged", {})
@@ -118,7 +118,7 @@ def candidate_goes_on_acknowledging() -> Planting:
 
     def stay(self: Following, reason: str) -> None:
         if reason == "campaigning":
-            self._own.move(Trigger.LINK_LOST, reason)
+            self._context.move(Trigger.LINK_LOST, reason)
         else:
             leave(self, reason)
 
@@ -127,7 +127,7 @@ def candidate_goes_on_acknowledging() -> Planting:
         settle(self, done)
 
     def written(self: Campaign, answer: Settled) -> None:
-        self._own.end = self.__dict__["fixed_end"]
+        self._context.end = self.__dict__["fixed_end"]
         write(self, answer)
 
     with (
@@ -148,7 +148,7 @@ def term_confirms_its_whole_log() -> Planting:
         give(self)
         if before is None and self.granted is not None:
             self.confirm.value = max(self.confirm.value, self.start)
-            self._own.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
+            self._context.out.put(Publish(((Slot.CONFIRM, self.confirm.value),)))
 
     with patch.object(Mastership, "_grant", granting):
         yield

@@ -8,13 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 from services.broker.replication import grouped_store
-from services.ha.core import campaign, mastership, slave_protocol, truncation
-from services.ha.core import own as owned
+from services.ha.core import campaign, mastership, replica_context, slave_protocol, truncation
 from services.ha.core.campaign import Campaign, Claim
 from services.ha.core.divergence import Extent
 from services.ha.core.events import Done
-from services.ha.core.own import Own
 from services.ha.core.recreation import Recreation
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.truncation import CutPlan, InOrder, Outcome
 from services.ha.lease.session import LeaseSession, Settled
 from services.ha.lease.value import Lease, Stored
@@ -36,14 +35,14 @@ def promotion_of_a_non_member() -> Planting:
     """Whoever finds the lease run out takes it, and itself into the set."""
     may, write = campaign.claim, campaign.taken
 
-    def joined(lease: Lease, own: Own) -> Lease:
+    def joined(lease: Lease, own: ReplicaContext) -> Lease:
         members = {member for member in lease.in_sync if member.node != own.name}
         return lease._replace(in_sync=tuple(sorted({*members, own.member})))
 
-    def claim(lease: Lease, own: Own, unchanged_ms: int) -> Claim | None:
+    def claim(lease: Lease, own: ReplicaContext, unchanged_ms: int) -> Claim | None:
         return may(joined(lease, own), own, unchanged_ms)
 
-    def taken(lease: Lease, own: Own, epoch: int) -> Lease:
+    def taken(lease: Lease, own: ReplicaContext, epoch: int) -> Lease:
         return write(joined(lease, own), own, epoch)
 
     with patch.object(campaign, "claim", claim), patch.object(campaign, "taken", taken):
@@ -55,7 +54,7 @@ def candidate_removed_as_the_old_holder() -> Planting:
     """The old holder leaves the set, also if it is the candidate itself."""
     write = campaign.taken
 
-    def taken(lease: Lease, own: Own, epoch: int) -> Lease:
+    def taken(lease: Lease, own: ReplicaContext, epoch: int) -> Lease:
         won = write(lease, own, epoch)
         if lease.holder is None:
             return won
@@ -72,7 +71,7 @@ def promised_before_the_lease_is_won() -> Planting:
     settled = Campaign._settled
 
     def eager(self: Campaign, done: Done) -> None:
-        stored = self._own.session.stored
+        stored = self._context.session.stored
         if stored is not None:
             self._promises.promise(stored.lease.epoch + 1)
         settled(self, done)
@@ -140,7 +139,7 @@ def table_cut_only_with_bytes() -> Planting:
 @contextmanager
 def no_entry_for_an_empty_term() -> Planting:
     """A term that starts where the last one did gets no entry of its own."""
-    add = owned.with_entry
+    add = replica_context.with_entry
 
     def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:
         return table if table and table[-1].start == entry.start else add(table, entry)

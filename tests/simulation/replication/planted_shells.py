@@ -58,7 +58,7 @@ GRANT_NOT_LOOKED_AT_WITH_BYTE_0: Final = change(
 SILENT_BROKER_RENEWED: Final = change(
     mastership,
     (
-        "        if not own.broker_serves:\n"
+        "        if not context.broker_serves:\n"
         "            return  # a node that serves nobody must not keep the lease\n",
         "",
     ),
@@ -68,7 +68,7 @@ SILENT_BROKER_RENEWED: Final = change(
 RELEASED_BEFORE_THE_TARGET_HAS_THE_END: Final = change(
     switchover,
     (
-        "elif self._stage is _Stage.DRAINING and durable == own.end:",
+        "elif self._stage is _Stage.DRAINING and durable == context.end:",
         "elif self._stage is _Stage.DRAINING:",
     ),
 )

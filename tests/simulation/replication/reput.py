@@ -14,6 +14,7 @@ from shared.metrics.registry import Registry
 from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
+from shared.runtime.traced_ranges import TracedRanges
 from tests.simulation.replication.machine import ROOT, STORE
 from tests.simulation.replication.service import Service
 from tidemark.errors import StoreLocked
@@ -39,6 +40,7 @@ class Reput(Service):
                     store = await asyncio.to_thread(OpenStore.open, CONFIG, self.disk, self.machine)
         metrics = ReputMetrics(Registry("reput"))
         bell = cast(Doorbell, self.bell)
-        follower = Follower(CONFIG, store, bell, Health(self.machine), metrics)
+        traced = TracedRanges(self.machine.monotonic)
+        follower = Follower(CONFIG, store, bell, Health(self.machine), metrics, traced)
         await run_parts(self.stop, {"follower": lambda: follower.run(self.stop)})
         await asyncio.to_thread(store.stopped_clean)

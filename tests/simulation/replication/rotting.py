@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.ha.core.divergence import CRC_WINDOW
-from services.ha.core.own import DAMAGE, LOGS_DIFFER
+from services.ha.core.replica_context import DAMAGE, LOGS_DIFFER
 from services.ha.lease.value import Member
 from shared.state.records import STATE_TOPIC
 from tests.simulation.replication.broker import PULLED_MAX

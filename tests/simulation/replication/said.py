@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from services.ha.core.failover import State
-from services.ha.core.operator import SHORT_LEASES
+from services.ha.core.handover import SHORT_LEASES
 from services.ha.core.status import BELOW_MINIMUM
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.ha import Ha
@@ -50,7 +50,7 @@ class Said:
         """A slave says whether it is in the set: an operator takes the next node away by that."""
         group, history, replica = self._group, self._group.history, ha.replica
         assert replica is not None
-        state, is_in = replica.own.state, ha.member in history.published
+        state, is_in = replica.context.state, ha.member in history.published
         is_cut = {ha.node} & (group.lease.unreachable | group.lease.deaf)
         reads = group.healed and not is_cut and group.lease.stored and not history.went_back
         wrong = (state is State.IN_SYNC and not is_in) or (state is State.CATCHUP and is_in)
@@ -78,7 +78,7 @@ class Said:
         """A master that refuses sends because too few members answer reports it, and no other node
         does."""
         assert ha.replica is not None
-        own, term, page = ha.replica.own, ha.replica.leadership.term, ha.machine
+        own, term, page = ha.replica.context, ha.replica.leadership.term, ha.machine
         is_granted = term is not None and term.granted is not None and not page.slot(Slot.FENCED)
         few = page.slot(Slot.IN_SYNC_SIZE) < page.slot(Slot.MIN_IN_SYNC)
         is_said = BELOW_MINIMUM in own.alarms

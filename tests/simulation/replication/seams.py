@@ -26,8 +26,8 @@ from services.ha.shell import (
     lock_bytes,
     locked_store,
     log_check,
-    opening,
     replica_disk,
+    replica_store,
 )
 from services.ha.shell import worker as ha_worker
 from services.reput import follower
@@ -50,7 +50,7 @@ THREADED: Final = (
 )
 QUEUED: Final = (ha_worker, flusher)
 POOLED: Final = (preallocator, follower)
-RANDOM: Final = (grouped_store, locked_store, opening, store_dir)
+RANDOM: Final = (grouped_store, locked_store, replica_store, store_dir)
 BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
@@ -153,7 +153,7 @@ def simulated(timeline: Timeline) -> Iterator[None]:
         stack.enter_context(patch.object(master, "BUSY_POLL_S", BUSY_POLL_S))
         stack.enter_context(patch.object(recreation, "ASK_AGAIN_MS", ASK_AGAIN_MS))
         stack.enter_context(patch.object(master_protocol, "STREAM_SIZE_MAX", STREAM_SIZE_MAX))
-        stack.enter_context(patch.object(copied_log, "TELL_SIZE", STREAM_SIZE_MAX))
+        stack.enter_context(patch.object(copied_log, "REPORT_SIZE", STREAM_SIZE_MAX))
         for module in (master_protocol, catch_up):
             stack.enter_context(patch.object(module, "WINDOW_SIZE", WINDOW_SIZE))
         stack.enter_context(patch.object(catch_up, "GENTLE_SIZE", GENTLE_SIZE))

@@ -43,7 +43,6 @@ class Bell:
     """The doorbells of a node, as one service has them (``shared.runtime.doorbell.Doorbell``)."""
 
     def __init__(self, ring: Callable[[str], None]) -> None:
-        self.on_note: Callable[[bytes], None] | None = None
         self._ring = ring
         self._rung = False
         self._waiter: asyncio.Future[bool] | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from services.ha.core.handover import STALLED
 from services.ha.core.liveness import stall_ms
-from services.ha.core.operator import STALLED
 from services.ha.lease.value import Lease
 from tests.simulation.replication.plan import SERVICES, TIMES
 from tests.simulation.replication.trying import QUIET_MS, Trying

@@ -123,7 +123,7 @@ class StepsTaken:
 
     def _must_copy_in_sync(self) -> None:
         """Whoever says that it is in sync has a link on which the master's bytes come."""
-        own, following = self._replica.own, self._replica.following
+        own, following = self._replica.context, self._replica.following
         if own.state is State.IN_SYNC and following.link is None:
             raise Violation(f"{self._ha.node} is in sync, and copies from nobody")
 
@@ -166,7 +166,7 @@ class StepsTaken:
 
     def _must_not_wait_for_ever(self, node: str, since_ms: int) -> None:
         """Senders wait no longer for a slave that is to join the set than for a member."""
-        ha, waited_ms = self._ha, self._replica.own.now_ms - since_ms
+        ha, waited_ms = self._ha, self._replica.context.now_ms - since_ms
         ran_ms = (ha.machine.timeline.now_us - ha.process.resumed_us) // 1000
         if min(waited_ms, ran_ms) > JOINED_MS and not ha.history.clocks_lie:
             raise Violation(f"{ha.node} has waited for {node} to join the set for {waited_ms} ms")

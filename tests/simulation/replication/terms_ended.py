@@ -50,7 +50,7 @@ class TermsEnded:
             self._granted_us = None
         elif term is not before or self._granted_us is None:
             self._granted_us = now_us
-        self._term, self._switches = term, self._replica.own.count.switchovers
+        self._term, self._switches = term, self._replica.context.count.switchovers
         switch = None if term is None else term.switch
         self._was_fenced = switch is not None and switch.fenced
         self._released_to = None if switch is None or not switch.releasing else switch.target
@@ -58,7 +58,7 @@ class TermsEnded:
             self._must_have_its_broker(term)
 
     def _must_have_a_reason(self, term: Mastership) -> None:
-        own, ha, history = self._replica.own, self._ha, self._ha.history
+        own, ha, history = self._replica.context, self._ha, self._ha.history
         if own.count.switchovers > self._switches or history.clocks_lie:
             return
         stored = own.session.stored

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from services.ha.core.operator import SWITCH_PAUSE_MS
-from services.ha.core.own import DAMAGE
+from services.ha.core.handover import SWITCH_PAUSE_MS
+from services.ha.core.replica_context import DAMAGE
 from services.ha.lease.value import Lease
 from tests.simulation.replication.beginnings import Beginnings
 from tests.simulation.replication.copying import Copying

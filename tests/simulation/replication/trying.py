@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from services.ha.core.failover import State
+from services.ha.core.handover import STALLED
 from services.ha.core.liveness import FORGIVEN_PER_MS, STALLED_LEASES_MAX
-from services.ha.core.operator import STALLED
 from services.ha.core.replica import Replica
 from tests.simulation.replication.ha import Ha
 from tests.simulation.replication.machine import Machine
@@ -138,7 +138,7 @@ class Trying:
         service = self._group.ha_of(name)
         assert service is not None, "it would not be whole"
         assert service.replica is not None, "it would not be whole"
-        alarms = set(service.replica.own.alarms)
+        alarms = set(service.replica.context.alarms)
         # What stood still lately is a bad master for a while, and the alarms say so.
         if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
             raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
@@ -170,7 +170,7 @@ class Trying:
 
     def _said(self, machine: Machine) -> dict[str, str]:
         service = self._group.ha_of(machine.name)
-        return {} if service is None or service.replica is None else service.replica.own.alarms
+        return {} if service is None or service.replica is None else service.replica.context.alarms
 
     def _ha(self, machine: Machine) -> Ha:
         service = self._group.ha_of(machine.name)

@@ -51,10 +51,10 @@ def check_said(replica: Replica, machine: Machine, said: Mapping[str, Any], seen
     _must_have_a_reason(own, name, reason)
     if name is None:
         return
-    stored, now_us = replica.own.session.stored, machine.timeline.now_us
+    stored, now_us = replica.context.session.stored, machine.timeline.now_us
     holder = None if stored is None else stored.lease.holder
     if name == own:
-        if replica.own.state is not State.MASTER or machine.slot(Slot.FENCED):
+        if replica.context.state is not State.MASTER or machine.slot(Slot.FENCED):
             raise Violation(f"ha of {own} names itself as the master, and is fenced")
     elif holder is None or holder.node != name:
         raise Violation(f"ha of {own} names {name} as the master, and the lease says {holder}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.ha.wire.whole_records import Part, WholeRecords
+from services.ha.wire.record_assembler import Part, RecordAssembler
 from shared.files.copied_log_writer import CopiedLogWriter
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
@@ -27,7 +27,7 @@ class Copier:
         self.positions = Positions.open(disk, store.checkpoint_path)
         self.writer = CopiedLogWriter(store, self.positions, ahead=1)
         self.writer.start_at(PhysicalOffset(0))
-        self.records = WholeRecords(FILE)
+        self.records = RecordAssembler(FILE)
         self.records.begin(0)
 
     def copy(self, data: bytes) -> None:
@@ -54,7 +54,7 @@ def test_the_copy_is_the_masters_log_byte_for_byte(copier: Copier) -> None:
 
 
 def first_filler() -> int:
-    records = WholeRecords(FILE)
+    records = RecordAssembler(FILE)
     records.begin(0)
     return next(piece.at for piece in records.take(LOG.data) if piece.part is Part.FILLER)
 

@@ -82,11 +82,11 @@ class Group:
                 node.reput.step(self.now)
                 if node.broker is not None:
                     node.broker.step(self.now)
-                node.happen(node.sensed())
+                node.post(node.sensed())
                 if self.now % 50 == 0:
-                    node.happen(ev.Tick())
+                    node.post(ev.Tick())
                 if node.replica is not None:
-                    assert node.raised == node.own.alarms.keys(), self.describe()
+                    assert node.raised == node.context.alarms.keys(), self.describe()
 
     def until(self, condition: Callable[[], bool], at_most_ms: int = 20_000) -> int:
         began = self.now
@@ -252,7 +252,7 @@ def lease_of(group: Group) -> Lease:
 def order(at: Node, name: str, *, wait_ms: int = 10_000, **arguments: str) -> do.Reply:
     """Send an operator's command, and wait for its answer."""
     token = 1_000_000 + at.group.number()
-    at.happen(ev.Command(token, name, arguments))
+    at.post(ev.Command(token, name, arguments))
     at.group.until(lambda: token in at.replies, wait_ms)
     return at.replies[token]
 

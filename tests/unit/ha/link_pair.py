@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, cast
 
 from services.ha.core.events import Event, LinkDown, LinkUp, Received
-from services.ha.shell.links import Links
+from services.ha.shell.links import Credentials, Links, LinkSettings
 from services.ha.shell.streaming import LogViews
 from services.ha.wire.handshake import Identity
 from shared.cluster.nodes import Node
@@ -62,19 +62,21 @@ class End:
         self.paced = RateLimitedLogger(monotonic)
         self.links = Links(
             Identity(cluster, "g0", name, name.encode().hex().rjust(32, "0"), file_size),
-            secret,
-            nodes,
+            Credentials(secret, None),
+            LinkSettings(
+                nodes=nodes,
+                connect_timeout_s=2.0,
+                proof_timeout_s=proof_timeout_s,
+                connections_max=connections_max,
+                buffer_max=buffer_max,
+            ),
             cast(LogViews, log or OneLog()),
-            self._happen,
+            self._post,
             self.paced,
-            connect_timeout_s=2.0,
-            proof_timeout_s=proof_timeout_s,
-            connections_max=connections_max,
-            buffer_max=buffer_max,
-            acknowledged=lambda node, seconds: self.took.append((node, seconds)),
+            lambda node, seconds: self.took.append((node, seconds)),
         )
 
-    def _happen(self, event: Event) -> None:
+    def _post(self, event: Event) -> None:
         self.told.append(event)
         self.news.set()
 

@@ -153,13 +153,13 @@ class Node:
         self.trouble = (Trouble.NONE, Trouble.NONE)
 
     @property
-    def own(self) -> Any:
+    def context(self) -> Any:
         assert self.replica is not None
-        return self.replica.own
+        return self.replica.context
 
     @property
     def state(self) -> str:
-        return "down" if self.replica is None else str(self.own.state.value)
+        return "down" if self.replica is None else str(self.context.state.value)
 
     def open(self) -> bool:
         """Whether it takes sends."""
@@ -208,7 +208,7 @@ class Node:
         self.replica = Replica(
             setup, found, log=volume, random=Random(self.starts * 7 + self.index).random
         )
-        self.happen(ev.Tick())
+        self.post(ev.Tick())
 
     def kill_ha(self) -> None:
         self.replica = None
@@ -229,19 +229,19 @@ class Node:
 
     # Events and effects
 
-    def happen(self, event: ev.Event) -> None:
+    def post(self, event: ev.Event) -> None:
         if self.replica is None:
             return
         if self.paused:
-            if not isinstance(event, (ev.Tick, ev.Sensed)):
+            if not isinstance(event, (ev.Tick, ev.NodeSnapshot)):
                 self._missed.append(event)
             return
         for effect in self.replica.handle(event, self.group.now):
             self.carry_out(effect)
 
-    def sensed(self) -> ev.Sensed:
+    def sensed(self) -> ev.NodeSnapshot:
         page, broker = self.page, self.broker
-        return ev.Sensed(
+        return ev.NodeSnapshot(
             0 if broker is None else broker.nonce,
             self.group.now - page.get(Slot.BROKER_HEARTBEAT_MS),
             page.get(Slot.SERVING_EPOCH),
@@ -266,11 +266,11 @@ class Node:
         """SIGCONT."""
         self._set_paused(services, to=False)
         if "ha" in services:
-            self.happen(ev.Tick())
-            self.happen(self.sensed())
+            self.post(ev.Tick())
+            self.post(self.sensed())
             missed, self._missed = self._missed, []
             for event in missed:
-                self.happen(event)
+                self.post(event)
 
     def _set_paused(self, services: tuple[str, ...], *, to: bool) -> None:
         for service in services:
@@ -289,7 +289,7 @@ class Node:
 
     def tell(self, replica: Replica | None, event: ev.Event) -> None:
         if replica is self.replica:
-            self.happen(event)
+            self.post(event)
 
     def take_if_wanted(self) -> None:
         if self.wanting is not None and self.lock is None:
@@ -353,7 +353,7 @@ class Node:
                 grant.grant(page, epoch=epoch, nonce=nonce, deadline_boot_ms=deadline, boot=BOOT)
             case do.Cut(token, point, table):
                 assert self.lock == "ha"
-                assert point >= self.own.confirm
+                assert point >= self.context.confirm
                 volume.cut.append(bytes(volume.log[point:]))
                 del volume.log[point:]
                 volume.table = table

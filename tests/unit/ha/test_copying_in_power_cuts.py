@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from services.ha.shell.replica_files import Promise
-from services.ha.wire.whole_records import Part, WholeRecords
+from services.ha.wire.record_assembler import Part, RecordAssembler
 from shared.files.copied_log_writer import CopiedLogWriter
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, OTHER_BOOT, MasterLog, log_of, open_replica
@@ -38,7 +38,7 @@ def copy(disk: SimDisk, random: Random) -> Acked:
         held, found = open_replica(disk)
         writer = CopiedLogWriter(held.directory, held.positions, ahead=1)
         writer.start_at(PhysicalOffset(found.end))
-        records = WholeRecords(FILE)
+        records = RecordAssembler(FILE)
         records.begin(found.end)
         for number, epoch in enumerate(EPOCHS):
             held.write_promise(Promise(epoch.epoch, epoch.epoch, 1))
@@ -97,7 +97,7 @@ def copy_rest(disk: SimDisk) -> bytes:
     held.files.write_table(EPOCHS)
     writer = CopiedLogWriter(held.directory, held.positions, ahead=1)
     writer.start_at(PhysicalOffset(found.end))
-    records = WholeRecords(FILE)
+    records = RecordAssembler(FILE)
     records.begin(found.end)
     for piece in records.take(LOG.data[found.end :]):
         if piece.part is Part.RECORDS:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from services.ha.metrics import HaMetrics
+from services.ha.shell.links import Links
 from services.ha.wire.peer_clock import Skew
 from shared.metrics.catalogue import ha as of_ha
 from shared.metrics.family import Family, Number, Reading
@@ -46,7 +47,9 @@ def scraped(status: dict[str, Any]) -> dict[str, Number]:
         of_ha.HA_IN_SYNC_CHANGES_TOTAL: {"join": 5},
     }
     skews = {"n1": Skew(-1500.0, 3.0)}
-    HaMetrics(registry, "n0", lambda: status, lambda: counters, CannedLinks(), lambda: skews)
+    HaMetrics(
+        registry, "n0", lambda: status, lambda: counters, cast(Links, CannedLinks()), lambda: skews
+    )
     return samples(registry)
 
 

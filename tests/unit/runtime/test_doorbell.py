@@ -104,17 +104,19 @@ def test_a_path_of_exactly_the_kernels_length_works_and_one_more_is_refused_by_n
 
 
 async def test_a_note_comes_with_a_ring_and_wakes_like_one(
-    bells: tuple[Doorbell, Doorbell],
+    bells: tuple[Doorbell, Doorbell], tmp_path: Path
 ) -> None:
     broker, reput = bells
+    reput.close()
     notes: list[bytes] = []
-    reput.on_note = notes.append
+    reput = Doorbell(tmp_path, "reput", notes.append)
     assert not await reput.wait(0.001)
     broker.ring("reput", b"a note")
     broker.ring("reput")
     broker.ring("reput", b"x" * (NOTE_SIZE_MAX + 1))  # rings all the same
     assert await reput.wait(5)
     assert notes == [b"a note"]
+    reput.close()
 
 
 async def test_a_note_that_nobody_takes_is_a_ring(bells: tuple[Doorbell, Doorbell]) -> None:

@@ -6,13 +6,13 @@ import zlib
 
 import pytest
 
-from services.ha.core.campaign import Campaign, Claim, Patience, claim, taken
+from services.ha.core.campaign import Campaign, Claim, ElectionDelay, claim, taken
 from services.ha.core.effects import Effect, LeaseGet, LeasePut, Settle
 from services.ha.core.events import Done, LeaseAnswered, LeaseOutcome
 from services.ha.core.failover import Trigger
-from services.ha.core.own import Own
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.setup import Found, Setup
 from services.ha.lease.session import LeaseSession
 from services.ha.lease.value import Holder, Lease, Member, Stored
@@ -31,11 +31,11 @@ class NoLog:
         return zlib.crc32(b"") if size == 0 else None
 
 
-def replica() -> Own:
+def replica() -> ReplicaContext:
     setup = Setup("t", "g0", NODES[1], NODES, 1, LOCAL, 1 << 20, "b" * 16, (1, 2))
     found = Found("2" * 32, 4, 4, 7, (), 0, 500, 400, initialised=True, holds_records=True)
     session = LeaseSession(found.holder(setup), LOCAL, (4, 7), lambda: 0.5)
-    return Own(setup, found, NoLog(), session)
+    return ReplicaContext(setup, found, NoLog(), session)
 
 
 def lease(holder: Holder | None = OLD, **facts: object) -> Lease:
@@ -65,23 +65,28 @@ def test_the_lease_may_be_taken(found: Lease, unchanged_ms: int, expected: Claim
 
 
 def test_a_winner_leaves_the_old_holder_out_if_enough_remain() -> None:
-    own = replica()
-    won = taken(lease(), own, 5)
-    assert (won.holder, won.epoch, won.in_sync, won.in_sync_version) == (own.holder, 5, (B, C), 8)
+    context = replica()
+    won = taken(lease(), context, 5)
+    assert (won.holder, won.epoch, won.in_sync, won.in_sync_version) == (
+        context.holder,
+        5,
+        (B, C),
+        8,
+    )
     assert won.master_address == "http://b"
-    won = taken(lease(min_in_sync=3), own, 5)
+    won = taken(lease(min_in_sync=3), context, 5)
     assert (won.in_sync, won.in_sync_version) == ((A, B, C), 7)
 
 
 def test_a_winner_never_leaves_itself_out() -> None:
-    own = replica()
-    won = taken(lease(Holder("b", "2" * 32, "7" * 16)), own, 5)
+    context = replica()
+    won = taken(lease(Holder("b", "2" * 32, "7" * 16)), context, 5)
     assert won.in_sync == (A, B, C)
 
 
 def test_a_candidate_waits_longer_at_random() -> None:
-    own = replica()
-    patience = Patience(own, Peers(own), lambda: 0.5)
+    context = replica()
+    patience = ElectionDelay(context, Peers(context), lambda: 0.5)
     stored = Stored(lease(), "1", "u")
     wait_ms = LOCAL.wait_random_ms // 2
     assert patience.over(stored, D + wait_ms - 1) is None
@@ -92,35 +97,35 @@ class Attempt:
     """A campaign and the lease that it meets."""
 
     def __init__(self) -> None:
-        self.own = replica()
-        self.promises = Promises(self.own, 4, (4, 7))
+        self.context = replica()
+        self.promises = Promises(self.context, 4, (4, 7))
         self.won: list[Lease] = []
         self.lost: list[str] = []
-        session = self.own.session
+        session = self.context.session
         session.read(0)
         session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
-        self.own.now_ms = D + 1000
-        self.own.move(Trigger.RECOVERED)
-        self.own.move(Trigger.STANDS)
-        self.own.out.take()
+        self.context.now_ms = D + 1000
+        self.context.move(Trigger.RECOVERED)
+        self.context.move(Trigger.STANDS)
+        self.context.out.take()
         self.campaign = Campaign(
-            self.own, self.promises, won=self.won.append, lost=self.lost.append
+            self.context, self.promises, won=self.won.append, lost=self.lost.append
         )
 
     def effects(self) -> list[Effect]:
-        return self.own.out.take()
+        return self.context.out.take()
 
     def settle(self) -> Effect:
         (settle,) = self.effects()
         assert isinstance(settle, Settle)
-        self.own.out.answered(Done(settle.token, 600, 600))
+        self.context.out.answered(Done(settle.token, 600, 600))
         (get,) = self.effects()
         return get
 
     def answer(self, request: int, outcome: LeaseOutcome, stored: Stored | None = None) -> None:
         event = LeaseAnswered(request, outcome, stored)
-        answer = self.own.session.answered(event, self.own.now_ms)
-        self.own.out.put(*answer.effects)
+        answer = self.context.session.answered(event, self.context.now_ms)
+        self.context.out.put(*answer.effects)
         self.campaign.answered(event, answer.settled)
 
     def put(self) -> LeasePut:
@@ -135,7 +140,7 @@ class Attempt:
 def test_nothing_is_written_before_the_log_is_settled_and_the_lease_read() -> None:
     attempt = Attempt()
     put = attempt.put()
-    assert attempt.own.end == 600
+    assert attempt.context.end == 600
     assert put.lease.epoch == 5
     attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
     assert [won.epoch for won in attempt.won] == [5]
@@ -173,7 +178,7 @@ def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
     attempt.answer(put.request, LeaseOutcome.UNKNOWN)
     attempt.campaign.end("epoch 9 was heard of")
     assert attempt.lost == ["epoch 9 was heard of"]
-    assert attempt.own.session.given_up == put.lease.epoch
+    assert attempt.context.session.given_up == put.lease.epoch
     attempt.answer(put.request, LeaseOutcome.APPLIED, Stored(put.lease, "2", "u"))
     assert attempt.won == []
 

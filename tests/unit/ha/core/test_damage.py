@@ -23,7 +23,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_halts() -> None:
     new = group.wait_master(other_than="a")
     group.until(lambda: group["a"].state == "halted")
     assert group["a"].checked == [500]
-    assert "bad CRC at 500" in group["a"].own.alarms["corrupt-record"]
+    assert "bad CRC at 500" in group["a"].context.alarms["corrupt-record"]
     assert "corrupt-record" in group["a"].status()["nodes"][0]["reason"]
     new.kill()
     group.until(lambda: len(group.masters) == 1)
@@ -44,32 +44,32 @@ def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None
         group.run(1000)
         group["a"].start_ha()
         group.until(lambda: group["a"].state == "halted")
-        assert "bad CRC at 500" in group["a"].own.alarms["corrupt-record"]
+        assert "bad CRC at 500" in group["a"].context.alarms["corrupt-record"]
         group.run(2 * LOCAL.lease_ms)
         assert group.set == {"b", "c"}, "it never counted as a copy"
     # Also if it begins when nobody else is there, and is in the set still.
-    group.edit_lease(in_sync=tuple(sorted({*lease_of(group).in_sync, group["a"].own.member})))
+    group.edit_lease(in_sync=tuple(sorted({*lease_of(group).in_sync, group["a"].context.member})))
     group["a"].kill_ha()
     group["b"].kill()
     group["c"].kill()
     group["a"].start_ha()
     group.run(20 * LOCAL.lease_ms)
     assert group["a"].state == "follower"
-    assert group["a"].own.trouble == "damaged"
+    assert group["a"].context.trouble == "damaged"
 
 
 def test_a_damaged_master_goes_on_in_its_own_lease_when_ha_starts_again() -> None:
     group = grown(1, ("a", "b"))
     group["b"].kill()
     damage(group, "a")
-    group.until(lambda: "corrupt-record" in group["a"].own.alarms)
+    group.until(lambda: "corrupt-record" in group["a"].context.alarms)
     group["a"].kill_ha()
     group.run(100)
     group["a"].start_ha()
-    assert "corrupt-record" in group["a"].own.alarms
+    assert "corrupt-record" in group["a"].context.alarms
     # The check of the log began with the process, and found the same again: the node halted, and
     # nobody served.
-    group["a"].happen(CopyFault("corrupt-record", "bad CRC at 500", 1000))
+    group["a"].post(CopyFault("corrupt-record", "bad CRC at 500", 1000))
     assert group["a"].state == "follower"
     group.until(lambda: group.serves("a"))
     group["b"].start()
@@ -87,7 +87,7 @@ def test_it_is_copied_anew_by_order_and_is_whole_then() -> None:
     group.run(50)
     assert order(group["a"], "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
-    assert group["a"].own.alarms == {}
+    assert group["a"].context.alarms == {}
     assert same_logs(group, group.send_confirmed())
     group.master.kill()
     group.until(lambda: len(group.masters) == 1)
@@ -99,7 +99,7 @@ def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
     group["a"].met = 500
     group.run(5000)
     assert group["a"].checked == [500]
-    assert (lease_of(group).epoch, group["a"].own.alarms) == (1, {})
+    assert (lease_of(group).epoch, group["a"].context.alarms) == (1, {})
     group["a"].met = 700
     group.run(5000)
     assert group["a"].checked == [500, 700]
@@ -109,7 +109,7 @@ def test_a_master_with_damage_goes_on_where_nobody_else_could_lead() -> None:
     group = grown(1, ("a", "b"))
     group["b"].kill()
     damage(group, "a")
-    group.until(lambda: "corrupt-record" in group["a"].own.alarms)
+    group.until(lambda: "corrupt-record" in group["a"].context.alarms)
     group.run(20_000)
     assert group.serves("a")
     assert lease_of(group).epoch == 1
@@ -126,7 +126,7 @@ def test_a_sound_member_takes_the_lease_before_a_damaged_one() -> None:
     assert broker is not None
     broker.keeps_log = True
     damage(group, "a")
-    group.until(lambda: group["a"].own.trouble == "damaged")
+    group.until(lambda: group["a"].context.trouble == "damaged")
     group.until(lambda: group["a"].state == "fenced")
     group.run(2500)
     broker.keeps_log = False
@@ -144,21 +144,21 @@ def test_logs_that_differ_are_checked_on_both_sides_and_the_damaged_one_halts(da
     node.volume.log[-30] ^= 1
     node.damaged = True
     group.drop_links("b")
-    group.until(lambda: "logs-differ" in group["b"].own.alarms)
+    group.until(lambda: "logs-differ" in group["b"].context.alarms)
     group.until(lambda: node.state == "halted")
     sound = {"a", "b", "c"} - {damaged}
     group.until(lambda: group.set == sound and len(group.masters) == 1, 5 * LOCAL.lease_ms)
-    group.until(lambda: not any(group[name].own.alarms for name in sound))
+    group.until(lambda: not any(group[name].context.alarms for name in sound))
     assert group.master.name in sound
     assert len(node.checked) == len(set(node.checked)), "each place once"
 
 
 def test_the_bytes_compared_are_checked_in_both_files_that_hold_them() -> None:
     group = grown()
-    size = group["a"].own.setup.file_size
+    size = group["a"].context.setup.file_size
     for name in ("a", "c"):
-        group[name].own.confirm = 3 * size
-    group["c"].own.logs_differ(size - 100, size + 100)
+        group[name].context.confirm = 3 * size
+    group["c"].context.logs_differ(size - 100, size + 100)
     group.until(lambda: size + 99 in group["a"].checked, 5000)
     assert size - 1 in group["a"].checked
     assert {size - 1, size + 99} <= set(group["c"].checked)
@@ -170,9 +170,9 @@ def test_small_log_files_between_the_first_and_the_last_are_checked_as_well() ->
     group = grown()
     size, at = CRC_WINDOW // 4, CRC_WINDOW + 100
     for node in group.nodes.values():
-        node.own.setup = node.own.setup._replace(file_size=size)
-        node.own.confirm = 2 * CRC_WINDOW
-    group["c"].own.logs_differ(at, at + 1)
+        node.context.setup = node.context.setup._replace(file_size=size)
+        node.context.confirm = 2 * CRC_WINDOW
+    group["c"].context.logs_differ(at, at + 1)
     ends = [size - 1, 2 * size - 1, 3 * size - 1, 4 * size - 1]
     group.until(lambda: at in group["a"].checked, 5000)
     assert group["a"].checked == group["c"].checked == [*ends, at]
@@ -184,11 +184,11 @@ def test_a_slave_that_refuses_what_its_master_sends_has_that_log_looked_at(bad: 
     damage(group, "a", met=False)
     if not bad:
         group["a"].damaged = False
-    own = group["c"].own
-    own.alarm("bad-stream", "a CRC")
-    own.end = 300
+    context = group["c"].context
+    context.alarm("bad-stream", "a CRC")
+    context.end = 300
     group.until(lambda: 300 in group["a"].checked, 5000)
-    own.calm("bad-stream")
+    context.calm("bad-stream")
     group.run(3000)
     if bad:
         group.wait_master(other_than="a")
@@ -202,9 +202,9 @@ def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -
     # being the master of a log that nobody could copy.
     group = grown()
     damage(group, "a", met=False)
-    own = group["c"].own
-    own.alarm("bad-stream", "a CRC")
-    own.end = 300
+    context = group["c"].context
+    context.alarm("bad-stream", "a CRC")
+    context.end = 300
 
     def looked_at() -> bool:
         master = group["a"].replica
@@ -214,7 +214,7 @@ def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -
         return 300 in group["a"].checked
 
     group.until(looked_at, 5000)
-    own.calm("bad-stream")
+    context.calm("bad-stream")
     group.wait_master(other_than="a")
 
 
@@ -227,13 +227,13 @@ def test_damage_of_a_store_that_is_being_emptied_is_none_of_the_new_member() -> 
     group.until(lambda: group.serves("b") or group.serves("c"))
     group.run(50)
     node = group["a"]
-    node.happen(Command(7, "resync", {"group": "g0"}))
+    node.post(Command(7, "resync", {"group": "g0"}))
     assert node.state == "resync"
-    node.own.calm("corrupt-record")
-    node.happen(CopyFault("corrupt-record", "bad CRC at 700", 1000))
-    assert "corrupt-record" not in node.own.alarms
+    node.context.calm("corrupt-record")
+    node.post(CopyFault("corrupt-record", "bad CRC at 700", 1000))
+    assert "corrupt-record" not in node.context.alarms
     group.wait_in_sync("a", "b", "c")
-    assert node.own.damage == ""
+    assert node.context.damage == ""
 
 
 # A slave that does not follow keeps the log from being confirmed to its end until it has left the
@@ -244,7 +244,7 @@ def test_a_damaged_master_hands_over_as_soon_as_the_set_has_shrunk() -> None:
     group.append(100)  # not confirmed while b is waited for
     damage(group, "a")
     group.until(lambda: any(note.event == "switchover-failed" for note in group["a"].notes), 3000)
-    group.until(lambda: lease_of(group).holder == group["c"].own.holder, 4000)
+    group.until(lambda: lease_of(group).holder == group["c"].context.holder, 4000)
 
 
 # The only other node could not follow, left the set, and the damaged master had nobody to hand
@@ -260,7 +260,7 @@ def test_a_sound_slave_goes_on_copying_from_a_damaged_master_which_hands_over_to
     assert group.wait_master(other_than="a").name == "b"
     group.until(lambda: group["a"].state == "halted")
     assert group["b"].volume.log.startswith(sound)
-    assert group["b"].own.alarms == {}
+    assert group["b"].context.alarms == {}
 
 
 def test_a_slave_whose_log_is_damaged_as_well_is_no_target() -> None:

@@ -8,7 +8,7 @@ from services.ha.core.effects import Copy, Effect, Resync
 from services.ha.core.events import Copied, CopyFault
 from services.ha.core.failover import State
 from services.ha.core.following import FAULT_PAUSE_MS
-from services.ha.core.own import RETRIED_FAULTS
+from services.ha.core.replica_context import RETRIED_FAULTS
 from services.ha.core.status import reason_of
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import Group, grown, order
@@ -46,11 +46,11 @@ def test_a_fault_that_may_pass_is_told_and_tried_again(code: str) -> None:
     end = group.append()
     group.until(lambda: group.confirmed(end))
     assert group.set == {"a", "b"}
-    assert slave.own.alarms[code] == "so"
+    assert slave.context.alarms[code] == "so"
     heals(slave)
     group.wait_in_sync("a", "b", "c")
     group.send_confirmed()
-    assert code not in slave.own.alarms
+    assert code not in slave.context.alarms
 
 
 def test_damage_of_the_own_log_halts_the_replica() -> None:
@@ -63,7 +63,7 @@ def test_damage_of_the_own_log_halts_the_replica() -> None:
 
 def test_damage_found_while_nothing_is_copied_halts_it_too() -> None:
     group, slave = in_group()
-    slave.happen(CopyFault("corrupt-record", "a bit flipped", len(slave.volume.log)))
+    slave.post(CopyFault("corrupt-record", "a bit flipped", len(slave.volume.log)))
     assert slave.state == "halted"
     group.until(lambda: group.set == {"a", "b"})
 
@@ -82,9 +82,9 @@ def test_a_fault_is_not_tried_again_at_once() -> None:
     group, slave = in_group()
     fails(slave, "disk-full")
     group.append()
-    group.until(lambda: "disk-full" in slave.own.alarms)
+    group.until(lambda: "disk-full" in slave.context.alarms)
     heals(slave)
-    assert group.until(lambda: slave.own.state.value == "catchup") > FAULT_PAUSE_MS // 2
+    assert group.until(lambda: slave.context.state.value == "catchup") > FAULT_PAUSE_MS // 2
 
 
 def test_an_epoch_whose_earlier_bytes_could_not_be_copied_is_copied_by_the_next_link() -> None:
@@ -98,7 +98,7 @@ def test_an_epoch_whose_earlier_bytes_could_not_be_copied_is_copied_by_the_next_
     group.send_confirmed()
     fails(slave, "bad-stream")
     slave.start()
-    group.until(lambda: "bad-stream" in slave.own.alarms)
+    group.until(lambda: "bad-stream" in slave.context.alarms)
     assert slave.volume.table == group.master.volume.table, "the entry came before its bytes"
     heals(slave)
     group.wait_in_sync("a", "b", "c")
@@ -132,11 +132,11 @@ def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is
 def test_what_kept_a_slave_from_copying_is_over_when_it_is_the_master(code: str) -> None:
     group = grown()
     for name in ("b", "c"):
-        group[name].happen(CopyFault(code, "so", len(group[name].volume.log)))
-        assert group[name].own.alarms == {code: "so"}
+        group[name].post(CopyFault(code, "so", len(group[name].volume.log)))
+        assert group[name].context.alarms == {code: "so"}
     group["a"].kill()
     master = group.wait_master()
-    assert code not in master.own.alarms
+    assert code not in master.context.alarms
 
 
 def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
@@ -150,7 +150,7 @@ def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
     group.until(lambda: replica.peers.fresh("a") is not None)
     assert order(slave, "resync", group="g0").ok
     group.until(lambda: slave.state == "in-sync")
-    assert slave.own.alarms == {}
+    assert slave.context.alarms == {}
     assert slave.raised == set()
 
 
@@ -168,7 +168,7 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
 
     slave.carry_out = holding  # type: ignore[method-assign]
     assert order(slave, "resync", group="g0").ok
-    slave.own.halt("damaged-file", "another write failed")
+    slave.context.halt("damaged-file", "another write failed")
     group.run(500)
     assert order(slave, "resync", group="g0").body["detail"] == "c is halted. Nothing was done."
     heals(slave)
@@ -177,8 +177,8 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
     group.run(500)
     assert slave.state == "halted"
     # It said "resync: The store is emptied and copied anew" for ever.
-    assert reason_of(slave.own) == "damaged-file: another write failed"
-    assert "damaged-file" in slave.own.alarms
+    assert reason_of(slave.context) == "damaged-file: another write failed"
+    assert "damaged-file" in slave.context.alarms
     assert order(slave, "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
 
@@ -186,7 +186,7 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
 # It went on copying, and cut or emptied its store if the master's answer to HELLO said so.
 def test_a_replica_that_halts_leaves_its_master() -> None:
     group, slave = in_group()
-    slave.own.halt("damaged-file", "a write failed")
+    slave.context.halt("damaged-file", "a write failed")
     end = len(slave.volume.log)
     confirmed = group.append()
     group.until(lambda: group.confirmed(confirmed))
@@ -200,7 +200,7 @@ def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
     assert replica is not None
     assert order(slave, "resync", group="g0").ok
     assert slave.state == "resync"
-    slave.happen(CopyFault("corrupt-record", "of the old log", 0))
+    slave.post(CopyFault("corrupt-record", "of the old log", 0))
     group.until(lambda: slave.state == "in-sync")
 
 
@@ -211,7 +211,7 @@ def test_a_lease_of_an_epoch_before_the_masters_makes_no_slave_in_sync() -> None
     assert slave.replica is not None
     following = slave.replica.following
     assert following.master is not None
-    slave.own.state, master = State.CATCHUP, following.master
+    slave.context.state, master = State.CATCHUP, following.master
     following.master = master._replace(epoch=Epoch(master.epoch + 1))
     following.published()
     assert slave.state == "catchup"

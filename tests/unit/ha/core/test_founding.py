@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.ha.core.founding import first_lease, hindrance
-from services.ha.core.own import Own
 from services.ha.core.peers import Peers
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
 from tests.unit.ha.core.test_campaign import replica
@@ -35,55 +35,55 @@ def told(node: str, *, initialised: bool = False, holds_records: bool = False) -
     )
 
 
-def empty(holds_records: bool = False) -> tuple[Own, Peers]:
-    own = replica()
-    own.initialised, own.first_offset, own.end = False, 0, 100 if holds_records else 0
-    return own, Peers(own)
+def empty(holds_records: bool = False) -> tuple[ReplicaContext, Peers]:
+    context = replica()
+    context.initialised, context.first_offset, context.end = False, 0, 100 if holds_records else 0
+    return context, Peers(context)
 
 
 def tell(peers: Peers, *answers: StatusOk) -> None:
     for link, status in enumerate(answers, start=1):
         member = Member(status.node, status.incarnation)
         peers.up(link, member, outbound=True, version=1)
-        peers.told(link, status)
+        peers.received_status(link, status)
 
 
 def test_the_first_configured_node_founds_an_empty_group() -> None:
-    own, peers = empty()  # it is b
+    context, peers = empty()  # it is b
     tell(peers, *(told(node) for node in BOTH))
-    assert hindrance(own, peers) == "There is no lease yet; a makes it."
+    assert hindrance(context, peers) == "There is no lease yet; a makes it."
 
 
 @pytest.mark.parametrize("silent", BOTH)
 def test_nobody_founds_while_one_is_silent(silent: str) -> None:
-    own, peers = empty(holds_records=True)
+    context, peers = empty(holds_records=True)
     tell(peers, *(told(node) for node in BOTH if node != silent))
-    assert hindrance(own, peers) == f"There is no lease yet, and {silent} does not answer."
+    assert hindrance(context, peers) == f"There is no lease yet, and {silent} does not answer."
 
 
 def test_the_only_one_that_holds_records_founds_whatever_its_place() -> None:
-    own, peers = empty(holds_records=True)
+    context, peers = empty(holds_records=True)
     tell(peers, *(told(node) for node in BOTH))
-    assert hindrance(own, peers) is None
+    assert hindrance(context, peers) is None
 
 
 def test_nobody_founds_of_two_that_hold_records() -> None:
-    own, peers = empty(holds_records=True)
+    context, peers = empty(holds_records=True)
     tell(peers, told("a"), told("c", holds_records=True))
-    assert "b, c hold records" in (hindrance(own, peers) or "")
+    assert "b, c hold records" in (hindrance(context, peers) or "")
 
 
 def test_nobody_founds_beside_a_volume_that_belonged_to_a_group() -> None:
     # A lost lease and one replaced volume must not start an empty group.
-    own, peers = empty()
+    context, peers = empty()
     tell(peers, told("a", initialised=True), told("c"))
-    assert "a belonged to a group" in (hindrance(own, peers) or "")
-    own.initialised = True
-    assert "this group had one" in (hindrance(own, peers) or "")
+    assert "a belonged to a group" in (hindrance(context, peers) or "")
+    context.initialised = True
+    assert "this group had one" in (hindrance(context, peers) or "")
 
 
 def test_the_first_lease_has_one_member() -> None:
-    own, _ = empty()
-    lease = first_lease(own, 1)
-    assert (lease.holder, lease.in_sync, lease.epoch) == (own.holder, (own.member,), 1)
+    context, _ = empty()
+    lease = first_lease(context, 1)
+    assert (lease.holder, lease.in_sync, lease.epoch) == (context.holder, (context.member,), 1)
     assert lease.replicas == ("a", "b", "c")

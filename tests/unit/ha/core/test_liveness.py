@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from services.ha.core.events import Command, Sensed
+from services.ha.core.events import Command, NodeSnapshot
+from services.ha.core.handover import SWITCH_MS_MAX
 from services.ha.core.liveness import FORGIVEN_PER_MS, Liveness, Stalls
-from services.ha.core.operator import SWITCH_MS_MAX
 from services.ha.lease.value import Member
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
 from tests.support.for_each import for_each
@@ -94,8 +94,8 @@ def test_a_service_that_begins_after_ha_has_no_stall_behind_it() -> None:
     assert (liveness.broker.still_ms, liveness.stalling) == (0, "")
 
 
-def sensed(broker_silent_ms: int = 0, reput_silent_ms: int = 0) -> Sensed:
-    return Sensed(1, broker_silent_ms, 0, 0, 0, 0, reput_silent_ms=reput_silent_ms)
+def sensed(broker_silent_ms: int = 0, reput_silent_ms: int = 0) -> NodeSnapshot:
+    return NodeSnapshot(1, broker_silent_ms, 0, 0, 0, 0, reput_silent_ms=reput_silent_ms)
 
 
 def test_what_was_silent_while_ha_stood_still_is_judged_anew() -> None:
@@ -174,7 +174,7 @@ def test_an_order_to_switch_is_answered_when_the_target_takes_sends_or_says_why_
     assert "reput" in reply.body["detail"]
     took_ms = group.until(lambda: group.serves("a") or group.serves("c"), 20_000)
     assert took_ms < SWITCH_MS_MAX + 5 * LOCAL.lease_ms
-    assert "stalled-service" in group["b"].own.alarms
+    assert "stalled-service" in group["b"].context.alarms
     group.send_confirmed()
 
 
@@ -190,12 +190,12 @@ def test_an_order_to_switch_to_a_node_that_moves_again_is_taken(service: str) ->
     group.run(100)
     group.wait_in_sync("a", "b", "c")
     group.run(100)  # the master learns that its write is applied
-    assert group["b"].own.trouble == f"{service}_stalls"
+    assert group["b"].context.trouble == f"{service}_stalls"
     assert order(group["a"], "switchover", to="b", wait_ms=1000).ok
     epoch = lease_of(group).epoch
     group.run(10 * LOCAL.lease_ms)
     assert group.serves("b")
-    assert (lease_of(group).epoch, group["b"].own.alarms) == (epoch, {})
+    assert (lease_of(group).epoch, group["b"].context.alarms) == (epoch, {})
 
 
 def test_an_order_that_names_no_node_prefers_one_that_did_not_stall() -> None:
@@ -216,7 +216,7 @@ def test_a_node_that_has_not_said_lately_how_it_is_comes_last() -> None:
     assert [member.node for member in fit(group, ordered=False)] == ["b", "c"]
     replica = group["a"].replica
     assert replica is not None
-    replica.peers.by_node["b"].status_ms = group["a"].own.now_ms - LOCAL.lease_ms
+    replica.peers.by_node["b"].status_ms = group["a"].context.now_ms - LOCAL.lease_ms
     assert [member.node for member in fit(group, ordered=False)] == ["c", "b"]
 
 
@@ -243,7 +243,7 @@ def test_a_node_tells_at_once_that_it_can_lead_again() -> None:
 def test_an_order_to_switch_waits_for_the_gate() -> None:
     group = grown()
     group["b"].reput.held_at = group["b"].page.get(Slot.DISPATCHED)
-    group["a"].happen(Command(77, "switchover", {"to": "b"}))
+    group["a"].post(Command(77, "switchover", {"to": "b"}))
     group.until(lambda: group["b"].state == "master")
     group.run(1000)
     assert 77 not in group["a"].replies
@@ -259,19 +259,19 @@ def test_a_master_whose_reput_stands_still_hands_over(how: str) -> None:
     lose_reput(group, "a", how)
     took_ms = group.until(lambda: group.serves("b") or group.serves("c"))
     assert LOCAL.lease_ms <= took_ms < 2 * LOCAL.lease_ms
-    assert group["a"].own.trouble == "reput_stalls"
-    assert "stalled-service" in group["a"].own.alarms
+    assert group["a"].context.trouble == "reput_stalls"
+    assert "stalled-service" in group["a"].context.alarms
     epoch = lease_of(group).epoch
     group["a"].reput.alive, group["a"].reput.paused = True, False
     group.run(10 * LOCAL.lease_ms)
-    assert group["a"].own.alarms == {}
+    assert group["a"].context.alarms == {}
     assert lease_of(group).epoch == epoch
 
 
 def test_a_gate_that_stays_shut_without_a_known_trouble_is_left_to_another() -> None:
     group = grown()
     group["b"].reput.held_at = group["b"].page.get(Slot.DISPATCHED)
-    group["a"].happen(Command(77, "switchover", {"to": "b"}))
+    group["a"].post(Command(77, "switchover", {"to": "b"}))
     group.until(lambda: group["b"].state == "master")
     took_ms = group.until(lambda: group.serves("a") or group.serves("c"))
     assert 2 * LOCAL.lease_ms <= took_ms < 6 * LOCAL.lease_ms
@@ -287,7 +287,7 @@ def test_a_gate_that_stays_shut_where_nobody_else_could_lead_is_an_alarm() -> No
     group["a"].reput.held_at = group["a"].page.get(Slot.DISPATCHED)
     group["a"].kill_broker()
     group["a"].start_broker()
-    group.until(lambda: "not-open" in group["a"].own.alarms)
+    group.until(lambda: "not-open" in group["a"].context.alarms)
     status = group["a"].status()
     assert status["opening_ms"] >= 2 * LOCAL.lease_ms
     assert status["nodes"][0]["reason"].startswith("not-open: Epoch 2 is granted and takes no")
@@ -296,7 +296,7 @@ def test_a_gate_that_stays_shut_where_nobody_else_could_lead_is_an_alarm() -> No
     group["a"].reput.held_at = None
     group.until(lambda: group.serves("a"))
     group.run(100)
-    assert group["a"].own.alarms == {}
+    assert group["a"].context.alarms == {}
     assert group["a"].status()["opening_ms"] is None
 
 
@@ -355,7 +355,7 @@ def test_a_master_that_hangs_hands_over_to_a_slave_that_stood_still_of_late() ->
     group.run(LOCAL.lease_ms - 700)
     group["b"].resume("reput")
     group.run(500)
-    assert group["b"].own.liveness.remembered_ms >= LOCAL.lease_ms // 2
+    assert group["b"].context.liveness.remembered_ms >= LOCAL.lease_ms // 2
     assert group.until(lambda: group.serves("b")) < LOCAL.lease_ms // 2
 
 

@@ -7,8 +7,8 @@ import pytest
 from services.ha.core.catch_up import GENTLE_SIZE, WINDOW_SIZE
 from services.ha.core.effects import Close, Effect, Note, Send, Stream
 from services.ha.core.master_protocol import (
+    CONFIRM_SEND_MS,
     STREAM_SIZE_MAX,
-    TELL_CONFIRM_MS,
     MasterLink,
     MasterLog,
 )
@@ -96,10 +96,10 @@ def test_hello_is_answered_with_point_checksum_and_the_table_from_the_common_ent
 
 def test_no_end_of_hello_counts_and_nothing_is_streamed_before_the_first_ack() -> None:
     link = greeted()
-    assert link.counts is None
+    assert link.acked_end is None
     assert link.stream(OWN, 10_000) == []
     link.ack(Ack(1000, 900, 0), OWN, 0)
-    assert link.counts == 900
+    assert link.acked_end == 900
     assert appends(link.stream(OWN, 0))[0].offset == 1000
 
 
@@ -179,7 +179,7 @@ def test_a_first_ack_that_cannot_be_true_is_refused_and_counts_nothing(ack: Ack)
     assert (effects[0].event, effects[0].level) == ("ack-refused", logging.ERROR)
     assert effects[0].alarm is None  # a lying slave does not make the master unready
     assert close_reason(effects)
-    assert link.counts is None
+    assert link.acked_end is None
     assert link.closed
     assert link.ack(Ack(1000, 1000, 0), OWN, 0) == []
 
@@ -201,10 +201,10 @@ def test_a_later_ack_that_cannot_be_true_is_refused_and_the_member_counts_no_mor
     link = streaming()
     link.stream(OWN, 0)
     assert link.ack(Ack(5000, 4000, 2), OWN, 0) == []
-    assert link.counts == 4000
+    assert link.acked_end == 4000
     effects = link.ack(ack, OWN, 0)
     assert isinstance(effects[0], Note)
-    assert link.counts is None
+    assert link.acked_end is None
 
 
 def test_an_ack_before_the_divergence_check_closes_the_link() -> None:
@@ -249,9 +249,7 @@ def test_bytes_in_flight_never_pass_the_window() -> None:
 def test_a_slave_that_nobody_waits_for_takes_less_while_others_send() -> None:
     own = OWN._replace(end=100 << 20)
     link = streaming(own=own)
-    link.awaited = False
-    assert sum(one.size for one in appends(link.stream(own, 0))) == GENTLE_SIZE
-    link.awaited = True
+    assert sum(one.size for one in appends(link.stream(own, 0, awaited=False))) == GENTLE_SIZE
     assert sum(one.size for one in appends(link.stream(own, 0))) == WINDOW_SIZE - GENTLE_SIZE
 
 
@@ -268,10 +266,10 @@ def test_an_idle_link_carries_heartbeats_that_say_what_comes_next() -> None:
 def test_an_idle_link_hears_of_a_moved_confirm_offset_soon_but_not_at_once() -> None:
     link = streaming(END)
     moved = OWN._replace(confirm=600)
-    assert link.stream(moved, TELL_CONFIRM_MS - 1) == []
-    (beat,) = appends(link.stream(moved, TELL_CONFIRM_MS))
+    assert link.stream(moved, CONFIRM_SEND_MS - 1) == []
+    (beat,) = appends(link.stream(moved, CONFIRM_SEND_MS))
     assert (beat.size, beat.confirm) == (0, 600)
-    assert link.stream(moved, 5 * TELL_CONFIRM_MS) == []
+    assert link.stream(moved, 5 * CONFIRM_SEND_MS) == []
 
 
 def test_the_confirm_offset_told_on_a_link_never_decreases() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.ha.core.effects import Close, Connect, Effect, Send
-from services.ha.core.own import Own
 from services.ha.core.peers import RECONNECT_MS, RECONNECT_MS_MAX, UNANSWERED_MS, Peers
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
 from services.ha.wire.frames import FrameType
@@ -16,42 +16,44 @@ from tests.unit.ha.core.test_founding import told
 A = Member("a", "1" * 32)
 
 
-def tick(own: Own, peers: Peers, now_ms: int, urgent: str | None = None) -> list[Effect]:
-    own.now_ms = now_ms
+def tick(
+    context: ReplicaContext, peers: Peers, now_ms: int, urgent: str | None = None
+) -> list[Effect]:
+    context.now_ms = now_ms
     peers.tick(4, urgent)
-    return own.out.take()
+    return context.out.take()
 
 
-def made() -> tuple[Own, Peers]:
-    own = replica()
-    peers = Peers(own)
-    assert tick(own, peers, 1000) == [Connect("a"), Connect("c")]
+def made() -> tuple[ReplicaContext, Peers]:
+    context = replica()
+    peers = Peers(context)
+    assert tick(context, peers, 1000) == [Connect("a"), Connect("c")]
     peers.up(1, A, outbound=True, version=1)
-    return own, peers
+    return context, peers
 
 
 def test_a_node_is_connected_to_once_and_asked_every_heartbeat() -> None:
-    own, peers = made()
-    (ask,) = tick(own, peers, 1050)
+    context, peers = made()
+    (ask,) = tick(context, peers, 1050)
     assert isinstance(ask, Send)
     assert (ask.link, ask.frame.type) == (1, FrameType.STATUS)
-    assert tick(own, peers, 1050 + LOCAL.heartbeat_ms - 1) == []
-    assert len(tick(own, peers, 1050 + LOCAL.heartbeat_ms)) == 1
+    assert tick(context, peers, 1050 + LOCAL.heartbeat_ms - 1) == []
+    assert len(tick(context, peers, 1050 + LOCAL.heartbeat_ms)) == 1
 
 
 def test_a_node_that_is_about_to_change_is_asked_every_time() -> None:
-    own, peers = made()
-    assert len(tick(own, peers, 1050, "a")) == 1
-    assert len(tick(own, peers, 1100, "a")) == 1
+    context, peers = made()
+    assert len(tick(context, peers, 1050, "a")) == 1
+    assert len(tick(context, peers, 1100, "a")) == 1
 
 
 def test_a_node_that_is_not_there_is_tried_more_and_more_seldom() -> None:
-    own, peers = made()
+    context, peers = made()
     pauses, now = [], 1000
     for _ in range(6):
         peers.down(0, "c", "refused")
         before = now
-        while Connect("c") not in tick(own, peers, now):
+        while Connect("c") not in tick(context, peers, now):
             now += 10
         pauses.append(now - before)
         peers.heard(1)
@@ -61,78 +63,78 @@ def test_a_node_that_is_not_there_is_tried_more_and_more_seldom() -> None:
 
 
 def test_a_connection_that_is_being_closed_is_not_made_again_before_it_is_gone() -> None:
-    own, peers = made()
+    context, peers = made()
     peers.close(1, "another epoch")
-    assert own.out.take() == [Close(1, "another epoch")]
+    assert context.out.take() == [Close(1, "another epoch")]
     assert not peers.open(1)
-    assert tick(own, peers, 1000 + UNANSWERED_MS - 100) == []
+    assert tick(context, peers, 1000 + UNANSWERED_MS - 100) == []
     peers.down(1, "a", "closed")
-    assert Connect("a") in tick(own, peers, 1000 + UNANSWERED_MS)
+    assert Connect("a") in tick(context, peers, 1000 + UNANSWERED_MS)
 
 
 def test_a_node_that_says_nothing_is_cut_off() -> None:
-    own, peers = made()
-    effects = tick(own, peers, 1001 + LOCAL.link_dead_ms)
+    context, peers = made()
+    effects = tick(context, peers, 1001 + LOCAL.link_dead_ms)
     assert any(isinstance(effect, Close) and effect.link == 1 for effect in effects)
 
 
 def test_only_what_was_said_lately_is_fresh() -> None:
-    own, peers = made()
+    context, peers = made()
     assert peers.fresh("a") is None
-    peers.told(1, told("a"))
+    peers.received_status(1, told("a"))
     assert peers.fresh("a") is not None
-    own.now_ms += LOCAL.link_dead_ms + LOCAL.heartbeat_ms + 1
+    context.now_ms += LOCAL.link_dead_ms + LOCAL.heartbeat_ms + 1
     assert peers.fresh("a") is None
 
 
 def test_a_node_speaks_for_itself_alone() -> None:
     _, peers = made()
-    peers.told(1, told("c"))
+    peers.received_status(1, told("c"))
     assert peers.by_node["c"].status is None
     assert peers.by_node["a"].status is None
 
 
 def test_a_stranger_is_not_kept() -> None:
-    own, peers = made()
+    context, peers = made()
     assert peers.up(9, Member("x", "1" * 32), outbound=True, version=1) is None
-    assert own.out.take() == [Close(9, "not a configured node")]
+    assert context.out.take() == [Close(9, "not a configured node")]
 
 
 def test_what_another_one_saw_of_the_lease_makes_an_older_one_go_back() -> None:
-    own, peers = made()
-    peers.told(1, told("a")._replace(seen_epoch=9, in_sync_version=3))
-    assert own.session.seen == (9, 3)
+    context, peers = made()
+    peers.received_status(1, told("a")._replace(seen_epoch=9, in_sync_version=3))
+    assert context.session.seen == (9, 3)
 
 
 def test_all_are_asked_before_anything_is_begun_and_the_silent_ones_not_for_long() -> None:
-    own, peers = made()
+    context, peers = made()
     assert not peers.surveyed
-    peers.told(1, told("a"))
+    peers.received_status(1, told("a"))
     assert not peers.surveyed
     peers.down(0, "c", "refused")
     assert peers.surveyed
-    own, peers = made()
+    context, peers = made()
     assert not peers.surveyed
-    own.now_ms += LOCAL.heartbeat_ms
+    context.now_ms += LOCAL.heartbeat_ms
     assert peers.surveyed
 
 
 def test_each_is_asked_in_the_version_that_was_agreed_on_with_it() -> None:
-    own, peers = made()  # version 1
-    (ask,) = tick(own, peers, 1050)
+    context, peers = made()  # version 1
+    (ask,) = tick(context, peers, 1050)
     assert isinstance(ask, Send)
     assert ask.frame.payload == b""
     peers.down(1, "a", "closed")
     peers.up(5, A, outbound=True, version=2)
-    asks = [effect for effect in tick(own, peers, 1100) if isinstance(effect, Send)]
+    asks = [effect for effect in tick(context, peers, 1100) if isinstance(effect, Send)]
     assert [payloads.parse(ask.frame, 2) for ask in asks] == [Status(1100)]
     assert [peers.version(link) for link in (5, 1)] == [2, 1]
 
 
 def test_the_clock_of_a_peer_is_known_from_its_answer_until_the_link_is_made_anew() -> None:
-    own, peers = made()
-    own.now_ms = 1060
-    peers.told(1, told("a")._replace(asked_ms=1050, wall_ms=2_000_005))
+    context, peers = made()
+    context.now_ms = 1060
+    peers.received_status(1, told("a")._replace(asked_ms=1050, wall_ms=2_000_005))
     skew = peers.by_node["a"].clock.skew(2_000_000)
     assert skew is not None
     assert skew.ahead_ms == -1050

@@ -22,7 +22,7 @@ def test_a_deleted_lease_stays_gone_if_one_member_is_silent() -> None:
     group.run(10_000)
     assert group.lease is None
     assert group.masters == []
-    assert "lease-missing" in group["a"].own.alarms
+    assert "lease-missing" in group["a"].context.alarms
 
 
 def test_an_operator_makes_a_lost_lease_again() -> None:
@@ -73,7 +73,7 @@ def test_a_lease_that_went_back_is_believed_by_nobody() -> None:
     group.until(lambda: not group.masters)
     group.run(10_000)
     assert group.masters == []
-    assert "lease-went-backwards" in group["b"].own.alarms
+    assert "lease-went-backwards" in group["b"].context.alarms
     group["a"].start()
     group.run(5000)
     assert order(group["b"], "recreate-lease").ok
@@ -86,8 +86,8 @@ def test_a_set_that_went_back_is_not_believed_by_the_master_of_its_epoch() -> No
     older = tuple(member for member in newest.in_sync if member.node != "c")
     group.isolate("c")
     group.edit_lease(in_sync=older, in_sync_version=newest.in_sync_version - 1)
-    group.until(lambda: "lease-went-backwards" in group["a"].own.alarms)
+    group.until(lambda: "lease-went-backwards" in group["a"].context.alarms)
     end = group.append()
-    before = group["a"].own.confirm
+    before = group["a"].context.confirm
     group.until(lambda: not group.masters)
-    assert group["a"].own.confirm == before < end
+    assert group["a"].context.confirm == before < end

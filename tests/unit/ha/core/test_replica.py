@@ -48,7 +48,7 @@ def test_no_group_is_founded_of_two_nodes_that_hold_records() -> None:
     group.start()
     group.run(5000)
     assert group.lease is None
-    assert "b, c hold records" in group["a"].own.alarms["lease-missing"]
+    assert "b, c hold records" in group["a"].context.alarms["lease-missing"]
 
 
 def test_what_is_confirmed_is_in_every_log() -> None:
@@ -179,7 +179,7 @@ def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
     # Its set shows the minimum still: one ack in 90 s, and no word of it but fewer copies in sync.
     group = grown()
     group.isolate("a")
-    took_ms = group.until(lambda: "below-minimum" in group["a"].own.alarms)
+    took_ms = group.until(lambda: "below-minimum" in group["a"].context.alarms)
     assert 2 * LOCAL.lease_ms <= took_ms < 3 * LOCAL.lease_ms
     reason = group["a"].status()["nodes"][0]["reason"]
     assert reason.startswith(
@@ -188,7 +188,7 @@ def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
     group.run(20 * LOCAL.lease_ms)
     assert lease_of(group).epoch == 1
     group.cut.clear()
-    group.until(lambda: "below-minimum" not in group["a"].own.alarms)
+    group.until(lambda: "below-minimum" not in group["a"].context.alarms)
     group.send_confirmed()
 
 
@@ -202,19 +202,19 @@ def test_the_alarm_counts_members_as_sends_are_judged() -> None:
     for other in others:
         other.kill()
     for _ in range(4):
-        replica.own.now_ms += LOCAL.lease_ms
+        replica.context.now_ms += LOCAL.lease_ms
         for peer in term.in_sync.peers.values():
-            peer.heard_ms, peer.durable = replica.own.now_ms, None
-        assert term.in_sync.size(replica.own.now_ms) >= term.in_sync.least
-        replica._operator.tick()
-        assert "below-minimum" not in replica.own.alarms
+            peer.heard_ms, peer.durable = replica.context.now_ms, None
+        assert term.in_sync.size(replica.context.now_ms) >= term.in_sync.least
+        replica._handover.tick()
+        assert "below-minimum" not in replica.context.alarms
 
 
 def test_a_master_that_may_be_alone_is_not_below_its_minimum() -> None:
     group = grown(1, ("a", "b"))
     group["b"].kill()
     group.run(5 * LOCAL.lease_ms)
-    assert group["a"].own.alarms == {}
+    assert group["a"].context.alarms == {}
 
 
 def test_nobody_takes_over_while_the_group_is_paused() -> None:
@@ -263,7 +263,7 @@ def test_a_node_that_holds_nothing_is_not_emptied_by_order() -> None:
     new.kill()
     new.volume, new.page = Volume("9" * 32), Page()
     new.start()
-    group.until(lambda: new.replica is not None and new.own.session.stored is not None)
+    group.until(lambda: new.replica is not None and new.context.session.stored is not None)
     group.until(lambda: new.replica is not None and new.replica.peers.fresh("a") is not None)
     assert not new.volume.log
     reply = order(new, "resync", group="g0")
@@ -324,7 +324,7 @@ def test_a_minimum_that_is_set_otherwise_is_taken_over_by_the_next_term_and_logg
 
 def test_an_edited_holder_fences_the_master_and_a_member_takes_over() -> None:
     group = grown()
-    holder = group["a"].own.holder._replace(process="f" * 16, node="x")
+    holder = group["a"].context.holder._replace(process="f" * 16, node="x")
     group.edit_lease(holder=holder)
     group.until(lambda: not group.masters)
     group.wait_master()
@@ -435,7 +435,7 @@ def test_a_store_that_is_being_emptied_gets_no_confirm_offset_of_before() -> Non
     group.send_confirmed()
     emptied.done = lambda *_, **__: None  # type: ignore[method-assign]
     assert order(emptied, "resync", group="g0").ok
-    assert emptied.own.confirm > written
+    assert emptied.context.confirm > written
     group.run(3_000)
     assert emptied.volume.confirm == 0
 
@@ -454,7 +454,7 @@ def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
     group["c"].kill()
     group["b"].volume.log[500:] = b"q" * (len(group["b"].volume.log) - 500)
     group["b"].start()
-    group.until(lambda: "logs-differ" in group["b"].own.alarms)
+    group.until(lambda: "logs-differ" in group["b"].context.alarms)
     status = group["a"].replica
     assert status is not None
     group["c"].start()
@@ -465,7 +465,7 @@ def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
     assert "resync" in told["b"]["reason"]
     assert order(group["b"], "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
-    assert group["b"].own.alarms == {}
+    assert group["b"].context.alarms == {}
 
 
 def test_any_node_tells_what_the_group_is() -> None:
@@ -557,7 +557,7 @@ def test_a_halted_candidate_does_not_win() -> None:
     group["a"].kill_ha()
     group["a"].start_ha()
     group.until(lambda: group["a"].state == "candidate")
-    group["a"].own.halt("corrupt-record", "a bit flipped")
+    group["a"].context.halt("corrupt-record", "a bit flipped")
     new = group.wait_master(other_than="a")
     assert group["a"].state == "halted"
     assert group.master is new

@@ -6,28 +6,28 @@ from typing import Any
 
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.core.failover import State, Trigger
-from services.ha.core.own import Own
 from services.ha.core.peers import Peers
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.status import cluster_status, master_of, own_status
 from services.ha.lease.value import Holder, Stored
 from shared.cluster.time_rules import LOCAL
+from tests.unit.ha.core.test_admin_rules import serving
 from tests.unit.ha.core.test_campaign import OLD, A, B, lease, replica
 from tests.unit.ha.core.test_founding import tell, told
-from tests.unit.ha.core.test_orders import serving
 
 
-def nodes(own: Own, peers: Peers) -> dict[str, dict[str, Any]]:
-    return {node["node"]: node for node in cluster_status(own, peers, None)["nodes"]}
+def nodes(context: ReplicaContext, peers: Peers) -> dict[str, dict[str, Any]]:
+    return {node["node"]: node for node in cluster_status(context, peers, None)["nodes"]}
 
 
 def test_a_slave_tells_what_the_others_told_it() -> None:
-    own, peers = serving()
-    own.now_ms = 1000
+    context, peers = serving()
+    context.now_ms = 1000
     facts = {"lag_ms": {"b": 12}}
     master = told("a")._replace(state="master", end=800, facts=facts, incarnation=A.incarnation)
     tell(peers, master)
-    view = nodes(own, peers)
-    assert master_of(own, peers) == ("a", None)
+    view = nodes(context, peers)
+    assert master_of(context, peers) == ("a", None)
     assert view["a"]["role"] == "master"
     assert view["b"]["role"] == "slave"
     assert (view["b"]["lag_bytes"], view["b"]["lag_ms"]) == (300, 12)
@@ -37,9 +37,9 @@ def test_a_slave_tells_what_the_others_told_it() -> None:
 
 
 def test_what_is_not_known_is_none_and_has_a_reason() -> None:
-    own = replica()
-    own.move(Trigger.RECOVERED)
-    told_now = cluster_status(own, Peers(own), None)
+    context = replica()
+    context.move(Trigger.RECOVERED)
+    told_now = cluster_status(context, Peers(context), None)
     assert (told_now["master"], told_now["reason"]) == (None, "the lease was not read yet")
     assert told_now["epoch"] is None
     assert told_now["lease"]["holder"] is None
@@ -47,52 +47,52 @@ def test_what_is_not_known_is_none_and_has_a_reason() -> None:
 
 
 def test_a_holder_that_is_no_master_yet_is_not_named_as_one() -> None:
-    own, peers = serving()
-    own.now_ms = 1000
+    context, peers = serving()
+    context.now_ms = 1000
     tell(peers, told("a")._replace(state="promoting"))
-    assert master_of(own, peers) == (None, "a has the lease, and is promoting")
+    assert master_of(context, peers) == (None, "a has the lease, and is promoting")
 
 
 def test_a_silent_holder_is_named_while_its_lease_is_renewed() -> None:
     # This node may be the one that is cut off: clients may well reach the holder.
-    own, peers = serving()
-    own.now_ms = LOCAL.lease_ms - 1
-    assert master_of(own, peers) == ("a", None)
-    own.now_ms = LOCAL.lease_ms
-    assert master_of(own, peers) == (None, "the lease of a has run out")
+    context, peers = serving()
+    context.now_ms = LOCAL.lease_ms - 1
+    assert master_of(context, peers) == ("a", None)
+    context.now_ms = LOCAL.lease_ms
+    assert master_of(context, peers) == (None, "the lease of a has run out")
 
 
 def test_a_released_lease_names_nobody() -> None:
-    own = replica()
-    own.session.read(0)
+    context = replica()
+    context.session.read(0)
     released = Stored(lease(None), "1", "u")
-    own.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, released), 0)
-    assert master_of(own, Peers(own)) == (None, "the lease is released")
+    context.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, released), 0)
+    assert master_of(context, Peers(context)) == (None, "the lease is released")
 
 
 def test_a_replaced_volume_is_not_in_sync_under_its_old_name() -> None:
-    own, peers = serving()
-    own.incarnation = "9" * 32
+    context, peers = serving()
+    context.incarnation = "9" * 32
     assert Holder(*A, OLD.process) == OLD
     assert B in lease().in_sync
-    assert not nodes(own, peers)["b"]["in_sync"]
+    assert not nodes(context, peers)["b"]["in_sync"]
 
 
 def test_a_node_with_a_new_volume_is_not_the_master_by_the_lease_of_the_former_one() -> None:
     # It named itself: it is no peer of its own that could say otherwise, and the lease ran still.
-    own, peers = serving()
-    own.session.read(0)
+    context, peers = serving()
+    context.session.read(0)
     stored = Stored(lease(Holder(*B, "1" * 16)), "2", "u")
-    own.session.answered(LeaseAnswered(2, LeaseOutcome.FOUND, stored), 0)
-    own.incarnation = "9" * 32
-    own.now_ms = LOCAL.lease_ms - 1
+    context.session.answered(LeaseAnswered(2, LeaseOutcome.FOUND, stored), 0)
+    context.incarnation = "9" * 32
+    context.now_ms = LOCAL.lease_ms - 1
     why = "the lease is held by the volume that this node had before"
-    assert master_of(own, peers) == (None, why)
+    assert master_of(context, peers) == (None, why)
 
 
 def test_a_halted_replica_says_why() -> None:
-    own, peers = serving()
-    own.halt("cut-below-confirm", "the logs part at 10")
-    assert own.state is State.HALTED
-    assert own_status(own, None, 4).facts["reason"] == "cut-below-confirm: the logs part at 10"
-    assert nodes(own, peers)["b"]["reason"] == "cut-below-confirm: the logs part at 10"
+    context, peers = serving()
+    context.halt("cut-below-confirm", "the logs part at 10")
+    assert context.state is State.HALTED
+    assert own_status(context, None, 4).facts["reason"] == "cut-below-confirm: the logs part at 10"
+    assert nodes(context, peers)["b"]["reason"] == "cut-below-confirm: the logs part at 10"

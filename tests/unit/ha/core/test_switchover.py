@@ -6,8 +6,8 @@ import pytest
 
 from services.ha.core.effects import LeaseCreate, LeaseGet, LeasePut
 from services.ha.core.events import Command, CopyFault
+from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
-from services.ha.core.operator import REMOVAL_MS_MAX
 from services.ha.core.switchover import FENCE_MS_MAX
 from services.ha.wire.versions import Versions
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
@@ -61,7 +61,7 @@ def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begin
     # to a took the place of the first one, which was never answered.
     group = grown()
     a, c = group["a"], group["c"]
-    a.happen(Command(1, "switchover", {"to": "b"}))
+    a.post(Command(1, "switchover", {"to": "b"}))
     group.until(lambda: lease_of(group).holder is None)
     group["b"].kill()
     c.kill()
@@ -119,11 +119,11 @@ def test_a_master_with_a_full_disk_hands_over() -> None:
     assert group.master is new
     replica = group["a"].replica
     assert replica is not None
-    own = replica.own
-    assert "handed-over" in own.alarms
+    context = replica.context
+    assert "handed-over" in context.alarms
     group["a"].trouble = (Trouble.NONE, Trouble.NONE)
     group.run(200)
-    assert "handed-over" not in own.alarms
+    assert "handed-over" not in context.alarms
 
 
 def test_a_broker_that_waits_to_end_is_no_alarm() -> None:
@@ -135,8 +135,8 @@ def test_a_broker_that_waits_to_end_is_no_alarm() -> None:
     reasons: set[str] = set()
 
     def moved() -> bool:
-        alarms.update(replica.own.alarms)
-        reasons.add(replica.own.unfit)
+        alarms.update(replica.context.alarms)
+        reasons.add(replica.context.unfit)
         return any(node.name != "a" for node in group.masters)
 
     group.until(moved)
@@ -169,7 +169,7 @@ def test_a_broker_that_ends_during_a_switch_does_not_stop_it() -> None:
     group = grown()
     end = group.append()
     token = 77
-    group["a"].happen(Command(token, "switchover", {"reason": "stopping"}))
+    group["a"].post(Command(token, "switchover", {"reason": "stopping"}))
     group["a"].kill_broker()
     group.until(lambda: token in group["a"].replies)
     assert group["a"].replies[token].ok
@@ -221,7 +221,7 @@ def test_a_member_that_ends_is_no_target_of_a_switch() -> None:
     group = grown()
     group["c"].kill()
     group.until(lambda: group.set == {"a", "b"})
-    group["b"].happen(Command(78, "switchover", {"reason": "stopping"}))
+    group["b"].post(Command(78, "switchover", {"reason": "stopping"}))
     group.run(100)
     reply = order(group["a"], "switchover")
     assert not reply.ok
@@ -232,7 +232,7 @@ def test_members_that_end_together_stay_in_the_set() -> None:
     group.start()
     group.wait_in_sync("a", "b")
     for token, node in enumerate(("a", "b"), 79):
-        group[node].happen(Command(token, "switchover", {"reason": "stopping"}))
+        group[node].post(Command(token, "switchover", {"reason": "stopping"}))
     group.until(lambda: 79 in group["a"].replies and 80 in group["b"].replies)
     assert group.set == {"a", "b"}
 
@@ -285,7 +285,7 @@ def test_whoever_cannot_open_goes_on_trying_where_nobody_else_could_lead() -> No
     cannot_open(alone, "a")
     stays_unopened(alone, "a")
     halted = grown()
-    halted["c"].happen(CopyFault("corrupt-record", "so", 0))
+    halted["c"].post(CopyFault("corrupt-record", "so", 0))
     cannot_open(halted, "b")
     halted["a"].kill()
     stays_unopened(halted, "b")
@@ -296,7 +296,7 @@ def test_whoever_cannot_open_goes_on_trying_where_nobody_else_could_lead() -> No
     stays_unopened(without_broker, "b")
     paused = grown()
     cannot_open(paused, "b")
-    paused["a"].happen(Command(1, "switchover", {"to": "b"}))
+    paused["a"].post(Command(1, "switchover", {"to": "b"}))
     paused.edit_lease(paused=True)
     stays_unopened(paused, "b")
 

@@ -20,15 +20,15 @@ from services.ha.shell.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, Cont
 from tests.unit.ha.still_clock import until
 
 
-class Operator:
+class AdminCommands:
     """A control whose commands are answered as ``answers`` say, over its socket."""
 
     def __init__(self, ok: bool | None = True, **body: Any) -> None:
         self.commands: list[Command] = []
         self._ok, self._body = ok, body
-        self.control = Control(self._happen, lambda: {"master": "n0"}, timeout_s=0.05)
+        self.control = Control(self._post, lambda: {"master": "n0"}, timeout_s=0.05)
 
-    def _happen(self, command: Command) -> None:
+    def _post(self, command: Command) -> None:
         self.commands.append(command)
         if self._ok is not None:
             self.control.replied(Reply(command.token, self._ok, self._body))
@@ -47,13 +47,13 @@ async def calling(control: Control) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def test_the_status_is_what_the_replica_says() -> None:
-    async with calling(Operator().control) as session, session.get("/v1/cluster") as answer:
+    async with calling(AdminCommands().control) as session, session.get("/v1/cluster") as answer:
         assert answer.status == 200
         assert await answer.json() == {"master": "n0"}
 
 
 async def test_a_command_and_its_arguments_reach_the_replica_and_its_answer_comes_back() -> None:
-    operator = Operator(epoch=7)
+    operator = AdminCommands(epoch=7)
     arguments = {"to": "n1", "loss": 5, "unclean": True, "stopped": ["n0", "n2"]}
     async with (
         calling(operator.control) as session,
@@ -67,7 +67,7 @@ async def test_a_command_and_its_arguments_reach_the_replica_and_its_answer_come
 
 
 async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
-    operator = Operator(ok=False, code="not-in-sync", detail="n1 is behind.", loss_bytes=12)
+    operator = AdminCommands(ok=False, code="not-in-sync", detail="n1 is behind.", loss_bytes=12)
     async with (
         calling(operator.control) as session,
         session.post("/v1/cluster/switchover") as answer,
@@ -94,7 +94,7 @@ async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
 async def test_what_is_no_command_is_refused_and_nothing_happens(
     path: str, body: bytes, status: int, code: str
 ) -> None:
-    operator = Operator()
+    operator = AdminCommands()
     async with calling(operator.control) as session, session.post(path, data=body) as answer:
         assert answer.status == status
         assert (await answer.json())["code"] == code
@@ -102,7 +102,7 @@ async def test_what_is_no_command_is_refused_and_nothing_happens(
 
 
 async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
-    operator = Operator(ok=None)
+    operator = AdminCommands(ok=None)
     async with (
         calling(operator.control) as session,
         session.post("/v1/cluster/resync") as answer,
@@ -113,8 +113,8 @@ async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
 
 
 async def test_who_waits_is_told_when_the_process_ends() -> None:
-    operator = Operator(ok=None)
-    operator.control = Control(operator._happen, dict, timeout_s=60.0)
+    operator = AdminCommands(ok=None)
+    operator.control = Control(operator._post, dict, timeout_s=60.0)
     async with calling(operator.control) as session:
         waiting = asyncio.ensure_future(session.post("/v1/cluster/switchover"))
         await until(lambda: operator.commands)
@@ -127,7 +127,7 @@ async def test_who_waits_is_told_when_the_process_ends() -> None:
 @pytest.mark.parametrize("sent", [b"", b'{"to"'])
 async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(sent: bytes) -> None:
     # A client that announced a body and sent nothing kept its connection for ever.
-    operator = Operator()
+    operator = AdminCommands()
     with tempfile.TemporaryDirectory(prefix="tm-") as directory:
         async with ControlSocket(operator.control, Path(directory)):
             reader, writer = await asyncio.open_unix_connection(f"{directory}/ha-control.sock")
@@ -142,7 +142,7 @@ async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(se
 
 
 async def test_commands_that_wait_are_bounded() -> None:
-    operator = Operator(ok=None)
+    operator = AdminCommands(ok=None)
 
     async def order(session: aiohttp.ClientSession) -> int:
         async with session.post("/v1/cluster/pause") as answer:
@@ -154,7 +154,7 @@ async def test_commands_that_wait_are_bounded() -> None:
 
 
 async def test_a_port_that_takes_no_orders_still_tells_the_status() -> None:
-    operator = Operator()
+    operator = AdminCommands()
     app = web.Application()
     app.add_routes(operator.control.port_routes(None))
     async with TestClient(TestServer(app)) as client:
@@ -191,7 +191,7 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
 async def test_an_order_that_may_come_from_a_web_page_is_refused(
     headers: dict[str, str], cause: str
 ) -> None:
-    operator = Operator()
+    operator = AdminCommands()
     app = web.Application()
     app.add_routes(operator.control.port_routes({"n1.group"}))
     async with (
@@ -206,7 +206,7 @@ async def test_an_order_that_may_come_from_a_web_page_is_refused(
 
 @pytest.mark.parametrize("host", ["n1.group:8083", "10.0.0.7", "[::1]:8083", "localhost", None])
 async def test_an_order_to_a_node_by_its_name_or_address_is_taken(host: str | None) -> None:
-    operator = Operator()
+    operator = AdminCommands()
     app = web.Application()
     app.add_routes(operator.control.port_routes({"n1.group"}))
     headers = {} if host is None else {"Host": host}

@@ -191,7 +191,7 @@ def test_bytes_that_come_while_a_sync_runs_are_synced_by_the_next(slave: Slave) 
 def test_a_slow_sync_does_not_keep_the_master_from_sending(
     slave: Slave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_log, "TELL_SIZE", 500)
+    monkeypatch.setattr(copied_log, "REPORT_SIZE", 500)
     end = next(border for border in LOG.borders if border > 1500)
     assert end < FILE
     synced = threading.Event()

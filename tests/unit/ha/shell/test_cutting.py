@@ -9,8 +9,8 @@ import pytest
 from services.ha.core.effects import Copy
 from services.ha.shell import cutting, hooks
 from services.ha.shell.copied_log import CopiedLog
-from services.ha.shell.opening import HeldStore
 from services.ha.shell.replica_files import CutIntent, Promise
+from services.ha.shell.replica_store import ReplicaStore
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, log_of, open_replica
 from tests.support.sim_disk import PAGE, SimCrash, SimDisk
@@ -35,7 +35,7 @@ def must_not(error: BaseException) -> None:
     raise error
 
 
-def follower(disk: SimDisk, *, confirm: int = CONFIRM) -> HeldStore:
+def follower(disk: SimDisk, *, confirm: int = CONFIRM) -> ReplicaStore:
     """A replica that holds the whole log, was slave and master, and has closed it."""
     held, found = open_replica(disk)
     assert (found.end, found.table, found.initialised) == (0, (), False)

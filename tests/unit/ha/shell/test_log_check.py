@@ -7,17 +7,17 @@ import threading
 import pytest
 
 from services.ha.shell.log_check import LogCheck
-from services.ha.shell.opening import HeldStore
-from services.ha.wire.whole_records import BadBytes
+from services.ha.shell.replica_store import ReplicaStore
+from services.ha.wire.record_assembler import BadBytes
 from tests.support.replica_store import FILE, ROOT, MasterLog
 from tests.support.sim_disk import SimDisk
-from tests.unit.ha.shell.test_opening import LOG, slave
+from tests.unit.ha.shell.test_replica_store import LOG, slave
 from tidemark.formats.checkpoint import Slot
 
 assert isinstance(LOG, MasterLog)
 
 
-def check_of(held: HeldStore, confirm: int = LOG.end) -> LogCheck:
+def check_of(held: ReplicaStore, confirm: int = LOG.end) -> LogCheck:
     held.positions.publish(Slot.CONFIRM, confirm)
     return LogCheck(held.directory, held.positions, threading.Lock())
 

@@ -36,7 +36,8 @@ async def test_a_node_without_the_lease_may_be_waited_for_until_it_is_in_sync(st
 async def test_a_master_is_in_sync_for_as_long_as_its_lease_lasts(tmp_path: Path) -> None:
     clock = StillClock()
     probes = Probes(clock, lambda: State.MASTER)
-    positions = probes.positions = Positions.open(OsDisk(), tmp_path / "checkpoint")
+    positions = Positions.open(OsDisk(), tmp_path / "checkpoint")
+    probes.open(positions)
     positions.publish(Slot.ROLE, NodeRole.MASTER)
     positions.publish(Slot.EPOCH, 7)
     positions.publish(Slot.LEASE_DEADLINE, clock.boot_ms() + LEASE_MS)

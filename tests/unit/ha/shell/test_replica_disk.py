@@ -23,7 +23,7 @@ from services.ha.core.events import Copied, CopyFault, Done, Event, Failed
 from services.ha.shell import replica_disk
 from services.ha.shell.replica_disk import ReplicaDisk
 from services.ha.shell.replica_files import Promise
-from services.ha.wire.whole_records import BadBytes
+from services.ha.wire.record_assembler import BadBytes
 from shared.files.os_disk import OsDisk
 from shared.files.store_dir import Role
 from tests.support.replica_store import FILE, MASTER, MasterLog, log_of, open_replica

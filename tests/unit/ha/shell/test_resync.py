@@ -10,8 +10,8 @@ from services.ha.core.effects import Copy
 from services.ha.shell import hooks
 from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.lock_bytes import Stopping
-from services.ha.shell.opening import HeldStore
 from services.ha.shell.replica_files import Promise
+from services.ha.shell.replica_store import ReplicaStore
 from shared.files.store_dir import Role
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, ROOT, MasterLog, open_replica
@@ -37,7 +37,7 @@ def never() -> bool:
     return False
 
 
-def full(disk: SimDisk) -> HeldStore:
+def full(disk: SimDisk) -> ReplicaStore:
     """A replica with a log, queues, an index and caches of another history."""
     held, _ = open_replica(disk)
     held.write_promise(Promise(3, 3, 1))

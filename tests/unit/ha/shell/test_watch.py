@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.ha.core.events import Event, Sensed, Tick
-from services.ha.shell.watch import SILENT_FOR_EVER, Senses, Watch, trouble
+from services.ha.core.events import Event, NodeSnapshot, Tick
+from services.ha.shell.watch import SILENT_FOR_EVER, SnapshotReader, Watch, trouble
 from shared.files.lock_probe import LockProbe
 from shared.files.os_disk import OsDisk
 from shared.files.positions import Positions
@@ -23,7 +23,7 @@ from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 NOW_MS = 1_000_000
 
 
-class Locks:
+class Locks(LockProbe):
     """Lock bytes that are held."""
 
     def __init__(self, *held: int) -> None:
@@ -51,8 +51,8 @@ def bell() -> Iterator[Doorbell]:
 def test_a_broker_counts_as_long_as_it_holds_its_lock_byte(positions: Positions) -> None:
     positions.publish(Slot.BROKER_NONCE, 77)
     clock = StillClock(NOW_MS)
-    assert Senses(positions, Locks(), clock).look().broker_nonce == 0
-    assert Senses(positions, Locks(Role.BROKER), clock).look().broker_nonce == 77
+    assert SnapshotReader(positions, Locks(), clock).read().broker_nonce == 0
+    assert SnapshotReader(positions, Locks(Role.BROKER), clock).read().broker_nonce == 77
 
 
 def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
@@ -70,8 +70,8 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
         (Slot.REPUT_HEARTBEAT_MS, NOW_MS - 60),
     ):
         positions.publish(slot, value)
-    seen = Senses(positions, Locks(), StillClock(NOW_MS)).look()
-    assert seen == Sensed(
+    seen = SnapshotReader(positions, Locks(), StillClock(NOW_MS)).read()
+    assert seen == NodeSnapshot(
         0,
         40,
         3,
@@ -104,15 +104,15 @@ def test_damage_is_told_as_it_was_loaded_once(
         return value
 
     monkeypatch.setattr(positions, "get", once)
-    senses = Senses(positions, Locks(Role.BROKER), StillClock(NOW_MS))
-    assert senses.look().damaged_at == 500
+    reader = SnapshotReader(positions, Locks(Role.BROKER), StillClock(NOW_MS))
+    assert reader.read().damaged_at == 500
     assert loaded == [501]
-    assert senses.look().damaged_at is None
+    assert reader.read().damaged_at is None
 
 
 def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Positions) -> None:
-    senses = Senses(positions, Locks(), StillClock(NOW_MS), lambda: NOW_MS + 123)
-    assert senses.look().wall_ahead_ms == 123
+    reader = SnapshotReader(positions, Locks(), StillClock(NOW_MS), lambda: NOW_MS + 123)
+    assert reader.read().wall_ahead_ms == 123
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 952, 1_000_000])
@@ -120,13 +120,13 @@ def test_a_heartbeat_of_another_boot_is_none_even_when_the_clock_has_reached_it(
     positions: Positions, ahead_ms: int
 ) -> None:
     clock = StillClock(NOW_MS)
-    senses = Senses(positions, Locks(), clock)
+    reader = SnapshotReader(positions, Locks(), clock)
     positions.publish(Slot.BROKER_HEARTBEAT_MS, NOW_MS + ahead_ms)
-    assert senses.look().broker_silent_ms == SILENT_FOR_EVER
+    assert reader.read().broker_silent_ms == SILENT_FOR_EVER
     clock.advance(ahead_ms)
-    assert senses.look().broker_silent_ms == SILENT_FOR_EVER
+    assert reader.read().broker_silent_ms == SILENT_FOR_EVER
     positions.publish(Slot.BROKER_HEARTBEAT_MS, clock.boot_ms() - 3)
-    assert senses.look().broker_silent_ms == 3
+    assert reader.read().broker_silent_ms == 3
 
 
 def test_a_trouble_of_a_later_version_counts_as_damage() -> None:
@@ -158,7 +158,7 @@ class Watched:
         self.told: list[Event] = []
         self.stop = asyncio.Event()
         self.watch = Watch(
-            Senses(positions, Locks(), self.clock),
+            SnapshotReader(positions, Locks(), self.clock),
             positions,
             bell,
             self.clock,
@@ -168,7 +168,7 @@ class Watched:
 
     async def looks(self, count: int) -> None:
         """Wait until it has looked so often."""
-        await until(lambda: sum(isinstance(event, Sensed) for event in self.told) >= count)
+        await until(lambda: sum(isinstance(event, NodeSnapshot) for event in self.told) >= count)
 
 
 async def test_it_looks_at_every_ring_and_without_one(positions: Positions, bell: Doorbell) -> None:

@@ -92,7 +92,7 @@ def test_a_length_is_judged_by_the_limit_of_the_moment() -> None:
         Decoder(size_max=2048).feed(encode(big))
     decoder = Decoder(size_max=2048)
     decoder.feed(b"")
-    decoder.size_max = FRAME_SIZE_MAX
+    decoder.allow(FRAME_SIZE_MAX)
     assert decoder.feed(encode(big)) == [big]
 
 

@@ -1,12 +1,13 @@
-"""From log bytes cut anywhere to whole records that may be written, file by file. Pure.
+"""Assembles whole records from log bytes that are cut anywhere. Pure.
 
-A master's log comes as it is, in pieces that know no borders: what is not a whole record yet waits
-here until the rest comes. Each record is judged by its shape, its place, its body's CRC and its
-record CRC before it is handed out (where RocketMQ wrote, the last one may be a copy of another
-record's and is not); the first bytes that are none end the stretch. A filler ends
-its file: what stands behind its head means nothing and is handed out apart.
+A master's log arrives in pieces without regard to record borders; an incomplete record waits here
+for its rest. Each record is checked by its shape, its offset, its body CRC and its record CRC
+before it is returned. In a range that RocketMQ wrote the record CRC may be a copy of another
+record's, and is not checked. The first invalid bytes end the stretch. A filler ends its file: the
+bytes behind its head mean nothing and are returned separately.
 
-Step before: ``slave_protocol`` says that the bytes come next. Step after: ``copied_log`` writes.
+Step before: ``slave_protocol`` accepts the bytes as the next ones. Step after: ``copied_log``
+writes them.
 """
 
 from __future__ import annotations
@@ -28,62 +29,67 @@ FOREIGN_CHECKS: Final = Checks(record_crc=False)
 
 
 class Part(Enum):
-    """What some bytes are."""
+    """Kind of some bytes."""
 
     RECORDS = "records"
     """Whole records of one file."""
     FILLER = "filler"
     """The head of a filler: the file's records end here."""
     REST = "rest"
-    """Bytes behind it, up to the file's end."""
+    """The bytes behind the filler's head, up to the end of the file."""
 
 
 class Piece(NamedTuple):
-    """Adjacent bytes of one part, borrowed until the next piece is asked for."""
+    """Adjacent bytes of one kind, borrowed until the next piece is requested."""
 
     part: Part
     at: int
     """Physical offset of data[0]."""
     data: memoryview
     store_timestamp_ms: int = 0
-    """Of RECORDS: of the last one that a queue gets; 0 if none."""
+    """Of RECORDS: time of the last one that a queue gets; 0 if there is none."""
 
 
 class BadBytes(Exception):
-    """What came is no record; nothing behind ``at`` was handed out."""
+    """The bytes are no record; nothing behind ``at`` was returned."""
 
     def __init__(self, at: int, reason: str) -> None:
         self.at, self.reason = at, reason
         super().__init__(f"no record at physical offset {at}: {reason}")
 
 
-class WholeRecords:
-    """One stretch of bytes after the other. ``begin`` first."""
+class RecordAssembler:
+    """Assembles one stretch of bytes after the other; ``begin`` comes first."""
 
     def __init__(self, file_size: int) -> None:
-        """file_size: of a commit log file, here and at the master [bytes]."""
+        """file_size: size of a commit log file, here and at the master [bytes]."""
         self._file_size = file_size
         self._pending = bytearray()
         self._at = 0
         self._filler_at = self._filler_until = 0
-        self.unjudged = (0, 0)
-        """[from, until) in which record CRCs are not judged."""
+        self._foreign = (0, 0)
+        """[from, until) that RocketMQ wrote: record CRCs are not checked there."""
+
+    def set_foreign(self, begin: int, until: int) -> None:
+        """Set the range that RocketMQ wrote, in which record CRCs are not checked."""
+        self._foreign = begin, until
 
     @property
     def received(self) -> int:
-        """Physical offset behind the last byte that came."""
+        """Physical offset behind the last received byte."""
         return self._at + len(self._pending)
 
     @property
     def pending_size(self) -> int:
-        """Bytes that wait for the rest of their record; less than one record and what came last."""
+        """Bytes that wait for the rest of their record; less than one record and the last bytes
+        taken."""
         return len(self._pending)
 
     def begin(self, at: int) -> None:
-        """The next byte that comes has physical offset ``at``; what waited is dropped.
+        """Begin a stretch at physical offset ``at``; waiting bytes are dropped.
 
-        at: where a record or a filler begins, or inside the rest of a filler that this object has
-        handed out the head of.
+        at: start of a record or a filler, or a place inside the rest of a filler whose head this
+        object has returned.
         """
         self._pending = bytearray()
         self._at = at
@@ -91,10 +97,10 @@ class WholeRecords:
             self._filler_at = self._filler_until = 0
 
     def take(self, data: bytes | memoryview) -> Iterator[Piece]:
-        """Bytes came: hand out what is whole now. Consume it before the next call.
+        """Yield the pieces that data completes. Consume them before the next call.
 
-        data is not copied, but for what is not whole at its ends. Raises BadBytes, then nothing
-        more may come before ``begin``.
+        data is not copied, except for the incomplete parts at its ends. Raises BadBytes; then
+        ``begin`` must come next.
         """
         view = memoryview(data)
         while self._pending and len(view):
@@ -103,7 +109,7 @@ class WholeRecords:
             view = view[size:]
             piece = self._next(memoryview(self._pending), self._at)
             if piece is not None:
-                # What is left in memory of its own: the piece may still be held.
+                # The rest is kept in memory of its own: the piece may still be held.
                 self._pending = self._pending[len(piece.data) :]
                 self._at += len(piece.data)
                 yield piece
@@ -119,7 +125,8 @@ class WholeRecords:
         self._pending += view
 
     def _missing(self) -> int:
-        """Bytes that what waits needs at least before it can be judged; at least one."""
+        """Return how many bytes are needed at least before the waiting ones can be checked; at
+        least 1."""
         held = len(self._pending)
         if held < BLANK_SIZE:
             return BLANK_SIZE - held
@@ -127,12 +134,12 @@ class WholeRecords:
         return max(1, size - held)
 
     def _next(self, view: memoryview, at: int) -> Piece | None:
-        """The first piece of view; None if the rest of a record has to come first."""
+        """Return the first piece of view; None if the rest of a record has to come first."""
         room = self._file_size - at % self._file_size
         if at < self._filler_until:
             return Piece(Part.REST, at, view[: self._filler_until - at])
         if room < BLANK_SIZE:
-            # Too short even for a filler: nothing but the file's end.
+            # Too short even for a filler: only the end of the file.
             self._filler_at, self._filler_until = at, at + room
             return Piece(Part.FILLER, at, view[:room])
         window = view[:room]
@@ -146,15 +153,16 @@ class WholeRecords:
             raise BadBytes(at, reason)
         if len(window) >= BLANK_SIZE:
             size = int.from_bytes(window[:SIZE_OF_SIZE], "big", signed=True)
-            if size > room:  # else we would wait, and keep, for ever
+            if size > room:  # otherwise it would wait, and keep bytes, forever
                 raise BadBytes(at, f"{size} bytes, {room} before the end of its file")
         if len(window) == room:
             raise BadBytes(at, reason or "the file ends inside a record")
         return None
 
     def _judge_by(self, window: memoryview, at: int) -> tuple[int, Stop, str, int]:
-        """``_judge``, by the checks that count at ``at``: at most to where others begin to."""
-        begin, until = self.unjudged
+        """Check with the checks that apply at ``at``, up to the place where others begin to
+        apply."""
+        begin, until = self._foreign
         checks, border = CHECKS, begin
         if begin <= at < until:
             checks, border = FOREIGN_CHECKS, until
@@ -165,7 +173,8 @@ class WholeRecords:
         return self._judge(window, at, checks)
 
     def _judge(self, window: memoryview, at: int, checks: Checks) -> tuple[int, Stop, str, int]:
-        """Size of the leading whole records, why they end, and the last one's store time."""
+        """Return the size of the leading whole records, why they end, and the last one's store
+        time."""
         try:
             planned = native.plan_range(
                 window,
@@ -176,7 +185,7 @@ class WholeRecords:
                 index=False,
             )
         except CorruptRecord:
-            # A name that dispatch refuses; as bytes of the log the record may be sound.
+            # A name that dispatch refuses; as bytes of the log the record may be valid.
             walked = native.walk(
                 window,
                 at=PhysicalOffset(at),

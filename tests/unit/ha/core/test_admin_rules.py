@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from services.ha.core.effects import LeaseGet, LeasePut, Reply
-from services.ha.core.events import Command, LeaseAnswered, LeaseOutcome, Sensed
-from services.ha.core.failover import Trigger
-from services.ha.core.orders import (
+from services.ha.core.admin_rules import (
     UNHEARD_EPOCHS,
     AlreadySo,
-    LeaseEdits,
     Refused,
     estimate,
     guard_failover,
     recreated,
-    set_paused,
-    without_member,
 )
-from services.ha.core.own import Own
+from services.ha.core.effects import LeaseGet, LeasePut, Reply
+from services.ha.core.events import Command, LeaseAnswered, LeaseOutcome, NodeSnapshot
+from services.ha.core.failover import Trigger
+from services.ha.core.lease_edits import LeaseEdits, set_paused, without_member
 from services.ha.core.peers import Peers
+from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import A, B, C, lease, replica
 from tests.unit.ha.core.test_founding import tell, told
 
 
-def serving() -> tuple[Own, Peers]:
+def serving() -> tuple[ReplicaContext, Peers]:
     """Node b, a follower with a broker, that has read the lease long ago."""
-    own = replica()
-    own.move(Trigger.RECOVERED)
-    own.sensed = Sensed(1, 0, 0, 0, 0, 0)
-    own.session.read(0)
-    own.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
-    own.now_ms = LOCAL.lease_ms
-    return own, Peers(own)
+    context = replica()
+    context.move(Trigger.RECOVERED)
+    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0)
+    context.session.read(0)
+    context.session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
+    context.now_ms = LOCAL.lease_ms
+    return context, Peers(context)
 
 
 def order(name: str, **arguments: str) -> Command:
@@ -42,18 +40,18 @@ def order(name: str, **arguments: str) -> Command:
 
 
 def test_the_loss_is_what_others_know_to_be_confirmed_and_this_one_lacks() -> None:
-    own, peers = serving()
-    assert estimate(own, peers).body["estimated_loss_bytes"] == 0
-    tell(peers, told("c")._replace(confirm=own.end + 70))
-    loss = estimate(own, peers).body
+    context, peers = serving()
+    assert estimate(context, peers).body["estimated_loss_bytes"] == 0
+    tell(peers, told("c")._replace(confirm=context.end + 70))
+    loss = estimate(context, peers).body
     assert loss["estimated_loss_bytes"] == 70
     assert loss["known_from"] == ["b", "c"]
     assert loss["loss_reason"].startswith("a does not answer")
 
 
 def test_a_dry_run_needs_no_name() -> None:
-    own, peers = serving()
-    guard_failover(own, peers, order("failover", to="b", dry_run="true"))
+    context, peers = serving()
+    guard_failover(context, peers, order("failover", to="b", dry_run="true"))
 
 
 @pytest.mark.parametrize(
@@ -66,18 +64,18 @@ def test_a_dry_run_needs_no_name() -> None:
     ],
 )
 def test_an_unclean_failover_has_guards(arguments: dict[str, str], reason: str) -> None:
-    own, peers = serving()
+    context, peers = serving()
     with pytest.raises(Refused, match=reason):
-        guard_failover(own, peers, order("failover", **arguments))
+        guard_failover(context, peers, order("failover", **arguments))
 
 
 def test_an_unclean_failover_waits_for_the_lease_to_run_out() -> None:
-    own, peers = serving()
+    context, peers = serving()
     meant = order("failover", to="b", group="g0", old_master_stopped="true")
-    guard_failover(own, peers, meant)
-    own.now_ms -= 1
+    guard_failover(context, peers, meant)
+    context.now_ms -= 1
     with pytest.raises(Refused, match="has not run out"):
-        guard_failover(own, peers, meant)
+        guard_failover(context, peers, meant)
 
 
 def test_pausing_changes_nothing_else() -> None:
@@ -88,84 +86,88 @@ def test_pausing_changes_nothing_else() -> None:
 def test_who_made_it_so_is_not_known_once_an_answer_was_lost(paused: bool) -> None:
     # 1. The lease is paused by order, and the answer is lost. 2. The master renews it on top of
     # that. 3. "Nothing was changed" would be wrong; so would be a second write.
-    own, _ = serving()
-    edits = LeaseEdits(own)
+    context, _ = serving()
+    edits = LeaseEdits(context)
     edits.begin(7, set_paused(True))
-    [put] = [effect for effect in own.out.take() if isinstance(effect, LeasePut)]
-    own.session.answered(LeaseAnswered(put.request, LeaseOutcome.UNKNOWN), own.now_ms)
-    own.now_ms += LOCAL.renew_ms
-    [get] = own.session.tick(own.now_ms)
+    [put] = [effect for effect in context.out.take() if isinstance(effect, LeasePut)]
+    context.session.answered(LeaseAnswered(put.request, LeaseOutcome.UNKNOWN), context.now_ms)
+    context.now_ms += LOCAL.renew_ms
+    [get] = context.session.tick(context.now_ms)
     assert isinstance(get, LeaseGet)
     found = Stored(lease(paused=paused), "3", "u")
-    answer = own.session.answered(LeaseAnswered(get.request, LeaseOutcome.FOUND, found), own.now_ms)
+    answer = context.session.answered(
+        LeaseAnswered(get.request, LeaseOutcome.FOUND, found), context.now_ms
+    )
     edits.settled(answer.settled)
     edits.tick()
     if paused:
-        [reply] = own.out.take()
+        [reply] = context.out.take()
         assert isinstance(reply, Reply)
         assert (reply.ok, reply.body["paused"], reply.body["changed"]) == (True, True, None)
     else:
-        assert [type(effect) for effect in own.out.take()] == [LeasePut]
+        assert [type(effect) for effect in context.out.take()] == [LeasePut]
 
 
 def test_a_try_that_was_refused_for_sure_has_changed_nothing() -> None:
     # This node has not seen yet that another order paused the group: its write is a conflict.
-    own, _ = serving()
-    edits = LeaseEdits(own)
+    context, _ = serving()
+    edits = LeaseEdits(context)
     edits.begin(7, set_paused(True))
-    [put] = [effect for effect in own.out.take() if isinstance(effect, LeasePut)]
+    [put] = [effect for effect in context.out.take() if isinstance(effect, LeasePut)]
     conflict = LeaseAnswered(put.request, LeaseOutcome.CONFLICT)
-    [get] = own.session.answered(conflict, own.now_ms).effects
+    [get] = context.session.answered(conflict, context.now_ms).effects
     assert isinstance(get, LeaseGet)
     found = Stored(lease(paused=True), "2", "u")
-    answer = own.session.answered(LeaseAnswered(get.request, LeaseOutcome.FOUND, found), own.now_ms)
+    answer = context.session.answered(
+        LeaseAnswered(get.request, LeaseOutcome.FOUND, found), context.now_ms
+    )
     edits.settled(answer.settled)
     edits.tick()
-    [reply] = own.out.take()
+    [reply] = context.out.take()
     assert isinstance(reply, Reply)
     assert (reply.ok, reply.body["changed"]) == (True, False)
     assert reply.body["detail"] == "automatic failover is paused already. Nothing was changed."
 
 
 def test_a_member_is_removed_by_the_master_alone_and_never_the_master() -> None:
-    own, _ = serving()
+    context, _ = serving()
     with pytest.raises(Refused, match="not the master any more"):
-        without_member(own, "c")(lease())
-    mine = lease(own.holder)
-    changed = without_member(own, "c")(mine)
+        without_member(context, "c")(lease())
+    mine = lease(context.holder)
+    changed = without_member(context, "c")(mine)
     assert (changed.in_sync, changed.in_sync_version) == ((A, B), 8)
     with pytest.raises(Refused, match="is the master"):
-        without_member(own, "b")(mine)
+        without_member(context, "b")(mine)
     with pytest.raises(Refused, match="there is no node 'x'; the group has a, b, c"):
-        without_member(own, "x")(mine)
+        without_member(context, "x")(mine)
     with pytest.raises(Refused, match="there is no node ''; the group has a, b, c"):
-        without_member(own, "")(mine)
+        without_member(context, "")(mine)
     with pytest.raises(AlreadySo, match="c is not in the in-sync set"):
-        without_member(own, "c")(changed)
+        without_member(context, "c")(changed)
     with pytest.raises(Refused, match="2 members would remain"):
-        without_member(own, "c")(mine._replace(min_in_sync=3))
+        without_member(context, "c")(mine._replace(min_in_sync=3))
 
 
-def lost() -> tuple[Own, Peers]:
-    own, peers = serving()
-    own.session.read(own.now_ms)
-    own.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), own.now_ms)
-    own.known_in_sync, own.known_in_sync_at = (A, B), (5, 12)
+def lost() -> tuple[ReplicaContext, Peers]:
+    context, peers = serving()
+    context.session.read(context.now_ms)
+    context.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), context.now_ms)
+    context.known_in_sync, context.known_in_sync_at = (A, B), (5, 12)
     tell(
         peers,
         told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
         told("c")._replace(seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
     )
-    return own, peers
+    return context, peers
 
 
-def made(own: Own, peers: Peers, **arguments: str) -> Lease:
-    return recreated(own, peers, 4, order("recreate-lease", **arguments))
+def made(context: ReplicaContext, peers: Peers, **arguments: str) -> Lease:
+    return recreated(context, peers, 4, order("recreate-lease", **arguments))
 
 
 def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
-    own, peers = lost()
-    new = made(own, peers)
+    context, peers = lost()
+    new = made(context, peers)
     assert (new.holder, new.epoch, new.in_sync_version) == (None, 10, 13)
     assert new.in_sync == (A, B)
     assert new.handover_to == "a"  # it has most of the log
@@ -177,79 +179,79 @@ def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
 ) -> None:
     # A node with known damage has the longest log. It took the lease at once, for it was released
     # for it, and no sound member had its turn.
-    own, peers = lost()
+    context, peers = lost()
     damaged = told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
     tell(peers, damaged._replace(facts=facts))
-    assert made(own, peers).handover_to == "b"
+    assert made(context, peers).handover_to == "b"
     # What the operator names need not have all that was confirmed: the longest log counts there.
-    assert made(own, peers, in_sync="a,b").handover_to == "a"
+    assert made(context, peers, in_sync="a,b").handover_to == "a"
 
 
 def test_a_set_that_was_seen_later_counts_more() -> None:
-    own, peers = lost()
+    context, peers = lost()
     newer = told("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})
     tell(peers, told("a"), newer._replace(incarnation=C.incarnation))
-    assert made(own, peers).in_sync == (B, C)
+    assert made(context, peers).in_sync == (B, C)
 
 
 def test_an_older_set_does_not_stand_in_for_one_that_nobody_remembers() -> None:
     # 1. a was cut off; b took the lease, removed a and confirmed without it. 2. The lease was
     # deleted and b started again: it had seen the new set, and did not know it. 3. The order took
     # the set that a remembered, and a, which lacked what was confirmed, could become master.
-    own, peers = lost()
+    context, peers = lost()
     restarted = told("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
     tell(peers, told("a"), restarted)
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
-        made(own, peers)
+        made(context, peers)
 
 
 def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None:
-    own, peers = lost()
+    context, peers = lost()
     heard = told("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
     tell(peers, heard)
-    assert made(own, peers).in_sync == (A, B)
+    assert made(context, peers).in_sync == (A, B)
     # Who took that epoch may have changed the set in it: one whose volume was replaced since,
     for knew in (heard._replace(incarnation="7" * 32), heard._replace(data_epoch=7)):
         tell(peers, knew)
         with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
-            made(own, peers)
+            made(context, peers)
     # or one that is silent.
     tell(peers, heard)
     peers.close(2, "cut")
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
-        made(own, peers, stopped="c")
+        made(context, peers, stopped="c")
 
 
 def test_a_silent_node_must_be_declared_and_costs_a_thousand_epochs() -> None:
-    own, peers = lost()
+    context, peers = lost()
     peers.close(1, "cut")
     with pytest.raises(Refused, match="a does not answer"):
-        made(own, peers)
+        made(context, peers)
     # What the silent one has promised is not known: far above is above that, too.
-    assert made(own, peers, stopped="a").epoch > UNHEARD_EPOCHS
+    assert made(context, peers, stopped="a").epoch > UNHEARD_EPOCHS
 
 
 def test_the_operator_may_name_the_set_by_nodes_that_answer() -> None:
-    own, peers = lost()
-    assert made(own, peers, in_sync="b,c").in_sync == (B, C)
+    context, peers = lost()
+    assert made(context, peers, in_sync="b,c").in_sync == (B, C)
     peers.close(2, "cut")
     with pytest.raises(Refused, match="its volume is not known"):
-        made(own, peers, in_sync="b,c", stopped="c")
+        made(context, peers, in_sync="b,c", stopped="c")
 
 
 def test_a_lease_that_is_there_is_not_made_again() -> None:
-    own, peers = serving()
+    context, peers = serving()
     with pytest.raises(Refused, match="there is a lease"):
-        made(own, peers)
+        made(context, peers)
 
 
 def test_no_lease_is_made_for_members_that_are_all_gone() -> None:
-    own, peers = lost()
-    own.known_in_sync = (Member("a", "7" * 32),)
+    context, peers = lost()
+    context.known_in_sync = (Member("a", "7" * 32),)
     with pytest.raises(Refused, match="no member of the in-sync set answers"):
-        made(own, peers)
+        made(context, peers)
 
 
 def test_nobody_else_is_asked_to_take_what_a_holder_keeps() -> None:
-    own, peers = lost()
-    assert made(own, peers).holder != Holder("a", "1" * 32, "9" * 16)
+    context, peers = lost()
+    assert made(context, peers).holder != Holder("a", "1" * 32, "9" * 16)

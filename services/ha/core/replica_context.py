@@ -1,8 +1,8 @@
-"""What a replica is and has, shared by the parts of its core, and what they want done. Pure.
+"""Identity, offsets and state of a replica, shared by the parts of its core, and its effects. Pure.
 
-Everything here is of this start of ha: it is read from disk once, at the start, and followed from
-then on by the events that say what was carried out. Effects leave in the order in which they are
-put; one that is answered takes what is to be done next with it.
+Everything here belongs to this start of ha. It is read from disk at the start, and updated by the
+events that report what was done. Effects are run in the order in which they are put; an effect that
+is answered carries the continuation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from services.ha.core.effects import Effect, Level, Note, Publish
-from services.ha.core.events import Done, Failed, Sensed
+from services.ha.core.events import Done, Failed, NodeSnapshot
 from services.ha.core.failover import State, Trigger, next_state
 from services.ha.core.liveness import Liveness
 from services.ha.core.recovered_table import without_bytes_dropped
@@ -21,76 +21,77 @@ from services.ha.lease.value import Holder, Member
 from tidemark.formats.checkpoint import NodeRole, Slot, Trouble
 from tidemark.formats.epochs import EpochStart
 
-_NOTHING_SENSED = Sensed(0, 1 << 40, 0, 0, 0, 0)
+_NOTHING_SENSED = NodeSnapshot(0, 1 << 40, 0, 0, 0, 0)
 
 
 DAMAGE: Final = "corrupt-record"
-"""Code of a record that is damaged in the own log, below what is confirmed."""
+"""Code of a damaged record in the own log, below the confirm offset."""
 ENDING: Final = frozenset({"disk-full", "flush-failed", "read-only-disk", "write-failed"})
-"""Codes of writes after which nothing that this process has open can be trusted to be written."""
+"""Codes of failed writes after which no open file of this process can be trusted."""
 
 
 TABLE_LONG: Final = 1000
-"""Epochs; as many as a HELLO tells."""
+"""Epochs of a long table; as many as a HELLO carries."""
 REWORD_MS: Final = 60_000
-"""An alarm that stays raised in other words is said again so seldom; status has the newest."""
+"""Interval at which an alarm that stays raised with changing text is logged again; the status shows
+the newest text."""
 STEP_BACK_PAUSES: Final = 3
-"""A replica that cannot lead now does not campaign for so many lease times."""
+"""Lease times for which a replica that cannot lead does not campaign."""
 RETRIED_FAULTS: Final = frozenset(
     {"bad-stream", "disk-full", "file-not-ready", "not-serving", "read-only-disk"}
 )
-"""Codes of faults of the log and its marks that may be over the next time."""
+"""Codes of faults of the log and its marks that may not occur again."""
 BROKER_STOPS: Final = Trouble.STOPPING.name.lower()
-"""Trouble of a node whose broker waits, for a moment, until another node serves."""
+"""Trouble of a node whose broker waits for a moment until another node serves."""
 LOGS_DIFFER: Final = "logs-differ"
-"""Alarm of a slave whose confirmed bytes are not the master's."""
+"""Alarm of a slave whose confirmed bytes differ from the master's."""
 NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
 
 Unwritten = Callable[[str, str], None]
-"""Told code and detail of what could not be written."""
+"""Called with code and detail of a failed write."""
 
 
 class Counters:
-    """Since this start."""
+    """Counters since this start."""
 
     def __init__(self) -> None:
         self.truncations = 0
         self.truncated_bytes = 0
         self.resyncs = 0
         self.fenced_frames = 0
-        """Received: somebody promised a higher epoch."""
+        """Received frames: the sender has promised a higher epoch."""
         self.refused_frames = 0
-        """Of an epoch below the promised one."""
+        """Received frames of an epoch below the promised one."""
         self.implausible_acks = 0
         self.elections_won = 0
         self.elections_lost = 0
         self.depositions = 0
         self.switchovers = 0
         self.won_by = {"lost_peer": 0, "manual": 0, "startup": 0}
-        """Why this start took the lease: its holder was gone, an order, its own volume's lease."""
+        """Won leases by reason: the holder was gone, a command, the lease of the own volume."""
         self.in_sync_joins = 0
         self.in_sync_leaves = 0
 
 
 class Outbox:
-    """Effects in their order, and what follows those that are answered."""
+    """Effects in their order, and the continuations of those that are answered."""
 
     def __init__(self, failed: Callable[[str, str], None]) -> None:
-        """failed: an effect could not be carried out: code and detail."""
+        """failed: called with code and detail of an effect that failed."""
         self._failed = failed
         self._effects: list[Effect] = []
         self._token = 0
         self._then: dict[int, tuple[Callable[[Done], None], Unwritten | None]] = {}
 
     def put(self, *effects: Effect) -> None:
-        """Want them done, in this order, after all that was put before."""
+        """Add effects, to be run in this order after all earlier ones."""
         self._effects += effects
 
     def token(self, then: Callable[[Done], None], unwritten: Unwritten | None = None) -> int:
-        """A token for an effect; then is called with its answer.
+        """Return a token for an effect; then is called with its answer.
 
-        unwritten: called instead if there was no room on the disk: it may be there later. Any other
-        failure, and this one without it, goes to ``failed``.
+        unwritten: called instead if the disk had no room, which may change. Every other failure,
+        and this one without it, goes to ``failed``.
         """
         self._token += 1
         self._then[self._token] = then, unwritten
@@ -102,17 +103,17 @@ class Outbox:
         then: Callable[[Done], None],
         unwritten: Unwritten | None = None,
     ) -> int:
-        """Want an effect done that answers; returns its token."""
+        """Add an effect that is answered; return its token."""
         token = self.token(then, unwritten)
         self._effects.append(make(token))
         return token
 
     def awaits(self, token: int) -> bool:
-        """Whether the effect with that token has no answer yet."""
+        """Return whether the effect with that token has no answer yet."""
         return token in self._then
 
     def answered(self, event: Done | Failed) -> None:
-        """An effect is done, or will never be."""
+        """Handle the answer to an effect."""
         found = self._then.pop(event.token, None)
         if found is None:
             return
@@ -125,13 +126,13 @@ class Outbox:
             self._failed(event.code, event.detail)
 
     def take(self) -> list[Effect]:
-        """All that was put since the last call."""
+        """Return all effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
 
-class Own:
-    """One replica: identity, marks, state."""
+class ReplicaContext:
+    """One replica: identity, offsets, state."""
 
     def __init__(self, setup: Setup, found: Found, log: LogBytes, session: LeaseSession) -> None:
         self.setup, self.times, self.log, self.session = setup, setup.times, log, session
@@ -140,80 +141,81 @@ class Own:
         self.incarnation = found.incarnation
         self.state = State.RECOVERING
         self.state_reason = ""
-        """Why it is not further, in a sentence; empty: nothing to say."""
+        """Why it is in this state, in a sentence; empty: there is nothing to explain."""
         self.halted: Halt | None = None
         self.damage = found.damage
-        """What is damaged in the own log, found while this node did not follow, or by an earlier
-        start; empty: nothing."""
+        """Damage in the own log, found while this node did not follow, or by an earlier start;
+        empty: none."""
         self.ending: Halt | None = None
-        """Why this process ends: what it could not write, a new start may."""
+        """Why this process ends: a write failed, and may succeed in a new start."""
         self.table = found.table
         self.stopping = False
         """This process is about to end: it does not campaign any more."""
         self.table_writes = 0
-        """Under way: until they are done, nothing else is begun that reads or cuts the table."""
+        """Table writes under way. Until they are done, nothing begins that reads or cuts the table.
+        """
         self.first_offset = found.first_offset
         self.end = found.end
         self.durable = found.end
         self.confirm = found.confirm
         """Own checkpoint: what is known to be confirmed and is on the own disk."""
         self.initialised = found.initialised
-        self.sensed = _NOTHING_SENSED
+        self.snapshot = _NOTHING_SENSED
         self.liveness = Liveness(setup.times)
         self.now_ms = 0
-        """Of the event that is being handled."""
+        """Time of the event that is being handled."""
         self.paused_until_ms = 0
-        """This replica does not campaign before."""
+        """This replica does not campaign before this time."""
         self.cannot_lead: str | None = None
         """Why a term has to end now."""
         self.differs_at: int | None = None
-        """The last of the confirmed bytes that are not the master's; None: the logs agree."""
+        """Last confirmed byte that may differ from the master's; None: the logs agree."""
         self.alarms: dict[str, str] = {}
         self._alarm_said_ms: dict[str, int] = {}
         self.known_in_sync: tuple[Member, ...] = ()
-        """The published set as last seen, also of a lease that is gone."""
+        """The published set as last seen, also in a lease that is gone."""
         self.known_in_sync_at = (0, 0)
-        """(epoch, version of the set) of the lease that said so; (0, 0): none was seen."""
+        """(epoch, version) of the lease that contained it; (0, 0): none was seen."""
 
     @property
     def name(self) -> str:
-        """Of this node."""
+        """Name of this node."""
         return self.setup.own.name
 
     @property
     def member(self) -> Member:
-        """As the in-sync set names it."""
+        """This replica as a member of the in-sync set."""
         return Member(self.name, self.incarnation)
 
     @property
     def holder(self) -> Holder:
-        """As the lease names it."""
+        """This start of ha as a holder of the lease."""
         return Holder(self.name, self.incarnation, self.setup.process)
 
     def ends_at(self, end: int) -> None:
-        """Note where the log ends. Epochs of which it has no byte leave the table.
+        """Note the end of the log, and drop epochs of which it has no byte from the table.
 
         1. A slave writes the entry of a new epoch while earlier bytes are still being copied.
-        2. These cannot be copied. 3. With the entry, the next link would go on in the new epoch,
-        and refuse the bytes that are missing.
+        2. Those bytes cannot be copied. 3. With the entry, the next link would continue in the new
+        epoch, and refuse the bytes that are missing.
         """
         self.end = end
         self.table = without_bytes_dropped(self.table, end)
 
     @property
     def holds_records(self) -> bool:
-        """Whether the log has any."""
+        """Whether the log has any record."""
         return self.end > self.first_offset
 
     @property
     def data_epoch(self) -> int:
-        """Of the newest entry of the table; 0: it has none."""
+        """Epoch of the newest entry of the table; 0: the table is empty."""
         return self.table[-1].epoch if self.table else 0
 
     @property
     def wall_ms(self) -> int:
-        """What the wall clock shows; 0: not known. For people: no rule asks it."""
-        ahead_ms = self.sensed.wall_ahead_ms
+        """The wall clock, for people only; 0: unknown."""
+        ahead_ms = self.snapshot.wall_ahead_ms
         return 0 if ahead_ms is None else max(0, self.now_ms + ahead_ms)
 
     @property
@@ -225,21 +227,21 @@ class Own:
     def broker_serves(self) -> bool:
         """Whether a broker runs here that could take a grant, or keeps one."""
         still_ms = self.liveness.broker.still_ms
-        return self.sensed.broker_nonce != 0 and still_ms < self.times.broker_silent_ms
+        return self.snapshot.broker_nonce != 0 and still_ms < self.times.broker_silent_ms
 
     @property
     def idle_service(self) -> str:
-        """Name of a service without which no epoch can be opened here, and which is not there or
-        does not move; empty: both do."""
+        """Name of a service without which no epoch can be opened here, and which is missing or
+        stalls; empty: there is none."""
         if not self.broker_serves:
             return "broker"
         still_ms = self.liveness.reput.still_ms
-        moves = self.sensed.reput_alive and still_ms < self.times.broker_silent_ms
+        moves = self.snapshot.reput_alive and still_ms < self.times.broker_silent_ms
         return "" if moves else "reput"
 
     @property
     def trouble(self) -> str:
-        """What makes this node a bad master, e.g. ``disk_full``; empty: nothing."""
+        """What makes this node unfit as a master, for example ``disk_full``; empty: nothing."""
         stalling = self.liveness.stalling
         return self._store_trouble or (f"{stalling}_stalls" if stalling else "")
 
@@ -257,27 +259,27 @@ class Own:
 
     @property
     def stalls_are_over(self) -> bool:
-        """Whether the only trouble is stalls of services that all move again.
+        """Whether the only trouble is stalls of services that have all recovered.
 
-        Such a node takes the lease by an order, and not by itself.
+        Such a node takes the lease by a command, and not by itself.
         """
         return self.only_stalls and not self.idle_service
 
     @property
     def only_stalls(self) -> bool:
-        """Whether all trouble there is are stalls of a service."""
+        """Whether all trouble is stalls of a service."""
         return bool(self.liveness.stalling and not self._store_trouble)
 
     @property
     def _store_trouble(self) -> str:
         """Trouble that is not a stall."""
-        for trouble in (self.sensed.broker_trouble, self.sensed.reput_trouble):
+        for trouble in (self.snapshot.broker_trouble, self.snapshot.reput_trouble):
             if trouble is not Trouble.NONE:
                 return trouble.name.lower()
         return Trouble.DAMAGED.name.lower() if self.damage else ""
 
     def move(self, trigger: Trigger, reason: str = "") -> bool:
-        """Move to the state that follows, and log it; True if it is another one."""
+        """Move to the state that follows, and log it; return whether it is another one."""
         before, self.state = self.state, next_state(self.state, trigger)
         if self.state is before:
             return False
@@ -294,40 +296,42 @@ class Own:
         return True
 
     def halt(self, code: str, detail: str) -> None:
-        """Nothing more may be done on this volume. A term is torn down in order first."""
+        """Stop all changes of this volume. A term is first torn down in order."""
         if code == DAMAGE:
             detail = damage_sentence(detail)
-        if self.halted is None or self.state is State.RESYNC:  # a resync ends what was before
+        if self.halted is None or self.state is State.RESYNC:  # a resync replaces an earlier reason
             self.halted = Halt(code, detail)
         self.alarm(code, detail)
         self.move(Trigger.DAMAGED, detail)
 
     def failed(self, code: str, detail: str) -> None:
-        """Something could not be written. Where a new start may be able to, this one ends."""
+        """Handle a failed write: end this process if a new start may succeed, else halt."""
         if code in ENDING:
             self.ending = Halt(code, detail)
         else:
             self.halt(code, detail)
 
     def no_room(self, code: str, detail: str) -> None:
-        """A mark that must be durable found no room: others may lead, this replica may not yet.
+        """Handle a full disk while a mark must be durable: others may lead, this replica may not
+        yet.
 
-        1. A node with a full disk takes the lease that names it. 2. It cannot promise the epoch.
-        3. Were it to take the lease again at once, nobody else would ever get it.
+        1. A node with a full disk takes the lease that names it. 2. It cannot promise the epoch. 3.
+           If it took the lease again at once, no other node would ever get it.
         """
         self.alarm(code, detail)
         self.step_back(detail)
 
     def step_back(self, reason: str, *, times: int = 1) -> None:
-        """End the term or the campaign that there is, and let others take the lease first.
+        """End the term or the campaign, and let others take the lease first.
 
-        times: how many of the usual pauses they get.
+        times: number of the usual pauses that they get.
         """
         self.paused_until_ms = self.now_ms + times * STEP_BACK_PAUSES * self.times.lease_ms
         self.cannot_lead = reason
 
     def logs_differ(self, start: int, end: int) -> None:
-        """Confirmed bytes are not the master's: one of the two logs is damaged."""
+        """Raise the alarm that confirmed bytes differ from the master's: one of the logs is
+        damaged."""
         self.differs_at = end - 1
         self.alarm(
             LOGS_DIFFER,
@@ -337,29 +341,29 @@ class Own:
         )
 
     def logs_agree(self) -> None:
-        """This log is the beginning of the master's, or is the master's itself."""
+        """Clear that alarm: this log is the beginning of the master's, or the master's itself."""
         self.differs_at = None
         self.calm(LOGS_DIFFER)
 
     @property
     def refused_at(self) -> int | None:
-        """Where the master's log may be damaged, by what this replica got of it."""
+        """Offset at which the master's log may be damaged; None: none is known."""
         return self.end if "bad-stream" in self.alarms else self.differs_at
 
     def writes_again(self) -> None:
-        """Bytes or marks came to be on disk: what kept them from it is over."""
+        """Clear the alarms of failed writes: bytes or marks are on disk again."""
         for code in [code for code in self.alarms if code in RETRIED_FAULTS]:
             self.calm(code)
 
     def say(self, event: str, sentence: str, *, level: int = Level.INFO, **facts: Any) -> None:
-        """A line in the log."""
+        """Write a log line."""
         self.out.put(Note(level, event, sentence, facts))
 
     def alarm(self, event: str, sentence: str, **facts: Any) -> None:
-        """Raise the alarm of that name, unless it is raised in these words already.
+        """Raise the alarm of that name, unless it is raised with the same text.
 
-        In other words it is told to status and probes, and said in the log once a minute: a lease
-        that is away gives another reason at every try.
+        A new text goes to status and probes at once, and to the log once a minute: an unreachable
+        lease gives another reason at every try.
         """
         if self.alarms.get(event) == sentence:
             return
@@ -377,24 +381,28 @@ class Own:
             self.out.put(Note(Level.INFO, event, f"{event} is over", {}, alarm=False))
 
     def renew_identity(self, incarnation: str, random: Callable[[], float]) -> None:
-        """The volume was emptied: it is another member from now on, with a lease session of its
-        own; nothing of the old one's may be under way."""
+        """Continue as another member after the volume was emptied, with a new lease session. No
+        request of the old session may be under way."""
         assert self.session.free
         self.incarnation = incarnation
         self.session = LeaseSession(self.holder, self.times, self.session.seen, random)
 
+    def set_log_end(self, end: int, durable: int) -> None:
+        """Take the end of the own log, and its durable end, from an event."""
+        self.end, self.durable = end, durable
+
     def note_confirm(self, confirm: int) -> None:
-        """So much is known to be confirmed: what is on the own disk of it is the checkpoint."""
+        """Update the checkpoint: of the confirmed bytes, those that are on the own disk."""
         self.confirm = max(self.confirm, min(confirm, self.durable))
 
 
 def damage_sentence(detail: str) -> str:
-    """What is damaged, and who has this node copied anew."""
+    """Return the damage as a sentence with the remedy."""
     return f"{detail.rstrip('.')}. An operator has it copied anew: `tidemark cluster resync`."
 
 
 def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:
-    """The table with a new last entry; one with the same start, whose term wrote nothing, goes.
+    """Return the table with a new last entry, which replaces one with the same start.
 
     Every term has an entry: equal (epoch, start) means equal history.
     """
@@ -403,7 +411,8 @@ def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochS
 
 
 def without_gone(table: tuple[EpochStart, ...], first_offset: int) -> tuple[EpochStart, ...]:
-    """A long table without its oldest epochs, whose bytes are gone: nobody goes on from them."""
+    """Return a long table without its oldest epochs, whose records are removed: no slave continues
+    from them."""
     gone = 0
     while len(table) - gone >= TABLE_LONG and table[gone + 1].start <= first_offset:
         gone += 1

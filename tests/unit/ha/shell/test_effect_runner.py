@@ -12,11 +12,17 @@ import pytest
 from services.ha.core import effects as wanted
 from services.ha.core.effects import DiskEffect, Effect
 from services.ha.core.events import Done, Event, LeaseAnswered, LeaseOutcome, LinkDown, Tick
+from services.ha.core.replica import Replica
 from services.ha.lease.interface import LeaseStore, Outcome
 from services.ha.shell import hooks
-from services.ha.shell.carrier import Carrier, EndedByReplica
+from services.ha.shell.effect_runner import EffectRunner, EndedByReplica
+from services.ha.shell.lease_client import LeaseClient
+from services.ha.shell.links import Links
+from services.ha.shell.page_writer import PageWriter
+from services.ha.shell.replica_disk import ReplicaDisk
 from services.ha.wire.frames import Frame, FrameType
 from shared.files.positions import Positions
+from shared.runtime.doorbell import Doorbell
 from shared.runtime.health import Health
 from tests.unit.ha.still_clock import StillClock, until
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -53,18 +59,15 @@ class World:
         self.answer: Outcome | Exception | None = None
         self.refuses = "no rights"
         self._decide = decide
-        self.carrier = Carrier(
-            self,
-            cast(Positions, self.page),
-            BOOT,
+        self.runner = EffectRunner(
+            cast(Replica, self),
             self.clock,
-            self,
-            self,
-            self,
-            cast(LeaseStore, self),
+            PageWriter(cast(Positions, self.page), BOOT, self.clock, cast(Doorbell, self)),
+            cast(Links, self),
+            cast(ReplicaDisk, self),
+            LeaseClient(cast(LeaseStore, self), request_timeout_ms=50),
             self.health,
-            request_timeout_ms=50,
-            replied=self.replies.append,
+            self.replies.append,
         )
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -89,7 +92,7 @@ class World:
 
     def close_link(self, number: int, reason: str) -> None:
         self.said.append(f"close {number}")
-        self.carrier.happen(LinkDown(number, "n1", reason))
+        self.runner.post(LinkDown(number, "n1", reason))
 
     def carry_out(self, effect: DiskEffect) -> None:
         self.said.append(type(effect).__name__)
@@ -120,7 +123,7 @@ async def test_effects_are_carried_out_in_their_order() -> None:
             wanted.Connect("n1"),
         )
     )
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert world.said == [
         "CONFIRM=5",
         "ROLE=3",
@@ -138,7 +141,7 @@ async def test_a_named_step_comes_before_its_effect() -> None:
     world = World(on_tick(release, wanted.Grant(8, 99, 1000), master))
     hooks.install(world.said.append)
     try:
-        world.carrier.happen(Tick())
+        world.runner.post(Tick())
     finally:
         hooks.install(None)
     said = world.said
@@ -150,10 +153,10 @@ async def test_a_named_step_comes_before_its_effect() -> None:
 async def test_a_role_is_shown_after_the_fact(caplog: pytest.LogCaptureFixture) -> None:
     roles = iter((NodeRole.MASTER, NodeRole.FOLLOWER))
     world = World(lambda event: [wanted.Publish(((Slot.ROLE, next(roles)),))])
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     await until(lambda: "announce master" in world.said)
     assert world.said.index("ROLE=3") < world.said.index("announce master")
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     await until(lambda: "announce slave" in world.said)
     await until(lambda: "could not be shown" in caplog.text)
 
@@ -164,9 +167,9 @@ async def test_a_role_that_could_not_be_shown_is_shown_later(
     """A master that was cut off stepped down, said so to nobody, and its pod kept the label of a
     master when the network healed: the Service of the master led to two pods.
     """
-    monkeypatch.setattr("services.ha.shell.carrier.ANNOUNCE_AGAIN_S", 0.001)
+    monkeypatch.setattr("services.ha.shell.lease_client.ANNOUNCE_AGAIN_S", 0.001)
     world = World(on_tick(wanted.Publish(((Slot.ROLE, NodeRole.FOLLOWER),))))
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     await until(lambda: world.said.count("announce slave") > 3)
     assert caplog.text.count("could not be shown") == 1
     world.refuses = ""
@@ -179,20 +182,20 @@ async def test_a_role_that_could_not_be_shown_is_shown_later(
 
 async def test_an_event_that_an_effect_leads_to_waits_until_all_effects_are_carried_out() -> None:
     world = World(on_tick(wanted.Close(4, "over"), wanted.Send(5, STATUS)))
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert world.said == ["close 4", "send 5"]
     assert world.handled == [Tick(), LinkDown(4, "n1", "over")]
 
 
 async def test_a_grant_is_published_whole_and_a_fence_ends_it() -> None:
     world = World(on_tick(wanted.Grant(8, 99, 1000)))
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     slots = world.page.slots
     assert (slots[Slot.HA_BOOT_ID_HIGH], slots[Slot.HA_BOOT_ID_LOW]) == BOOT
     assert (slots[Slot.EPOCH], slots[Slot.GRANTED_TO], slots[Slot.FENCED]) == (8, 99, 0)
     assert world.said[-2:] == ["ring broker", "ring reput"]
     world = World(on_tick(wanted.Fence()))
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert world.page.slots[Slot.FENCED] == 1
     assert "ring broker" in world.said
 
@@ -202,25 +205,25 @@ async def test_a_bug_in_a_decision_ends_the_process_and_nothing_is_carried_out_a
         raise KeyError("a bug")
 
     world = World(decide)
-    world.carrier.happen(Tick())
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
+    world.runner.post(Tick())
     assert len(world.handled) == 1
     with pytest.raises(KeyError):
-        await world.carrier.run(asyncio.Event())
+        await world.runner.run(asyncio.Event())
 
 
 async def test_the_replica_can_end_the_process_by_a_code() -> None:
     world = World(on_tick(wanted.Ended("resync-needed", "Start again."), wanted.Send(1, STATUS)))
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert world.said == []
     with pytest.raises(EndedByReplica, match=r"\[resync-needed\] Start again") as caught:
-        await world.carrier.run(asyncio.Event())
+        await world.runner.run(asyncio.Event())
     assert caught.value.code == "resync-needed"
 
 
 async def test_a_thread_tells_on_the_loop() -> None:
     world = World(lambda event: [])
-    await asyncio.to_thread(world.carrier.happen_soon, Done(4))
+    await asyncio.to_thread(world.runner.post_from_thread, Done(4))
     await until(lambda: world.handled)
     assert world.handled == [Done(4)]
     assert world.said == ["done 4"]
@@ -234,7 +237,7 @@ async def until_handled(world: World, count: int) -> Event:
 async def test_a_request_to_the_lease_is_answered_once() -> None:
     world = World(on_tick(wanted.LeaseGet(12)))
     world.answer = Outcome(LeaseOutcome.ABSENT)
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     answer = await until_handled(world, 2)
     assert answer == LeaseAnswered(12, LeaseOutcome.ABSENT)
 
@@ -245,7 +248,7 @@ async def test_no_answer_and_an_error_of_a_client_are_unknown_outcomes(
 ) -> None:
     world = World(on_tick(wanted.LeaseGet(12)))
     world.answer = answer
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     told = await until_handled(world, 2)
     assert isinstance(told, LeaseAnswered)
     assert told.outcome is LeaseOutcome.UNKNOWN
@@ -266,9 +269,9 @@ async def test_a_note_is_a_line_and_an_alarm_until_it_is_cleared(
         return [wanted.Note(logging.INFO, "lease-gone", "It is gone.", {"name": 1}, next(notes))]
 
     world = World(decide)
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert [reason.code for reason in world.health.reasons] == ["lease-gone"]
-    world.carrier.happen(Tick())
+    world.runner.post(Tick())
     assert not world.health.reasons
     assert [line.message for line in caplog.records] == ["It is gone."] * 2
 
@@ -276,8 +279,8 @@ async def test_a_note_is_a_line_and_an_alarm_until_it_is_cleared(
 async def test_nothing_is_handled_after_the_end() -> None:
     world, stop = World(lambda event: []), asyncio.Event()
     stop.set()
-    await world.carrier.run(stop)
-    world.carrier.happen(Tick())
+    await world.runner.run(stop)
+    world.runner.post(Tick())
     assert not world.handled
 
 
@@ -289,7 +292,7 @@ async def test_reput_is_rung_for_what_is_confirmed_however_soon_behind_another_r
     world = World(lambda event: [next(effects)])
     rung = []
     for _ in range(4):
-        world.carrier.happen(Tick())
+        world.runner.post(Tick())
         rung.append("ring reput" in world.said)
         world.said.clear()
     # The third comes while reput works, or looks for more, because of the second.
@@ -301,6 +304,6 @@ async def test_a_halted_node_is_not_shown_as_the_master() -> None:
     world = World(lambda event: [wanted.Publish(((Slot.ROLE, next(roles)),))])
     world.refuses = ""
     for _ in range(3):
-        world.carrier.happen(Tick())
+        world.runner.post(Tick())
         await until(lambda: any(said.startswith("announce") for said in world.said))
     await until(lambda: "announce slave" in world.said)

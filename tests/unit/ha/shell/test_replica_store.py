@@ -11,8 +11,8 @@ import pytest
 from services.ha.core.effects import Copy
 from services.ha.core.setup import Setup
 from services.ha.shell.copied_log import CopiedLog
-from services.ha.shell.opening import NO_INCARNATION, HeldStore
 from services.ha.shell.replica_files import CutIntent, Damage, Promise, is_incarnation
+from services.ha.shell.replica_store import NO_INCARNATION, ReplicaStore
 from shared.cluster.grant import grant, granted
 from shared.files.store_dir import Role, StoreDir
 from tests.support.replica_store import (
@@ -42,7 +42,7 @@ TABLE = (
 )
 
 
-def slave(disk: SimDisk) -> HeldStore:
+def slave(disk: SimDisk) -> ReplicaStore:
     """A replica that copied the whole log, and still holds its locks."""
     held, _ = open_replica(disk)
     held.write_promise(Promise(2, 2, 7))
@@ -127,7 +127,7 @@ def test_opening_ends_the_grant_of_a_predecessor_and_waits_for_the_broker() -> N
     held.close()
     broker = store_of(disk).lock(Role.APPEND)
     asked: list[int | None] = []
-    held = HeldStore.open(store_of(disk), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
     get = held.positions.get
     assert (get(Slot.FENCED), get(Slot.GRANTED_TO), get(Slot.ROLE)) == (1, 0, NodeRole.VOID)
     assert get(Slot.HA_NONCE) not in (0, nonce)
@@ -148,7 +148,7 @@ def test_opening_ends_the_grant_of_a_predecessor_and_waits_for_the_broker() -> N
 def test_stopped_before_the_broker_gave_the_lock_back_it_finds_nothing() -> None:
     disk = SimDisk(1)
     directory = store_of(disk)
-    held = HeldStore.open(directory, SETUP, StoppedClock())
+    held = ReplicaStore.open(directory, SETUP, StoppedClock())
     directory.disk.lock(directory.lock_path, byte=Role.APPEND)
     assert (
         held.recover(boot_id=BOOT, progress=lambda done, total: None, stopping=lambda: True) is None
@@ -159,9 +159,9 @@ def test_one_ha_per_volume() -> None:
     disk = SimDisk(1)
     held, _ = open_replica(disk)
     with pytest.raises(StoreLocked, match=r"byte 3 \(ha\)"):
-        HeldStore.open(store_of(disk), SETUP, StoppedClock())
+        ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
     held.close()
-    HeldStore.open(store_of(disk), SETUP, StoppedClock())
+    ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_another_groups_volume_is_refused_and_left_alone(other: Setup) -> None:
     held.close()
     before = dict(disk.files())
     with pytest.raises(GroupStore, match="Mount the right volume"):
-        HeldStore.open(store_of(disk), other, StoppedClock())
+        ReplicaStore.open(store_of(disk), other, StoppedClock())
     assert dict(disk.files()) == before
     open_replica(disk)  # its lock was given back
 
@@ -407,7 +407,7 @@ def test_recovery_shows_how_far_it_is_and_can_be_stopped() -> None:
     disk = SimDisk(1)
     held = slave(disk)
     held.close()
-    held = HeldStore.open(store_of(disk), SETUP, StoppedClock())
+    held = ReplicaStore.open(store_of(disk), SETUP, StoppedClock())
     stop = threading.Event()
     seen: list[tuple[int, int]] = []
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.ha.wire.whole_records import BadBytes, Part, WholeRecords
+from services.ha.wire.record_assembler import BadBytes, Part, RecordAssembler
 from tests.support.for_each import for_each
 from tests.support.replica_store import FILE, MASTER, MasterLog
 from tests.support.sim_disk import SimDisk
@@ -19,12 +19,12 @@ from tidemark.formats.filenames import offset_name
 LOG = MasterLog(40, seed=1)
 
 
-def taken(records: WholeRecords, data: bytes) -> list[tuple[Part, int, bytes]]:
+def taken(records: RecordAssembler, data: bytes) -> list[tuple[Part, int, bytes]]:
     return [(piece.part, piece.at, bytes(piece.data)) for piece in records.take(data)]
 
 
-def from_start() -> WholeRecords:
-    records = WholeRecords(FILE)
+def from_start() -> RecordAssembler:
+    records = RecordAssembler(FILE)
     records.begin(0)
     return records
 
@@ -153,7 +153,7 @@ def test_record_crcs_are_not_judged_where_rocketmq_wrote() -> None:
         taken(judging, bytes(data))
     assert caught.value.at == begin
     records = from_start()
-    records.unjudged = begin, until
+    records.set_foreign(begin, until)
     pieces = [
         *taken(records, bytes(data[: until - 5])),
         *taken(records, bytes(data[until - 5 :])),
@@ -163,6 +163,6 @@ def test_record_crcs_are_not_judged_where_rocketmq_wrote() -> None:
         also = bytearray(data)
         also[wrong] ^= 1
         records = from_start()
-        records.unjudged = begin, until
+        records.set_foreign(begin, until)
         with pytest.raises(BadBytes):
             taken(records, bytes(also))

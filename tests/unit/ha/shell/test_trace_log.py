@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from services.ha.shell.traced import say_confirmed
+from services.ha.shell.trace_log import log_confirmed
 from shared.runtime.traced_ranges import TracedRange, TracedRanges, encode
 from tests.unit.ha.group import Group, grown
 
@@ -33,11 +33,11 @@ def test_a_stretch_is_said_when_the_group_has_confirmed_it_and_who_has_it(
     start = len(group["a"].volume.log)
     end = broker.append(300)
     traced = noted("order-4711", start, end)
-    say_confirmed(traced, replica)
+    log_confirmed(traced, replica)
     assert said(caplog) == []
     group.run(500)
-    say_confirmed(traced, replica)
-    say_confirmed(traced, replica)
+    log_confirmed(traced, replica)
+    log_confirmed(traced, replica)
     (line,) = said(caplog)
     assert line["event"] == "trace-confirmed"
     assert (line["trace"], line["start_offset"], line["end_offset"]) == ("order-4711", start, end)
@@ -50,5 +50,5 @@ def test_a_slave_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     group = grown()
     replica = group["b"].replica
     assert replica is not None
-    say_confirmed(noted("x", 0, 1), replica)
+    log_confirmed(noted("x", 0, 1), replica)
     assert said(caplog) == []

@@ -1,8 +1,9 @@
-"""Frames as they come: which epoch they are of, and whose they are (docs/replication.md). Pure.
+"""Passes received frames to the parts, by epoch and type (docs/replication.md). Pure.
 
-Of an epoch below the promised one: answered FENCED, the link closed. Of a higher one: promised
-durably first; whatever is older here ends before. STATUS is answered at any epoch and promises
-nothing. Step before: ``frames``. Step after: ``following``, ``mastership``, ``recreation``.
+A frame of an epoch below the promised one is answered with FENCED, and the link closed. A higher
+epoch is promised durably first, and everything older ends before. STATUS is answered at any epoch
+and promises nothing. Step before: ``frames``. Step after: ``following``, ``mastership``,
+``recreation``.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from services.ha.wire.payloads import (
 )
 
 HELD_FRAMES_MAX: Final = 65_536
-"""Frames that wait for a promise to be written; the window of a link is far less."""
+"""Frames that wait for the write of a promise; the window of a link is far smaller."""
 
 
-class Reception:
-    """Of one start of ha."""
+class MessageDispatcher:
+    """The dispatcher of one start of ha."""
 
     def __init__(self, leadership: Leadership) -> None:
         self._leadership = leadership
-        self.own, self.peers = leadership.own, leadership.peers
+        self.context, self.peers = leadership.context, leadership.peers
         self.promises, self.following = leadership.promises, leadership.following
         self._held: list[Received] = []
         self._given: tuple[int, Holder] | None = None
-        """The last promise given for making the lease again: the same question, the same answer."""
+        """The last promise for creating the lease again: the same request gets the same answer."""
 
     def received(self, event: Received) -> None:
-        """A whole frame came."""
+        """Handle a whole frame."""
         if not self.peers.open(event.link):
             return
         self.peers.heard(event.link)
@@ -60,7 +61,7 @@ class Reception:
         self._take(event)
 
     def release(self) -> None:
-        """A promise may be on disk: what waited for it is taken."""
+        """Handle the frames that waited, if the promise is on disk."""
         while self._held and not self.promises.pending:
             held, self._held = self._held, []
             for index, event in enumerate(held):
@@ -70,14 +71,14 @@ class Reception:
                 if self.peers.open(event.link):
                     self._take(event)
 
-    def tell_status(self) -> None:
-        """Whether this node can lead, or takes sends, has changed: tell everybody, unasked."""
-        status = own_status(self.own, self._leadership.term, self.promises.promised)
+    def broadcast_status(self) -> None:
+        """Send the own status to all nodes, because this node's ability to lead has changed."""
+        status = own_status(self.context, self._leadership.term, self.promises.promised)
         for link in self.peers.incoming:
             self.peers.send(link, self.promises.promised, status)
 
     def _hold(self, event: Received) -> None:
-        """What comes while an epoch is being promised waits, in its order."""
+        """Queue a frame while an epoch is being promised."""
         if len(self._held) >= HELD_FRAMES_MAX:
             self.peers.close(event.link, "too many frames wait for a promise")
             return
@@ -103,7 +104,7 @@ class Reception:
             if isinstance(payload, Fenced):
                 self._leadership.campaign.refused(link)
         if frame.epoch < self.promises.promised:
-            self.own.count.refused_frames += 1
+            self.context.count.refused_frames += 1
             self.peers.send(link, self.promises.promised, Fenced(self.promises.promised))
             self.peers.close(link, f"epoch {frame.epoch} of it is over")
             return
@@ -113,7 +114,7 @@ class Reception:
         self._in_epoch(link, frame.epoch, payload)
 
     def _higher_epoch(self, event: Received) -> None:
-        """Promise it durably before anything is made of the frame; a term of less is over."""
+        """Promise the epoch durably before the frame is processed; a term of a lower one ends."""
         epoch = event.frame.epoch
         if epoch > self.promises.highest:
             self._leadership.higher_epoch(epoch)
@@ -137,7 +138,7 @@ class Reception:
                 if term is not None and peer is not None:
                     term.promised(peer.node)
             case Fenced():
-                self.own.count.fenced_frames += 1
+                self.context.count.fenced_frames += 1
             case CampaignNow():
                 self._released_for_us(link)
 
@@ -146,53 +147,59 @@ class Reception:
         if incoming is None:
             self.peers.close(link, "HELLO on a connection of the other direction")
         elif self._leadership.term is None:
-            # Said instead of a closed connection: over this one, made again and again, the other
-            # node would never hear what this one is. Whoever leads next has another epoch.
+            # Sent instead of closing the connection. Otherwise the other node would connect again
+            # and again, and never receive this node's state. The next master has another epoch.
             self._status(link, Status())
         else:
             self._leadership.term.hello(incoming, hello)
 
     def _asked_to_promise(self, link: int, epoch: int, promise: Promise) -> None:
-        own = self.own
+        context = self.context
         if promise.purpose is PromisePurpose.NEW_TERM:
             self.following.learned(promise.candidate.node, epoch)
         answer = PromiseOk(
-            self.promises.promised, own.data_epoch, own.end, own.durable, own.confirm
+            self.promises.promised,
+            context.data_epoch,
+            context.end,
+            context.durable,
+            context.confirm,
         )
         self.peers.send(link, epoch, answer)
 
     def _asked_for_lease(self, link: int, epoch: int, promise: Promise) -> None:
-        """A master whose lease is gone asks before anybody has the epoch: refused unless nothing
-        newer than its term is known here."""
-        own, present = self.own, epoch - 1
+        """Answer a master whose lease is gone, and that asks for an epoch before any node has it.
+        It is refused unless nothing newer than its term is known here."""
+        context, present = self.context, epoch - 1
         busy = (
             self._leadership.campaign is not None
             or self._leadership.term is not None
-            or has_term(own.state)
+            or has_term(context.state)
         )
-        newest = max(self.promises.highest, own.session.seen[0])
+        newest = max(self.promises.highest, context.session.seen[0])
         again = self._given == (epoch, promise.candidate) and self.promises.highest == epoch
-        if busy or not own.initialised or (newest > present and not again):
+        if busy or not context.initialised or (newest > present and not again):
             self.peers.send(link, self.promises.promised, Fenced(self.promises.promised))
             return
         self._given = epoch, promise.candidate
-        # No ack of the old epoch leaves after the promise.
+        # No ACK of the old epoch leaves after the promise.
         self.following.leave(f"epoch {epoch} is promised to {promise.candidate.node}")
         previous = self.promises.promised
-        answer = PromiseOk(previous, own.data_epoch, own.end, own.durable, own.confirm)
+        answer = PromiseOk(
+            previous, context.data_epoch, context.end, context.durable, context.confirm
+        )
         self.promises.promise(epoch, lambda: self.peers.send(link, epoch, answer))
 
     def _released_for_us(self, link: int) -> None:
-        """The master says that it released the lease for this node: no need to wait."""
+        """Take the lease that the master released for this node, without waiting."""
         slave = self.following.link
         if slave is not None and slave.link == link and self._leadership.can_stand:
             self._leadership.stand(Claim.HANDED_OVER.value)
 
     def _status(self, link: int, payload: Status | StatusOk) -> None:
         if isinstance(payload, StatusOk):
-            self.peers.told(link, payload)
+            self.peers.received_status(link, payload)
             return
         promised = self.promises.promised
-        status = own_status(self.own, self._leadership.term, promised)
-        asked = status._replace(asked_ms=payload.asked_ms, wall_ms=self.own.wall_ms)
+        status = own_status(self.context, self._leadership.term, promised)
+        asked = status._replace(asked_ms=payload.asked_ms, wall_ms=self.context.wall_ms)
         self.peers.send(link, promised, asked)

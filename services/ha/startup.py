@@ -10,10 +10,11 @@ import os
 import secrets
 import ssl
 import stat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from services.ha.config import HaConfig
 from services.ha.core.setup import Setup
+from services.ha.shell.links import Credentials
 from services.ha.shell.secret_file import is_private
 from services.ha.wire.handshake import SECRET_SIZE_MIN
 from shared.runtime.clock import boot_id
@@ -30,20 +31,12 @@ UNKNOWN: Final = (
 """What ``GET /v1/cluster`` says of a node, besides where it is."""
 
 
-class Proof(NamedTuple):
-    """What a node proves itself with."""
-
-    secret: bytes
-    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None
-    """Contexts to accept and to connect with; None: without TLS."""
-
-
-def proof_of(config: HaConfig) -> Proof:
+def load_credentials(config: HaConfig) -> Credentials:
     """Read what the settings name. Blocks. Raises BadConfig."""
-    return Proof(read_secret(config), tls_of(config))
+    return Credentials(read_secret(config), tls_of(config))
 
 
-def setup_of(config: HaConfig) -> Setup:
+def setup_from(config: HaConfig) -> Setup:
     """What the replica is told; its process id is new with every call."""
     cluster = config.cluster
     return Setup(

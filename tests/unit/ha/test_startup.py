@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.ha.config import HaConfig, LocalHaConfig
-from services.ha.parts import SECRET_SIZE_MAX, read_secret, setup_of, status_before, tls_of
+from services.ha.startup import SECRET_SIZE_MAX, read_secret, setup_from, status_before, tls_of
 from shared.cluster.config import ClusterConfig
 from shared.files.store_config import LocalStoreConfig, StoreConfig
 from shared.runtime.config import load
@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> HaConfig:
 
 
 def test_the_replica_is_told_who_it_is(tmp_path: Path) -> None:
-    setup, other = setup_of(config(tmp_path)), setup_of(config(tmp_path))
+    setup, other = setup_from(config(tmp_path)), setup_from(config(tmp_path))
     assert (setup.own.name, setup.names, setup.min_in_sync) == ("n1", ("n0", "n1"), 1)
     assert setup.times.lease_ms == 3000
     assert len(setup.process) == 16
@@ -45,7 +45,7 @@ def test_the_replica_is_told_who_it_is(tmp_path: Path) -> None:
 
 
 def test_before_recovery_the_status_has_the_same_fields_and_a_reason(tmp_path: Path) -> None:
-    said = status_before(setup_of(config(tmp_path)), "recovering")
+    said = status_before(setup_from(config(tmp_path)), "recovering")
     assert said["master"] is None
     assert said["reason"] == "n1 is recovering"
     first = said["nodes"][0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.ha.core.effects import Level, Note
-from services.ha.core.events import Sensed
-from services.ha.core.own import REWORD_MS, TABLE_LONG, with_entry, without_gone
+from services.ha.core.events import NodeSnapshot
+from services.ha.core.replica_context import REWORD_MS, TABLE_LONG, with_entry, without_gone
 from tests.unit.ha.core.test_campaign import replica
 from tidemark.formats.checkpoint import Trouble
 from tidemark.formats.epochs import EpochStart
@@ -31,44 +31,44 @@ def test_a_long_table_loses_epochs_whose_bytes_are_gone() -> None:
 
 
 def test_the_checkpoint_is_what_is_confirmed_and_on_the_own_disk() -> None:
-    own = replica()
-    own.durable = 450
-    own.note_confirm(480)
-    assert own.confirm == 450
-    own.note_confirm(420)
-    assert own.confirm == 450
+    context = replica()
+    context.durable = 450
+    context.note_confirm(480)
+    assert context.confirm == 450
+    context.note_confirm(420)
+    assert context.confirm == 450
 
 
 def test_an_alarm_is_said_once_and_cleared_once() -> None:
-    own = replica()
-    own.alarm("lease-missing", "There is no lease.")
-    own.alarm("lease-missing", "There is no lease.")
-    own.calm("lease-missing")
-    own.calm("lease-missing")
-    notes = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    context = replica()
+    context.alarm("lease-missing", "There is no lease.")
+    context.alarm("lease-missing", "There is no lease.")
+    context.calm("lease-missing")
+    context.calm("lease-missing")
+    notes = [effect for effect in context.out.take() if isinstance(effect, Note)]
     assert [note.alarm for note in notes] == [True, False]
 
 
 def test_trouble_is_brokers_or_reputs() -> None:
-    own = replica()
-    assert own.trouble == ""
-    own.sensed = Sensed(1, 0, 0, 0, 0, 0, Trouble.NONE, Trouble.DAMAGED)
-    assert own.trouble == "damaged"
-    own.sensed = Sensed(1, 0, 0, 0, 0, 0, Trouble.DISK_FULL, Trouble.DAMAGED)
-    assert own.trouble == "disk_full"
+    context = replica()
+    assert context.trouble == ""
+    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0, Trouble.NONE, Trouble.DAMAGED)
+    assert context.trouble == "damaged"
+    context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0, Trouble.DISK_FULL, Trouble.DAMAGED)
+    assert context.trouble == "disk_full"
 
 
 def test_an_alarm_in_ever_other_words_is_told_each_time_and_said_once_a_minute() -> None:
-    own = replica()
-    for own.now_ms in range(1000, 1000 + 2 * REWORD_MS, 1000):
-        own.alarm("lease-unavailable", f"The lease cannot be reached: try {own.now_ms}.")
-    notes = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    context = replica()
+    for context.now_ms in range(1000, 1000 + 2 * REWORD_MS, 1000):
+        context.alarm("lease-unavailable", f"The lease cannot be reached: try {context.now_ms}.")
+    notes = [effect for effect in context.out.take() if isinstance(effect, Note)]
     assert len(notes) == 120
     assert all(note.alarm is True for note in notes)
     assert [note.level for note in notes].count(Level.WARNING) == 2
-    own.calm("lease-unavailable")
-    own.alarm("lease-unavailable", "Again.")
-    raised = [effect for effect in own.out.take() if isinstance(effect, Note)]
+    context.calm("lease-unavailable")
+    context.alarm("lease-unavailable", "Again.")
+    raised = [effect for effect in context.out.take() if isinstance(effect, Note)]
     assert [(note.level, note.alarm) for note in raised] == [
         (Level.INFO, False),
         (Level.WARNING, True),

@@ -30,7 +30,7 @@ from services.ha.shell.replica_files import (
     Promise,
     ResyncIntent,
 )
-from services.ha.wire.whole_records import BadBytes
+from services.ha.wire.record_assembler import BadBytes
 from shared.files.log_walk import LogFiles, Progress
 from tidemark.errors import (
     CorruptRecord,
@@ -53,7 +53,7 @@ NO_INCARNATION: Final = "0" * 32
 NOTHING: Final = Promise(promised=0, seen_epoch=0, seen_version=0)
 
 
-class HeldStore(LockedStore):
+class ReplicaStore(LockedStore):
     """A locked store, and what is found in it when ha starts."""
 
     def recover(

@@ -15,7 +15,7 @@ from shared.runtime.traced_ranges import TracedRange, TracedRanges
 log = logging.getLogger(__name__)
 
 
-def say_confirmed(traced: TracedRanges, replica: Replica) -> None:
+def log_confirmed(traced: TracedRanges, replica: Replica) -> None:
     """Say it of all stretches below the master's confirm offset; free while there are none."""
     term = replica.leadership.term
     if not traced or term is None:
@@ -26,10 +26,10 @@ def say_confirmed(traced: TracedRanges, replica: Replica) -> None:
         nodes = [
             link.peer.node
             for link in term.links.values()
-            if link.counts is not None and link.counts >= found.end_offset
+            if link.acked_end is not None and link.acked_end >= found.end_offset
         ]
-        if replica.own.durable >= found.end_offset:
-            nodes.append(replica.own.name)
+        if replica.context.durable >= found.end_offset:
+            nodes.append(replica.context.name)
         log.info(
             "messages are confirmed by the group",
             extra={

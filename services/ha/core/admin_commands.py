@@ -1,0 +1,183 @@
+"""Commands of operators, from the call to its answer (docs/replication.md, operating). Pure.
+
+Each command is answered once: at once if it is refused, else when its outcome is known. Step
+before: ``control``. Step after: ``handover`` for switches, ``lease_edits`` for changes of the
+lease, ``leadership`` and ``following`` for the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from services.ha.core import admin_rules as rules
+from services.ha.core import lease_edits
+from services.ha.core.effects import Publish, Reply
+from services.ha.core.events import Command
+from services.ha.core.failover import Trigger, copies
+from services.ha.core.handover import STOPPING, Handover
+from services.ha.core.leadership import UNADOPTED, Leadership
+from services.ha.core.status import master_of
+from services.ha.lease.value import Lease
+from tidemark.formats.checkpoint import NodeRole, Slot
+
+ANSWERS_MS_MAX: Final = 2500
+"""Time that a command waits for the answers of all nodes."""
+
+
+class AdminCommands:
+    """Runs the commands of operators; one for the life of the process."""
+
+    def __init__(self, leadership: Leadership, handover: Handover) -> None:
+        self._leadership, self._handover = leadership, handover
+        self.context, self.peers = leadership.context, leadership.peers
+        self.promises, self.following = leadership.promises, leadership.following
+        self._recreating: tuple[Command, int] | None = None
+        """A command to recreate the lease, and since when it waits for answers of other nodes."""
+
+    def tick(self) -> None:
+        """Recreate the lease once all nodes have answered."""
+        self._recreate()
+
+    def command(self, order: Command) -> None:
+        """Run a command, or answer why it is refused."""
+        try:
+            self._order(order)
+        except rules.Refused as refused:
+            self.context.out.put(refused.reply(order.token))
+        except rules.AlreadySo as so:
+            self.context.out.put(so.reply(order.token))
+
+    def _order(self, order: Command) -> None:
+        context, token = self.context, order.token
+        match order.name:
+            case "switchover" if order.arguments.get("reason") == STOPPING:
+                self._handover.stop(token)
+            case "switchover":
+                self._handover.order(order)
+            case "failover":
+                self._order_failover(order)
+            case "pause" | "resume":
+                self._leadership.edits.begin(token, lease_edits.set_paused(order.name == "pause"))
+            case "remove-member":
+                node = order.arguments.get("node", "")
+                if (term := self._leadership.term) is not None and term.follows(node):
+                    raise rules.Refused(
+                        f"{node} follows: it would be in the set again as soon as it has caught "
+                        "up. Nothing was changed.",
+                        "Stop the node first. Take it out of cluster.nodes of every node if it is "
+                        "not to come back.",
+                    )
+                self._leadership.edits.begin(token, lease_edits.without_member(context, node))
+            case "recreate-lease":
+                if self._recreating is not None:
+                    raise rules.Refused("the same order waits already. Nothing was done.")
+                self._recreating = order, context.now_ms
+                for node in context.others:
+                    self.peers.hurry(node)
+                self._recreate()
+            case "resync":
+                self._order_resync(order)
+            case "adopt":
+                self._order_adopt(token)
+            case _:
+                raise rules.Refused(f"there is no order {order.name!r}. Nothing was done.")
+
+    def _recreate(self) -> None:
+        """Create the lease again; nodes that have just come back get a moment to answer."""
+        if self._recreating is None:
+            return
+        context, (order, since_ms) = self.context, self._recreating
+        try:
+            lease = rules.recreated(context, self.peers, self.promises.highest, order)
+        except rules.NotYet as refused:
+            if context.now_ms - since_ms >= ANSWERS_MS_MAX:
+                self._recreating = None
+                self.context.out.put(refused.reply(order.token))
+            return
+        except rules.Refused as refused:
+            self._recreating = None
+            self.context.out.put(refused.reply(order.token))
+            return
+        self._recreating = None
+        if order.arguments.get("dry_run") == "true":
+            body = {"epoch": lease.epoch, "in_sync": [member.node for member in lease.in_sync]}
+            context.out.put(Reply(order.token, ok=True, body={**body, "to": lease.handover_to}))
+            return
+        try:
+            # Computed again when it is written: meanwhile another node may have created the lease,
+            # and it may have a master and another set.
+            self._leadership.edits.begin(
+                order.token,
+                lambda _: rules.recreated(context, self.peers, self.promises.highest, order),
+                creates=True,
+            )
+        except rules.Refused as refused:
+            self.context.out.put(refused.reply(order.token))
+
+    def _order_failover(self, order: Command) -> None:
+        context, token = self.context, order.token
+        loss = rules.guard_failover(context, self.peers, order)
+        if order.arguments.get("dry_run") == "true":
+            context.out.put(Reply(token, ok=True, body=loss.body))
+            return
+        if not self._leadership.can_stand:
+            raise rules.Refused("a campaign or a copy is under way. Nothing was done.", "Again.")
+
+        def outcome(lease: Lease | None, reason: str) -> None:
+            if lease is None:
+                self.context.out.put(
+                    rules.Refused(f"{reason}. Nothing was lost.", **loss.body).reply(token)
+                )
+            else:
+                body = {"master": context.name, "epoch": lease.epoch, **loss.body}
+                context.out.put(Reply(token, ok=True, body=body))
+
+        self._leadership.stand("an operator orders it", forced=True, outcome=outcome)
+
+    def _order_resync(self, order: Command) -> None:
+        context = self.context
+        if order.arguments.get("group") != context.setup.group:
+            raise rules.Refused(
+                f"the group's name is not {order.arguments.get('group', '')!r}. Nothing was done.",
+                "Type the name of the group, to show that you mean this one.",
+            )
+        master, reason = master_of(context, self.peers)
+        if master == context.name:
+            raise rules.Refused(
+                f"{context.name} is the master: it is what the others copy. Nothing was done.",
+                "Make another node the master first: `tidemark cluster switchover`.",
+            )
+        told = None if master is None else self.peers.fresh(master)
+        if master is None or told is None:
+            raise rules.Refused(
+                f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
+                "done.",
+            )
+        if copies(context.state) and not context.holds_records:
+            raise rules.AlreadySo(
+                f"{context.name} holds no record: it copies all of {master} as it is. Nothing was "
+                "changed.",
+                node=context.name,
+                copies_from=master,
+            )
+        busy = context.table_writes or self.following.rewriting
+        if busy or not context.move(Trigger.ORDERED_RESYNC, "an operator orders it"):
+            raise rules.Refused(f"{context.name} is {context.state.value}. Nothing was done.")
+        self.following.leave("an operator orders a resync")
+        self.following.resync(told.first_offset, "an operator orders it")
+        body = {"node": context.name, "copies_from": master, "bytes": told.end - told.first_offset}
+        body["changed"] = True
+        context.out.put(Reply(order.token, ok=True, body=body))
+
+    def _order_adopt(self, token: int) -> None:
+        context = self.context
+        is_unadopted = context.halted is not None and context.halted.code == UNADOPTED
+        if not is_unadopted or self.following.rewriting:
+            raise rules.Refused(f"{context.name} does not hold a store to adopt. Nothing was done.")
+        context.halted = None
+        context.calm(UNADOPTED)
+        context.initialised = True
+        context.move(Trigger.ADOPTED, "an operator orders it")
+        context.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
+        self.promises.see(context.session.seen)
+        context.out.put(Reply(token, ok=True, body={"node": context.name, "log_end": context.end}))
