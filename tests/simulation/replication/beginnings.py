@@ -24,6 +24,8 @@ APART_MS: Final = 0, 0, 300, 2_000
 """Between the starts of two nodes."""
 WAITED_MS: Final = 2_000
 """A node that waits for another one longer than that says so."""
+SAYS_US: Final = 1_500_000
+"""A node that has run for so long says it: killed ones begin to wait anew."""
 FOUNDED_MS: Final = 10 * TIMES.lease_ms
 """Nodes that all run have founded their group by then, with a restart of the founder, too."""
 STRUCK_MS: Final = 1_000
@@ -108,10 +110,9 @@ class Beginning(Trying):
         if waited_ms < WAITED_MS:
             return
         for machine in self._group.machines.values():
-            said = self._said(machine).get(MISSING, "")
-            if machine.processes.get("ha") is not None and not any(
-                other.name in said for other in waiting
-            ):
+            said, ha = self._said(machine).get(MISSING, ""), machine.processes.get("ha")
+            waits = ha is not None and ha.alive and self._timeline.now_us - ha.begun_us > SAYS_US
+            if waits and not any(other.name in said for other in waiting):
                 raise Violation(
                     f"{machine.name} waits for {[other.name for other in waiting]} for "
                     f"{waited_ms} ms, and says {said!r}"
