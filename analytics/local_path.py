@@ -1,7 +1,7 @@
 """Paths on this machine's file systems: tables, checkpoints, spools, stores and reports. Pure.
 
-They are renamed, locked and synced, which object stores cannot do. A URI in the place of a path
-would silently be a folder whose name it is.
+They are renamed, locked and synced, which object stores cannot do. A URI used as a path would
+silently become a folder of that name.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from shared.runtime.clock import SystemClock
 
 PROMETHEUS: Final = "tidemark_prometheus"
 CHUNK_HOURS: Final = 24
-"""In one batch: what a batch wrote is visible as a whole, or not at all."""
+"""Hours in one batch: the rows of a batch become visible together."""
 _SETTLE: Final = timedelta(minutes=2)
 _MS: Final = timedelta(milliseconds=1)  # times of samples are whole ones
 
@@ -59,14 +59,14 @@ class BackfillOptions:
     """Or another format that reads samples with options start and end, as a batch."""
     source_options: Mapping[str, str] = field(default_factory=dict)
     hours: frozenset[datetime] = frozenset()
-    """To fill although the tables have something of them."""
+    """Hours to fill although the tables have rows of them."""
     period_s: float = 15.0
     counters: tuple[str, ...] | None = ()
     buckets: int | None = None
 
 
 class Filled(NamedTuple):
-    """What a run did."""
+    """Result of a run."""
 
     hours: list[datetime]  # filled
     left: list[datetime]  # that the tables had
@@ -161,10 +161,10 @@ def _fill(
 
 
 def check_read(old: Collection[DataFile], written: Written) -> None:
-    """Refuse to put less than a whole answer in the place of rows. Pure. Raises HourUnread.
+    """Refuse to replace rows by less than a whole answer. Pure. Raises HourUnread.
 
-    A server that is away, or keeps less than the tables do, would else empty them: the samples are
-    nowhere but here then.
+    A server that is away, or keeps less than the tables, would otherwise empty them, and their rows
+    exist nowhere else.
     """
     new = {file.hour_us for file in written.files.get("positions", ())}
     unread = [each for fact in written.facts for each in fact.get("unread", ())]
@@ -278,5 +278,5 @@ def command(**given: Any) -> None:
     if done.unscraped_s:
         click.echo(
             f"The source scraped nothing in {done.unscraped_s / 60:.1f} minutes of them: what it "
-            "scrapes with was down, or keeps less. The table gaps says when (unscraped)."
+            "scrapes with was down, or keeps less. The table gaps has the times (unscraped)."
         )

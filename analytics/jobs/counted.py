@@ -1,6 +1,6 @@
 """Signals from counters, by the minute: how long sends take, how many deliveries repeat.
 
-A part of the search for what is unusual, on an executor. The first is there only if `collect`
+A part of the search for anomalies, on an executor. The first is there only if `collect`
 keeps the counter (`--counter tidemark_broker_put_duration_seconds_bucket`).
 """
 

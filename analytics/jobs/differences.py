@@ -43,7 +43,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one table and hour, in rows."""
+    """Rows of one table and hour."""
 
     table: str
     hour: str
@@ -62,7 +62,7 @@ class Difference:
 
 
 def comparisons(old: Iterable[DataFile], new: Iterable[DataFile]) -> list[Comparison]:
-    """What belongs beside each other: by table, hour and bucket of the directory."""
+    """Files to compare: by table, hour and bucket of the directory."""
     sides: dict[tuple[str, int, int | None], tuple[list[DataFile], list[DataFile]]] = {}
     for side, files in enumerate((old, new)):
         for file in files:

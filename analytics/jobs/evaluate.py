@@ -61,13 +61,13 @@ class EvaluateOptions:
     tables: Path
     rules: Rules
     pace: Pace | None = None
-    """As a stream; null: once, over since … before."""
+    """Pace of a stream; null: once, over since … before."""
     since: datetime | None = None
     before: datetime | None = None
     closing: str = "clock"
     """What closes a tick when no node sends samples: the clock, or data only."""
     max_ticks: int = MAX_TICKS
-    """In one batch of the stream; more is faster when far behind, and takes more memory."""
+    """Ticks in one batch of the stream; more is faster when far behind, and takes more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Evaluation:
         )
 
     def _warmed(self, bucket: int, after: datetime) -> pa.Table | None:
-        """The state at a tick that none was kept of: that of having evaluated the hour before."""
+        """The state at a tick without a state file, from evaluating the hour before."""
         window = read_window(self.root, bucket, self.rules, after - HOUR, after)
         if not window.positions.num_rows:
             return None

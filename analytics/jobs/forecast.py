@@ -1,4 +1,4 @@
-"""forecast: what will be produced, who can take it, when volumes are full, what is unlike itself.
+"""forecast: traffic to come, capacity of groups, when volumes are full, anomalies.
 
 One task per bucket for its pairs, one for the nodes' volumes, one for anomalies. Everything is as
 of the newest whole minute that is rolled up: that instant and the history before it are the input
@@ -35,12 +35,12 @@ class ForecastOptions:
 
     tables: Path
     issued_at: datetime | None = None
-    """As of when; null: the newest minute rolled up. An instant before it forecasts what was to be
-    seen then."""
+    """Instant of the forecast; null: the newest minute rolled up. An earlier one uses only the
+    history before it."""
 
 
 class Plan(NamedTuple):
-    """What one run does."""
+    """Work of one run."""
 
     issued_at: datetime
     since: datetime  # anomalies are searched from here to issued_at
@@ -74,7 +74,7 @@ class Foreseeing:
     since: datetime
 
     def __call__(self, root: TableRoot, task: tuple[str, int], writer: Writer) -> None:
-        """Do one part."""
+        """Do one task."""
         match task:
             case ("pairs", bucket):
                 foresee_pairs(root, bucket, self.issued_at, writer)
@@ -118,7 +118,7 @@ def run(spark: SparkSession, options: ForecastOptions) -> Plan | None:
 @click.option("--as-of", "issued_at", type=MOMENT, help="Default: the newest roll-up.")
 @spark_options
 def command(**given: Any) -> None:
-    """Forecast traffic, ages and volumes; find what is unlike itself."""
+    """Forecast traffic, ages and volumes; find anomalies."""
     options = ForecastOptions(given["tables"], given["issued_at"])
     root = TableRoot(options.tables)
     done = run(started("tidemark forecast", given, root.buckets), options)

@@ -21,7 +21,7 @@ STEP: Final = timedelta(hours=6)
 STEPS: Final = 28  # a week
 MODEL: Final = "robust_line"
 SPACING: Final = timedelta(minutes=5)
-"""Between observations: an hour's first, and as fine as this while there are no two days."""
+"""Time between observations: an hour, or this while the history is shorter than two days."""
 YOUNG: Final = timedelta(days=2)
 
 

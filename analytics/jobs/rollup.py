@@ -1,4 +1,4 @@
-"""rollup: ticks into buckets of a minute, a quarter of an hour and a day; the books of each series.
+"""rollup: ticks into buckets of a minute, a quarter of an hour and a day; each series balanced.
 
 One task per bucket and day: it reads that day's ticks of its own pairs and writes their roll-ups,
 so no row moves between tasks. Only whole buckets of time are written: a minute when its last tick
@@ -38,7 +38,7 @@ from analytics.tables.parts import Writer, run_parts
 BACK: Final = timedelta(minutes=15)
 """How far before its range a task reads, for the first step of each series."""
 PERIOD_S: Final = 15.0
-"""Of ticks, where there are too few to see it."""
+"""Assumed time between ticks, where there are too few to see it."""
 _ONE_DAY: Final = timedelta(days=1)
 _ONE_MINUTE: Final = timedelta(minutes=1)
 
@@ -52,7 +52,7 @@ class RollupOptions:
     before: datetime | None = None
     """Whole hours; null: from the hour of the last roll-up to the newest whole minute."""
     period_s: float | None = None
-    """Between ticks; null: as the newest ticks show."""
+    """Time between ticks; null: that of the newest ticks."""
 
 
 class Task(NamedTuple):

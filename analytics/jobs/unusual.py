@@ -33,7 +33,7 @@ Gather = Callable[[Floats], Floats]
 
 
 class Signal(NamedTuple):
-    """A signal and how a level above is made of the ones below: [row × step] to one row."""
+    """A signal, and how values of children become that of their parent: [row × step] to one row."""
 
     name: str
     unit: float
@@ -95,7 +95,7 @@ def find_unusual(root: TableRoot, since: datetime, before: datetime, writer: Wri
     """Write the anomalies whose third step lies in since <= time < before: 1,000 an hour at most.
 
     since: a whole hour. Each hour is judged by the hours before it alone, so it does not matter in
-    how many runs a day is gone through.
+    how many runs a day is evaluated.
     """
     begin = since - WARM
     measured = [*_of_pairs_and_topics(root, begin, since, before), *_of_nodes(root, begin, before)]
@@ -145,7 +145,7 @@ def _judge(
 
 
 def _usual(root: TableRoot, one: Measured, day: datetime) -> Usual | None:
-    """What each hour of the week is like, by the weeks before the day; None without history."""
+    """Usual values of each hour of the week, by the weeks before the day; None without history."""
     if not one.pairs:
         return None
     quarters = _of_pairs(root, one.ids, QUARTER, day - HISTORY, day)[one.signal.name]
@@ -159,7 +159,7 @@ def _usual(root: TableRoot, one: Measured, day: datetime) -> Usual | None:
 def _of_pairs_and_topics(
     root: TableRoot, begin: datetime, since: datetime, before: datetime
 ) -> list[Measured]:
-    """What topics get, what pairs consume and how old their lag is."""
+    """Rates of topics, rates of pairs and ages of pairs."""
     names = _pair_names(root, since, before)
     if not names:
         return []

@@ -1,4 +1,4 @@
-"""What is unlike itself: robust scores of signals, raised, explained by parents, ranked
+"""Anomalies: robust scores of signals, raised, explained by parents, ranked
 (docs/analytics-methods.md, "Anomalies"). Pure.
 
 One signal at a time, one row per subject, one column per step of time; NaN is unknown. Scores are
@@ -32,7 +32,8 @@ ROWS_MAX: Final = 1000
 
 
 class Usual(NamedTuple):
-    """Of each subject and hour of the week, on the scale of log1p(value / unit); NaN unknown."""
+    """Usual values by subject and hour of the week, on the scale of log1p(value / unit); NaN
+    unknown."""
 
     middle: Floats
     scale: Floats
@@ -69,7 +70,7 @@ def usual_week(history: Floats, *, start: int, step_s: int, unit: float = 1.0) -
 def scores(
     values: Floats, *, start: int, step_s: int, unit: float = 1.0, usual: Usual | None = None
 ) -> Scores:
-    """How far each value is from what was to be expected, in robust standard deviations.
+    """Distance of each value from the expected one, in robust standard deviations.
 
     Expected is the usual of that hour of the week; where that is not known, the exponentially
     weighted mean of the values before (half-life one hour, from one hour of values on). The scale
@@ -143,7 +144,7 @@ class Raised(NamedTuple):
 
 
 def raised(found: Scores, parents: Ints, *, first: int) -> Raised:
-    """Report what has been far off, on one side, for three steps: once, at the third.
+    """Report values that have been far off, on one side, for three steps: once, at the third.
 
     parents: of each subject the row of its parent, −1 for none. first: the first step to report;
     the ones before show how long it has lasted. A subject is explained by the nearest ancestor

@@ -1,7 +1,7 @@
-"""Counters to what they counted: deltas that survive restarts. Pure.
+"""Increases of counters, across restarts. Pure.
 
 Step before: samples of counters with the start of the process that counts. After: rates, forecasts
-and the books. What was counted between the last sample before a restart and the restart cannot be
+and the balance. What was counted between the last sample before a restart and the restart cannot be
 known; it is reported as unknown, not guessed. Nothing is scaled to the borders of a window.
 """
 
@@ -20,7 +20,7 @@ class Deltas(NamedTuple):
     counted: Floats
     """NaN at the first sample of a counter and where it is a defect."""
     seconds: Floats
-    """That it was counted in: since the sample before, or since the start of the process."""
+    """Time in which it was counted: since the sample before, or since the start of the process."""
     restarted: Bools
     """The process began anew: what it counted before that, after its last sample, is unknown."""
     defect: Bools
@@ -35,7 +35,7 @@ class Deltas(NamedTuple):
 
 
 def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas:
-    """What each sample adds to the one before it of the same counter.
+    """Increase of each sample over the one before it of the same counter.
 
     counter: equal numbers for samples of one counter, whose rows are together and by time. ts and
     started_at: microseconds since 1970; started_at NaN: not known, then a decrease is taken for a

@@ -1,7 +1,7 @@
 """When a volume is full (docs/analytics-methods.md, "Disk"). Pure.
 
 A straight line through the free bytes of the last week, drawn so that a few wild values do not
-move it; the band says how far off the line may be, from how far off it was.
+move it; the width of the band comes from the errors of the line so far.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Line(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """When the volume is full, and what is free at the instants that were asked for [bytes]."""
+    """When the volume is full, and the free bytes at the requested instants."""
 
     full: TimeToFull
     p10: Floats
@@ -63,13 +63,13 @@ class Outlook(NamedTuple):
 
 
 def time_to_full(at: Floats, free: Floats, *, limit: float = 0.0) -> TimeToFull | None:
-    """Say when free bytes reach the limit; as `outlook` does."""
+    """Return when free bytes reach the limit, as `outlook` does."""
     found = outlook(at, free, np.empty(0), limit=limit)
     return None if found is None else found.full
 
 
 def outlook(at: Floats, free: Floats, ahead: Floats, *, limit: float = 0.0) -> Outlook | None:
-    """Say when free bytes reach the limit, and what will be free.
+    """Return when free bytes reach the limit, and how many will be free.
 
     at: seconds since 1970, increasing, the last is now; free: bytes, NaN unknown. The line is of
     the last seven days; older ones only teach the shape of a week. ahead: seconds from now.

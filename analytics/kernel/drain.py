@@ -1,4 +1,4 @@
-"""Drain time: how long until a pair has read what it has not. Two estimates, and a range. Pure.
+"""Drain time: how long a pair takes to read everything unread. Two estimates, and a range. Pure.
 
 By time: age / (progress − 1). By count: lag / (consume rate − produce rate). Both from the rates
 of single minutes, of which the last fifteen are kept, so that there is a p10 and a p90 beside the
@@ -24,7 +24,7 @@ FACTOR: Final = 2.0
 
 
 class Drain(NamedTuple):
-    """Matrices [tick, pair], from the first tick that is gone through."""
+    """Matrices [tick, pair], from tick number `begin` on."""
 
     quantiles: tuple[Floats, Floats, Floats]
     """p10, p50, p90 [s]; infinite: at this pace never; NaN: nothing to drain, or not known."""
@@ -52,7 +52,7 @@ def drain_of(
     minutes: Floats,
     rules: Rules,
 ) -> Drain:
-    """Go through the ticks from number `begin` on; `carried` and `minutes` are brought forward."""
+    """Go through the ticks from number `begin` on; updates `carried` and `minutes`."""
     shape = backlog.lag.shape
     book = _Minutes(carried, minutes, rules)
     quantiles = tuple(np.full(shape, np.nan) for _ in QUANTILES)
@@ -88,7 +88,7 @@ class _Minutes:
         self._summed()
 
     def add(self, now: int, backlog: Backlog, row: int) -> None:
-        """Count one tick in; where it ends a minute, or begins a later one, close that minute."""
+        """Add one tick; where it ends a minute, or begins a later one, close that minute."""
         state = self._now
         number = (now - 1) // self._minute
         other = ~np.isnan(state["minute"]) & (state["minute"] != number)
@@ -115,7 +115,7 @@ class _Minutes:
             np.copyto(state["minute"], float(number + 1))
 
     def _close(self, where: Bools, passed: Floats) -> None:
-        """Keep the minute's rates; minutes of which nothing was heard are kept as unknown."""
+        """Keep the minute's rates; minutes without samples are kept as unknown."""
         state = self._now
         seconds = (state["last_age_at"] - state["minute_age_at"]) / SECOND
         some = (seconds > 0) & ((state["minute_age"] > 0) | (state["last_age"] > 0))
@@ -142,7 +142,7 @@ class _Minutes:
         self._summed()
 
     def _summed(self) -> None:
-        """The quantiles of what is kept; computed only when a minute ends."""
+        """Quantiles of the kept rates; computed only when a minute ends."""
         progress, produced, consumed = self._rings
         self._gain = [each - 1 for each in _quantiles(progress, self._least)]
         gain = _quantiles(consumed - produced, self._least)

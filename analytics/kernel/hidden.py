@@ -1,8 +1,8 @@
-"""Messages that a lag of zero does not show: stored, not dispatched (docs/analytics-methods.md,
+"""Messages that the lag does not contain: stored, not dispatched (docs/analytics-methods.md,
 "Hidden lag"). An estimate, pure.
 
-A queue's max offset moves when dispatch has come by. What lies in the log behind dispatch belongs
-to some topic; how much of it to this one is taken from the topic's share of recent traffic.
+A queue's max offset moves at dispatch. Bytes of the log that are not dispatched yet are divided
+among topics by their shares of recent traffic.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def recovery_of(
     """Where the age falls now, whatever it did in the window of progress before.
 
     A group that comes back from ten minutes' absence reads at three times the pace of its topic;
-    for half a window the slope over all of it still says that it falls behind.
+    for half a window the slope over all of it is still that of falling behind.
     Where samples are more frequent than commits, the age must fall by thirds of the time instead,
     and by more than the difference of two samples before and after one commit.
     """

@@ -39,7 +39,7 @@ class Coded(NamedTuple):
     def of(cls, table: pa.Table, column: str) -> Coded:
         """One column of a table."""
         values = table.column(column).combine_chunks()
-        if isinstance(values, pa.ChunkedArray):  # what combine_chunks leaves of no rows at all
+        if isinstance(values, pa.ChunkedArray):  # combine_chunks of a column without rows
             values = (
                 pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], "string")
             )
@@ -48,7 +48,7 @@ class Coded(NamedTuple):
         return cls(codes, encoded.dictionary.to_pylist())
 
     def code(self, name: str) -> int:
-        """Of a name; -1 if no row has it."""
+        """Code of a name; -1 if no row has it."""
         return self.names.index(name) if name in self.names else -1
 
     def take(self, codes: Ints) -> pa.Array:
@@ -136,7 +136,7 @@ class Wide(NamedTuple):
 
     keys: Ints
     rows: Ints
-    """A row of the samples for each key."""
+    """One row of the samples for each key."""
     columns: Mapping[str, Floats]
 
     def of(self, metric: str) -> Floats:

@@ -38,7 +38,7 @@ STANDINGS: Final = (
 
 
 class Motion(NamedTuple):
-    """Matrices [tick, series], from the first tick that is gone through."""
+    """Matrices [tick, series], from tick number `begin` on."""
 
     dt: Floats
     """Seconds since the row before; NaN at the first."""

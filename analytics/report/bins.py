@@ -20,7 +20,7 @@ from analytics.report.facts import Bins, Values
 from analytics.statuses import BY_SEVERITY, Status, severity
 
 BINS_MAX: Final = 240
-"""A plot of 1200 pixels has no room for more."""
+"""Maximum number of bins; a plot of 1200 pixels has no room for more."""
 _FINEST_S: Final = 1.0
 _NICE_S: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400),
@@ -119,5 +119,5 @@ def by_pair(table: pa.Table) -> Mapping[int, pa.Table]:
 
 
 def is_known(values: Values) -> bool:
-    """Whether anything is."""
+    """Whether any value is known."""
     return any(value is not None for value in values)

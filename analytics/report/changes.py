@@ -1,6 +1,6 @@
-"""What is another way than in the report before. Pure.
+"""Changes since the report before. Pure.
 
-The report before is read as far as it goes: of a strange version, or of none, nothing is compared.
+Nothing is compared with a report of another version, or without one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Previous(NamedTuple):
     pairs: dict[Name, tuple[str, str]]
     """Status and level of each pair."""
     is_whole: bool
-    """It named every pair: one that it does not name was not there."""
+    """Whether it has every pair: one that it does not have did not exist."""
 
 
 def previous(text: str) -> Previous | None:

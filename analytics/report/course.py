@@ -23,7 +23,7 @@ from analytics.report.words import duration, moment, number, rate
 from analytics.statuses import BY_SEVERITY
 
 QUEUES_MAX: Final = 24
-"""Queues drawn of one pair: those with most lag."""
+"""Maximum number of queues drawn of one pair: those with most lag."""
 STAGES: Final = ("replication", "dispatch", "delivery", "processing")
 _LAG_COLUMNS: Final = (
     "tick", "pair_id", "series_id", "lag", "age_seconds", "age_low_seconds", "age_high_seconds",
@@ -46,7 +46,7 @@ EVIDENCE_WORDS: Final = {
 def details(
     tables: Tables, pairs: Sequence[Pair], bins: Bins, newest: datetime, period_s: float
 ) -> list[Attention]:
-    """The same pairs, in their order, with all that is drawn of them."""
+    """The same pairs, in their order, with everything that is drawn of them."""
     if not pairs:
         return []
     ids = {pair.pair_id for pair in pairs}
@@ -112,7 +112,8 @@ def _stages_by_bin(tables: Tables, bins: Bins, ids: Collection[int]) -> pa.Table
 def _queues(
     tables: Tables, ids: Collection[int], newest: datetime, period_s: float
 ) -> tuple[dict[int, list[QueueLag]], dict[tuple[int, str], str], dict[int, OtherClock]]:
-    """The queues of each pair now, an evidence for each pair and status, and what clocks do."""
+    """The queues of each pair now, an evidence for each pair and status, and bounds by other
+    clocks."""
     since = newest - timedelta(seconds=period_s * LOOK_BACK_TICKS)
     until = newest + timedelta(microseconds=1)
     rows = latest(

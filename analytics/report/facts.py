@@ -18,7 +18,7 @@ from typing import Any, Final
 from analytics.statuses import Level
 
 VERSION: Final = 1
-"""Of report.json; fields are only added while it stays."""
+"""Version of report.json; fields are only added while it stays."""
 
 Values = Sequence[float | None]
 """One for each bin of the report's time; None: not known."""
@@ -88,7 +88,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a pair went over the report's time, by bins."""
+    """Values of a pair over the report's time, by bins."""
 
     age_s: Values
     """The largest within each bin."""
@@ -107,9 +107,9 @@ class MovedWith:
     what: str
     """``put``, ``put_wait``, ``flush``, ``network``: see ``moved``."""
     earlier_s: float
-    """By so much it moved before the stage's time; below 0: after."""
+    """Time by which it moved before the stage; below 0: after."""
     correlation: float
-    """Of ranks of differences, −1 … 1."""
+    """Rank correlation of differences, −1 … 1."""
     looks: int
     """Steps of time at which both were known."""
 
@@ -119,7 +119,7 @@ class OtherClock:
     """The age of a pair's oldest message is by the clock of an earlier master, which is off."""
 
     low_s: float | None
-    """Between these the age lies; None: not known."""
+    """Bounds of the age; None: not known."""
     high_s: float | None
     is_known: bool
     """Whether the difference of the clocks was measured."""
@@ -142,7 +142,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One quantity to come, with a band that it stays in 8 of 10 times."""
+    """Forecast of one quantity, with the band in which it stays 8 of 10 times."""
 
     subject: str
     kind: str
@@ -205,7 +205,7 @@ class GapFact:
 
 @dataclass(frozen=True, slots=True)
 class UnknownFact:
-    """Queues of which something is not known, by the reason."""
+    """Number of queues with an unknown value, by the reason."""
 
     reason: str
     queues: int
@@ -214,7 +214,7 @@ class UnknownFact:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is another way than in the report before."""
+    """Change of a pair since the report before."""
 
     kind: str
     """``new``, ``over``, ``other``, ``gone``."""
@@ -228,7 +228,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of a report."""
+    """Content of a report."""
 
     title: str
     made_at: datetime
@@ -244,9 +244,9 @@ class Facts:
     """How many pairs had a status, by bins."""
     attention: Sequence[Attention]
     others: Sequence[Attention]
-    """In time now, with trouble before."""
+    """Pairs in time now that had trouble before."""
     pairs: Sequence[Pair]
-    """All, worst first, up to a bound."""
+    """All pairs, worst first, up to a bound."""
     pairs_left_out: int
     attention_left_out: int
     forecasts: Sequence[Forecast]
@@ -259,7 +259,7 @@ class Facts:
 
     @property
     def total(self) -> int:
-        """Pairs that are known."""
+        """Number of pairs."""
         return sum(self.counts.values())
 
 

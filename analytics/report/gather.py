@@ -18,11 +18,11 @@ from analytics.report.source import Tables
 from analytics.statuses import LEVELS, Level
 
 ATTENTION_MAX: Final = 24
-"""Pairs drawn in detail; the others are in the list of all."""
+"""Maximum number of cards; the other pairs are in the list of all."""
 OTHERS_MAX: Final = 12
-"""Pairs in time now that had trouble before."""
+"""Maximum number of timelines of pairs in time now that had trouble before."""
 PAIRS_MAX: Final = 500
-"""Pairs listed."""
+"""Maximum number of pairs in the list."""
 _PERIOD_S: Final = 15.0
 """Assumed where there are too few ticks."""
 

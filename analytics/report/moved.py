@@ -1,15 +1,12 @@
 """What moved with the blamed stage of a few pairs: times of sends, of flushes, of the network.
 
-Here and not in ``evaluate``: that sees a quarter of an hour of a bucket and no counters, and would
-go through the same minutes again at every tick, for every pair, although nothing hangs on the
-answer. A report computes it once, for the pairs that it draws, over two hours. It never changes
-what is
-blamed: ``stages`` stays as it was written.
+It is not part of ``evaluate``, which reads a quarter of an hour of a bucket and no counters, and
+would read the same minutes again at every tick for every pair. A report computes it once, for the
+pairs that it draws, over two hours. The blamed stage does not change: ``stages`` stays as written.
 
-What a broker set's sends, flushes and acknowledgements took, step by step, is what their counters
-of seconds grew by over what their counts grew by. Brokers that count nothing of it within a step
-leave it unknown. Without counters of sends it is how long the oldest one waits, which is in the
-logs.
+The time of a broker set's sends, flushes and acknowledgements by step is the increase of their
+counters of seconds divided by the increase of their counts. It is unknown in a step without either.
+Without counters of sends the waiting time of the oldest send is used, which is in the logs.
 Before: ``overview`` knows what is blamed; ``source``. After: ``course`` puts it into the facts.
 """
 
@@ -114,7 +111,7 @@ def _moving(term: Floats, times: Mapping[str, Floats], steps: Steps) -> list[Mov
 def _times_of(
     tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
 ) -> dict[Place, dict[str, Floats]]:
-    """Seconds that each thing took on each broker set, by step."""
+    """Times of sends, flushes and acknowledgements of each broker set [s], by step."""
     pieces = [
         _last_of_steps(piece, steps)
         for piece in _of_places(tables, "counters", places, since, until, _COUNTED, steps)
@@ -138,7 +135,7 @@ def _times_of(
 def _took(
     rows: pa.Table, family: str, by: Sequence[str], steps: Steps
 ) -> dict[tuple[str, ...], Floats]:
-    """What one of a family took on average, by step, for each set of names."""
+    """Average time of one event of a family, by step, for each set of names."""
     grown: dict[tuple[str, ...], Floats] = {}
     for number, end in enumerate(("_sum", "_count")):
         here = rows.filter(pc.equal(rows["metric"], f"{family}{end}"))

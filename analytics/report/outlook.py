@@ -1,4 +1,4 @@
-"""What comes, what is odd and what is not known: forecasts, capacity, anomalies, gaps. Bounded.
+"""Forecasts, capacity, anomalies, gaps and unknown queues; each list is bounded.
 
 Of every forecast the newest issue at the report's end counts.
 Before: ``source``. After: ``gather``.
@@ -22,17 +22,17 @@ from analytics.statuses import Status
 
 FORECASTS_MAX: Final = 12
 POINTS_MAX: Final = 240
-"""Of one forecast."""
+"""Maximum number of points of one forecast."""
 CAPACITY_MAX: Final = 20
 ANOMALIES_MAX: Final = 12
 GAPS_MAX: Final = 40
 ISSUED_WITHIN: Final = timedelta(days=2)
 """Older forecasts are not used."""
 GAP_LENGTH_MAX: Final = timedelta(days=1)
-"""A gap that began so long before the report may still reach into it."""
+"""How long before the report a gap may have begun that reaches into it."""
 _ENDLESS: Final = float("inf")
 _KINDS: Final = {"disk": 0, "produce": 1, "age": 2}
-"""Which come first where no limit is in sight."""
+"""Order of kinds without a limit in sight."""
 
 
 def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
@@ -54,7 +54,7 @@ def forecasts(tables: Tables, end: datetime) -> list[Forecast]:
 
 
 def _soonest(tables: Tables, end: datetime) -> dict[tuple[str, str], datetime]:
-    """Those to show, with the time of their newest issue; in the order in which they are shown."""
+    """Forecasts to show with the time of their newest issue, in the order of the report."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     columns = ["issued_at", "subject", "kind", "time_to_limit_p50_seconds"]
     for piece in tables.scan("forecasts", start=end - ISSUED_WITHIN, end=end, columns=columns):
@@ -89,7 +89,7 @@ def _forecast(rows: list[dict[str, Any]]) -> Forecast:
 
 
 def capacity(tables: Tables, end: datetime) -> list[Capacity]:
-    """Of each group and topic on the newest day; the fullest first."""
+    """Capacity of each group and topic on the newest day; the fullest first."""
     rows = whole(
         tables, "capacity", start=end - 4 * ISSUED_WITHIN, end=end, columns=CAPACITY.names
     ).to_pylist()
@@ -139,7 +139,7 @@ def anomalies(tables: Tables, start: datetime, end: datetime) -> list[Anomaly]:
 
 
 def gaps(tables: Tables, start: datetime, end: datetime) -> list[GapFact]:
-    """Added up by source, subject and reason; the newest first."""
+    """Gaps added up by source, subject and reason; the newest first."""
     columns = ["source", "subject", "reason", "detail", "from_ts", "to_ts", "rows_lost"]
     found: dict[tuple[str, str, str], GapFact] = {}
     for piece in tables.scan("gaps", start=start - GAP_LENGTH_MAX, end=end, columns=columns):

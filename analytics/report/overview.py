@@ -1,4 +1,4 @@
-"""All pairs at once: how many had which status when, and how each stands now. Pure but for reading.
+"""All pairs: how many had which status when, and the state of each now.
 
 Two passes over ``pair_lag``: one over the whole time with three columns of it, one over its last
 minutes with all. Before: ``source``. After: ``gather`` chooses the pairs to show.
@@ -21,9 +21,9 @@ from analytics.schema import PAIR_LAG, Stage
 from analytics.statuses import URGENT, Level, Status, row_of, severity
 
 LOOK_BACK_TICKS: Final = 8
-"""A pair that was seen within so many ticks has a present."""
+"""Ticks within which a pair must have been seen to be listed."""
 SILENT_TICKS: Final = 3
-"""Not seen for so many ticks: not known any more."""
+"""Ticks without a row after which a pair is unknown."""
 ABOVE: Final = (Stage.APPEND, Stage.REPLICATION, Stage.DISPATCH)
 """Stages before consumers can see a message: a lag of 0 does not exclude them."""
 _STAGE_COLUMNS: Final = ("tick", "pair_id", "blamed", "confidence", "detail")
@@ -38,7 +38,7 @@ class Overview(NamedTuple):
     known_share: float | None
     by_status: Mapping[str, Values]
     troubled: Mapping[int, int]
-    """Pairs that had a status above being in time: rows of it."""
+    """Number of rows with an urgent status, by pair."""
     late: frozenset[int]
     """Pairs that needed attention when something was known of them last, whatever they are now."""
     pairs: list[Pair]
@@ -46,7 +46,7 @@ class Overview(NamedTuple):
 
 
 def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
-    """Look at all pairs. Raises ValueError for a time that is empty."""
+    """Read all pairs. Raises ValueError for a time that is empty."""
     by_tick: list[pa.Table] = []
 
     def noting() -> Iterator[pa.Table]:

@@ -55,7 +55,7 @@ class RootTables:
         columns: Sequence[str],
         pair_ids: Collection[int] | None = None,
     ) -> Iterator[pa.Table]:
-        """See the protocol. Raises TableFileMissing if a file that should be there is gone."""
+        """See the protocol. Raises TableFileMissing if a file of the manifest is gone."""
         for batch in self._root.scan(
             table, since=start, before=end, columns=columns, pair_ids=pair_ids
         ):
@@ -80,7 +80,7 @@ def kept(
     if pair_ids is not None:
         one = pc.is_in(rows["pair_id"], pa.array(sorted(pair_ids), pa.int64()))
         mask = one if mask is None else pc.and_(mask, one)
-    # A row without a time is of no time: kept only where no time was asked for.
+    # A row without a time is kept only if no bounds are given.
     return rows if mask is None else rows.filter(mask)
 
 
@@ -93,7 +93,7 @@ def whole(
     columns: Sequence[str],
     pair_ids: Collection[int] | None = None,
 ) -> pa.Table:
-    """All of a scan in one piece: for what is small or asked of few pairs."""
+    """All rows of a scan in one table: for small tables or few pairs."""
     schema = pa.schema([TABLES[table].field(name) for name in columns])
     found = [
         piece.cast(schema)

@@ -61,12 +61,12 @@ def status_words(status: str) -> str:
 
 
 def shown_status(status: str, of: str) -> str:
-    """What to call a pair's status: in time with all that it can read may be held back."""
+    """Status of a pair; one that is in time with all that it can read may be held back."""
     return HELD_BACK if status == Status.OK and of != Level.NONE else status
 
 
 def subject_words(subject: str) -> str:
-    """What a forecast or an anomaly is of: ``broker=g0 group=a topic=b`` in words."""
+    """Subject of a forecast or an anomaly, ``broker=g0 group=a topic=b``, in words."""
     parts = [part.partition("=") for part in subject.split()]
     if not parts or not all(equals and value for _, equals, value in parts):
         return subject
@@ -129,7 +129,7 @@ def drain(p10: float | None, p50: float | None, p90: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """A count or a rate, with three digits that mean something."""
+    """A count or a rate with three significant digits."""
     if value is None or math.isnan(value):
         return NOT_KNOWN
     if math.isinf(value):
@@ -160,7 +160,7 @@ def rate(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of a whole."""
+    """A share in percent."""
     if value is None or math.isnan(value):
         return NOT_KNOWN
     percent = value * 100

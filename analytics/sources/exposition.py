@@ -1,8 +1,8 @@
 """Parser of Prometheus' text format and of OpenMetrics: a target's answer to samples. Pure.
 
 One regular expression per line; a series that was read once is found again by its text, so that a
-scrape like the last one costs a look-up per line. Nothing is passed over in silence: a line that
-cannot be read is counted, and some are kept to be shown. Exemplars and comments are no samples.
+scrape like the last one costs a look-up per line. A line that cannot be read is counted, and some
+are kept to be shown. Exemplars and comments are no samples.
 Before: ``scrape`` got an answer. After: ``labelled`` makes batches.
 """
 
@@ -18,7 +18,8 @@ from analytics.kernel.sampled import unescaped
 from analytics.sources.labelled import PLAIN, Floats, Ints, Series, series
 
 KNOWN_MAX: Final = 1_000_000
-"""Series that a parser remembers; more, and it begins anew: names that change with each scrape."""
+"""Series that a parser remembers; with more it starts again, for names that change at each
+scrape."""
 SHOWN_MAX: Final = 5
 """Unreadable lines that are kept."""
 SHOWN_SIZE: Final = 120
@@ -26,7 +27,7 @@ _PLAIN: Final = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{(?:group="([^"\\]*)",?)?(?:topic="([^"\\]*)",?)?'
     r'(?:queue="([0-9]{1,9})")?\} ([^ ]+)'
 ).fullmatch
-"""A line as Tidemark writes it of groups, topics and queues: what nearly all are."""
+"""Nearly all lines: those that Tidemark writes of groups, topics and queues."""
 _LABELS: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"').findall
 _LINE: Final = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*"
@@ -40,9 +41,9 @@ class Parsed(NamedTuple):
     """Content of one answer."""
 
     series: list[Series]
-    """All that the parser knows; grows from answer to answer."""
+    """Series that the parser knows; the list grows with each answer."""
     at: Ints
-    """For each sample, its series."""
+    """Index of the series of each sample."""
     values: Floats
     ts_us: Ints | None
     """Times that lines gave themselves, 0 for those without; None if none did."""
@@ -54,7 +55,7 @@ class Parsed(NamedTuple):
 
 
 class Parser:
-    """Of one target: its labels are those of every series, and win over the lines' own."""
+    """Parser of one target, whose labels are added to every series and override those of a line."""
 
     def __init__(self, target: Mapping[str, str]) -> None:
         """target: labels, ``instance`` among them."""
@@ -64,7 +65,7 @@ class Parser:
         self._known: dict[str, int] = {}
         self._is_plain = not self._base.labels and PLAIN.isdisjoint(self._target)
         self._label_sets: dict[str, Series] = {}
-        """Others than the plain ones, by their text: buckets of histograms have the same ones."""
+        """Further labels by their text: buckets of histograms have the same ones."""
 
     def parse(self, text: str, *, openmetrics: bool) -> Parsed:
         """Read one answer. openmetrics: by its content type; it ends with ``# EOF``."""
@@ -138,7 +139,7 @@ class Parser:
         return place
 
     def _plain_place(self, text: str, plain: re.Match[str]) -> int:
-        """Of a series that is new and has no other labels: nothing to sort or to join."""
+        """Add a series without further labels: nothing to sort or to join."""
         metric, group, topic, queue, _ = plain.groups()
         base = self._base
         place = self._known[text] = len(self._series)
@@ -159,7 +160,7 @@ class Parser:
 
 
 def _number(text: str) -> float | None:
-    """What Python reads as a number and the format does not is none: 1_000, other scripts."""
+    """Reject numbers that Python reads and the format does not have: 1_000, other scripts."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:

@@ -21,7 +21,7 @@ class Hole(NamedTuple):
 
     reason: Gap
     detail: str
-    """For people: where, with numbers."""
+    """Text for people: where, with numbers."""
     at: dict[str, Any]
     """The required columns of its row, and what else is known of it."""
 

@@ -27,7 +27,7 @@ DETAIL_MAX: Final = 300
 UP: Final = "up"
 """Prometheus' own metric: 0 where a scrape failed."""
 TOLD_BY: Final = pa.array(["broker", "ha", "reput"])
-"""Services whose samples the tables are made of. Whoever else a server scrapes is no gap here."""
+"""Services whose samples are in the tables. A failed scrape of another one is no gap here."""
 
 
 class Missing(NamedTuple):
@@ -43,7 +43,7 @@ class Missing(NamedTuple):
 
 
 class Unanswered(Exception):
-    """A server gave no answer that counts."""
+    """A server gave no usable answer."""
 
     def __init__(self, reason: Gap, detail: str) -> None:
         self.reason, self.detail = reason, detail

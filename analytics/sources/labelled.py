@@ -1,8 +1,8 @@
 """Label sets to the columns of the table ``samples``, and samples to record batches. Pure.
 
-A batch is made from a list of series and, for each sample, which of them it is of: what a series
-says is written once in Python and spread by Arrow. Before: answers were parsed. After: batches of
-``schema.SAMPLES``, to Spark or to ``kernel.shape``.
+A batch is made from a list of series and the index of each sample's series: the columns of a
+series are written once in Python and spread by Arrow. Before: answers were parsed. After: batches
+of ``schema.SAMPLES``, to Spark or to ``kernel.shape``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BATCH_ROWS: Final = 65_536
-"""Rows of a batch: enough for arrays to pay, few enough for a worker to hold some."""
+"""Rows of a batch: enough for arrays to be fast, few enough for a worker's memory."""
 JOB_PREFIX: Final = "tidemark-"
 _OWN: Final = frozenset(
     {
@@ -42,7 +42,7 @@ PLAIN: Final = frozenset({"group", "topic", "queue"})
 
 
 class Series(NamedTuple):
-    """What the samples of one series have in common; None where it has no such label."""
+    """Columns that the samples of one series share; None where it has no such label."""
 
     target: str
     metric: str
@@ -57,7 +57,8 @@ class Series(NamedTuple):
 
 
 def series(labels: Mapping[str, str]) -> Series:
-    """Of its labels, ``__name__`` and those of its target among them. An empty one is none.
+    """Make it of its labels, including ``__name__`` and its target's. An empty one counts as
+    absent.
 
     A label ``queue`` that is no number stays among the other labels.
     """

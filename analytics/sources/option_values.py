@@ -1,7 +1,7 @@
 """Values of a source's options: durations, times, counts. Pure.
 
-Options come as text from a command line or from Spark. A mistake names the option and what would
-do. Before: options were set. After: a source's own ``options`` puts them together.
+Options come as text from a command line or from Spark. An error names the option and the allowed
+values. Before: options were set. After: a source's own ``options`` puts them together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)").fullmatch
 
 
 class BadOption(AnalyticsError):
-    """A source cannot do what its options ask for."""
+    """An option of a source has a bad value."""
 
     code, title = "bad-source-option", "An option of a source is wrong"
 
@@ -31,7 +31,7 @@ class BadOption(AnalyticsError):
 
 
 def required(options: Mapping[str, str], name: str, wanted: str) -> str:
-    """A text that must be there."""
+    """A required text."""
     text = options.get(name) or ""
     if not text.strip():
         raise BadOption(name, text, wanted)
@@ -84,7 +84,7 @@ def instant_us(options: Mapping[str, str], name: str) -> int | None:
 
 
 def microseconds(at: datetime) -> int:
-    """Since 1970; UTC if it names no zone. Exact: no float on the way."""
+    """Microseconds since 1970; UTC without a zone. Exact, without floats."""
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -36,9 +36,9 @@ assert ROWS.itemsize == ROW.size
 
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
-"""Years 1 to 9999: a time outside is damage or nonsense, and unknown."""
+"""Years 1 to 9999: a time outside is damage, and unknown."""
 _V6_SHIFT: Final = 12
-"""Bytes that an IPv6 host is longer than an IPv4 one."""
+"""Difference in bytes of an IPv6 and an IPv4 host."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -65,11 +65,11 @@ class RecordColumns:
         return zeros
 
     def only(self, wanted: npt.NDArray[np.bool_]) -> RecordColumns:
-        """These of the records."""
+        """Indices of the records."""
         return RecordColumns(self._view, self._found._replace(rows=self.rows[wanted].tobytes()))
 
     def column(self, name: str) -> pa.Array:
-        """One of ``NAMES``."""
+        """The column of a name in ``NAMES``."""
         return _MAKERS[name](self)
 
     # -- fixed fields -----------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class RecordColumns:
         return everywhere[at].astype(kind.replace(">", "="))
 
     def physical_offset(self) -> pa.Array:
-        """As stored in the record, which is its place."""
+        """Physical offset, as stored in the record."""
         return pa.array(self._gathered(self.starts + 28, ">i8"))
 
     def _field(self, name: str) -> pa.Array:
@@ -98,11 +98,11 @@ class RecordColumns:
         return pa.array(self._gathered(self.starts + 20, ">i8"))
 
     def born_ts(self) -> pa.Array:
-        """By the producer's clock."""
+        """Time by the producer's clock."""
         return times(self._gathered(self.starts + 40, ">i8"))
 
     def store_ts(self) -> pa.Array:
-        """By the broker's clock."""
+        """Time by the broker's clock."""
         after_born_host = self.starts + 56 + _V6_SHIFT * (self.rows["sys_flag"] >> 4 & 1)
         return times(self._gathered(after_born_host, ">i8"))
 
@@ -153,7 +153,7 @@ class RecordColumns:
         )
 
     def raw_properties(self) -> list[bytes]:
-        """As stored, for readers that want all of them."""
+        """Properties as stored, in one text."""
         firsts = self.starts + self.rows["properties_at"]
         lasts = firsts + self.rows["properties_size"]
         return [
@@ -181,7 +181,7 @@ _MAKERS: Final[dict[str, Callable[[RecordColumns], pa.Array]]] = {
     "body": RecordColumns.body,
 }
 NAMES: Final = frozenset(_MAKERS)
-"""What ``column`` makes."""
+"""Builders by column name."""
 
 
 def times(ms: Numbers) -> pa.Array:

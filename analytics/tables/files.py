@@ -58,7 +58,8 @@ class DataFile(NamedTuple):
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> int:
-    """Make a file that is there whole or not at all, also after a power cut; its size [bytes].
+    """Write a file that exists whole or not at all, also after a power cut; return its size
+    [bytes].
 
     fill: writes the content. Directories above are made.
     """

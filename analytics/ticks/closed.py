@@ -1,9 +1,9 @@
-"""When a tick is over, so that it can be judged once and for all. Pure.
+"""When a tick is closed, so that it is evaluated once. Pure.
 
 A tick is closed when every node that sends positions has sent a later one; a node that is more
 than two periods behind the newest is not waited for. When no node sends anything any more,
-the clock closes ticks, later and for a while: that is how a blind time becomes UNKNOWN instead of
-nothing. But it closes only what `collect` has read past. Story of that: 1. `collect` is down for
+the clock closes ticks, later and for a while: so a time without samples has UNKNOWN rows instead of
+none. But it closes only what `collect` has read past. Example: 1. `collect` is down for
 five minutes; 2. the clock closes the ticks of these minutes, as if the brokers were silent;
 3. `collect` comes back and reads them, too late. While `collect` is behind ticks stay open, and the
 alert TidemarkAnalyticsBehind fires.
@@ -24,17 +24,17 @@ BLIND_US: Final = 3_600_000_000
 
 
 class ByClock(NamedTuple):
-    """The clock as a second witness."""
+    """The clock, as a second way to close ticks."""
 
     now_us: int
-    grace_us: int  # no tick is over before this has passed since its start
+    grace_us: int  # no tick closes before this has passed since its start
     written_us: int  # when positions were written the last time
     collected_us: int | None  # `collect` has read all up to here; None: older tables do not have it
     blind_us: int = BLIND_US
 
 
 def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | None) -> int | None:
-    """The newest tick that is over [microseconds], or None if there is none.
+    """The newest closed tick [microseconds], or None if there is none.
 
     seen: the newest tick of each node. by_clock: null: only the data close ticks.
     """
@@ -50,7 +50,7 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
 
 
 def _passed(by_clock: ByClock, period_us: int) -> int:
-    """Up to here nothing comes any more."""
+    """Up to here no sample comes any more."""
     passed = by_clock.now_us - by_clock.grace_us
     if by_clock.collected_us is not None:
         return min(passed, by_clock.collected_us - period_us)

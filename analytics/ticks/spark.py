@@ -66,7 +66,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": 0 if evaluated is None else to_us(evaluated)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """In ticks."""
+        """Read limit, in ticks."""
         return ReadMaxRows(self._max_ticks)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
@@ -83,11 +83,11 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": min(closed, after + ticks * self._period_us)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at what is closed now."""
+        """Stop at the ticks that are closed now."""
         self._last = self._closed()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One for each bucket."""
+        """One partition for each bucket."""
         after = self._after(start["tick"])
         if after is None or end["tick"] <= after:
             return []
@@ -100,10 +100,10 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.RecordBatch.from_pylist([vars(work)], schema=_ARROW)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing is kept for a repetition: the positions are."""
+        """Nothing to do: a repeated batch reads the positions again."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Nothing to do: nothing is open."""
 
     def _after(self, start_us: int) -> int | None:
         """The tick before the first of a batch; None if there are no positions at all."""
@@ -130,15 +130,15 @@ class Ticks(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As `spark.readStream.format` wants it."""
+        """Name for `spark.readStream.format`."""
         return NAME
 
     def schema(self) -> StructType | str:
-        """Of the work."""
+        """Schema of the rows."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Of these options."""
+        """Reader of these options."""
         return TicksReader(cast("dict[str, Any]", dict(self.options)))
 
 

@@ -1,4 +1,4 @@
-"""What evaluation of one bucket reads and leaves: its window of rows, and its state files.
+"""Input and output of the evaluation of one bucket: its window of rows, and its state files.
 
 The state is one small file for each bucket and batch, named by the tick that it is of. A batch
 reads the state of the tick it goes on from and writes that of its last: repeated, it reads the
@@ -31,7 +31,7 @@ _OWN: Final = "evaluate"  # how batches of evaluation are named
 def read_window(
     root: TableRoot, bucket: int, rules: Rules, after: datetime, until: datetime
 ) -> Window:
-    """All that evaluate needs for the ticks in (after, until] of a bucket's pairs."""
+    """Everything that evaluate needs for the ticks in (after, until] of a bucket's pairs."""
     step = timedelta(microseconds=1)
     since = after - timedelta(seconds=rules.history_s) + step
     before = until + step
@@ -102,7 +102,7 @@ def _gaps(root: TableRoot, since: datetime, before: datetime) -> pa.Table:
 
 
 def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
-    """What evaluation of the bucket left at the tick; None if nothing was kept of it."""
+    """State of the bucket at the tick; None if there is no file of it."""
     try:
         return pq.read_table(_state_path(root, tick, bucket), partitioning=None)
     except FileNotFoundError:

@@ -49,7 +49,7 @@ SETTLE_S: Final = 3.0
 BETWEEN_S: Final = 0.4
 """Between two samples over the API: the bounds are as wide as what happens in that time."""
 CLOCK_S: Final = 0.002
-"""Metrics say milliseconds."""
+"""Metrics have milliseconds."""
 HIDDEN_SHARE: Final = 0.15
 """Hidden lag is bytes over a mean size: an estimate, with this for an error here."""
 RATE_TICKS: Final = 10
@@ -61,7 +61,7 @@ IDS: Final = [planted.group for planted in PLANTED]
 
 
 class Ran(NamedTuple):
-    """One run: what the tables and the report hold, and what the brokers said meanwhile."""
+    """One run: what the tables and the report hold, and what the brokers answered meanwhile."""
 
     tables: Path
     facts: dict[str, Any]
@@ -74,7 +74,7 @@ class Ran(NamedTuple):
     """How long each sample took, by broker, replica and when it began [ms since 1970]."""
 
     def pair(self, planted: Planted) -> dict[str, Any]:
-        """What the report says of a group."""
+        """Values of a group in the report."""
         [found] = [
             pair
             for pair in self.facts["pairs"]
@@ -98,7 +98,7 @@ class Ran(NamedTuple):
         return rows[-RATE_TICKS:]
 
     def samples(self, planted: Planted) -> dict[datetime, Range]:
-        """By tick, from when to when the broker read what is said of a group [s since 1970]."""
+        """By tick, from when to when the broker read its state of a group [s since 1970]."""
         number = self.pair(planted)["pair_id"]
         found = {}
         for row in TableRoot(self.tables).read("pairs").to_pylist():
@@ -109,7 +109,7 @@ class Ran(NamedTuple):
         return found
 
     def age(self, planted: Planted) -> Range:
-        """Between what the analytics says the age of a group lies: one value where it is exact.
+        """Bounds of a group's age by the analytics: one value where it is exact.
 
         A message that comes to a queue after the group was read, and before the sample ends, is lag
         whose store time the sample does not have: its age is interpolated and marked as such.

@@ -2,7 +2,7 @@
 
 Timestamps are those of the samples to the millisecond; slices have neither duplicates nor holes at
 their borders, whether the server's range selectors hold their left end (2.x) or not (3.x); and
-whatever the server does, what is missing is a row that says so.
+whatever the server does, what is missing is a row about it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The report as a browser draws it: at two widths, in light and in dark.
 
-Debian's Chromium loads the file and says what it has drawn: nothing was loaded besides, no script
-is there, nothing sticks out to the right, and all text can be read on its ground.
+Debian's Chromium loads the file and reports what it has drawn: nothing was loaded besides, no
+script is there, nothing sticks out to the right, and all text can be read on its ground.
 """
 
 from __future__ import annotations

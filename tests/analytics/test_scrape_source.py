@@ -271,7 +271,7 @@ def test_a_reader_travels_without_its_thread_and_lock(tmp_path: Path) -> None:
             copied: ScrapeStream = pickle.loads(pickle.dumps(stream))
             (batch,) = list(copied.read(part))
             assert batch.num_rows == 1
-            # A batch run again gets the same files; one whose file is gone says so.
+            # A batch run again gets the same files; one whose file is gone has a gap.
             assert [each.value for each in stream.partitions(start, end)] == [part.value]
             Path(part.value).unlink()
             (again,) = stream.partitions(start, end)

@@ -1,4 +1,4 @@
-"""Groups drawn at random, and whether the rules say what is true of them; misses are counted.
+"""Groups drawn at random, and whether the rules find the truth about them; misses are counted.
 
 Each seed draws a group of every kind: its period, rates, queues and members. Every other seed goes
 through samples as sources read them, the others through tables; each is evaluated in several

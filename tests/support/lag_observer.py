@@ -1,4 +1,5 @@
-"""What brokers say of groups over their API, again and again, to hold computed numbers against.
+"""Answers of brokers about groups over their API, read periodically and compared with computed
+numbers.
 
 Offsets and store times of heads only grow while no group is reset. The figures of a sample are
 read while it goes on, each at an instant of its own. So each of them lies between an answer that

@@ -1,4 +1,4 @@
-"""A small cluster's tables by closed formulas, for whoever reads them: report, export. Pure.
+"""A small cluster's tables by closed formulas, for tests of report and export. Pure.
 
 Two hours of ticks of 15 s. Groups: one in time, one that reads at 80 %, one that stopped, one with
 a poison message, one held back by dispatch, one that was not visible for a while.

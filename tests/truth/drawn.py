@@ -1,9 +1,9 @@
 """Groups whose circumstances are drawn at random: period, rates, queues, members, faults. Pure.
 
-A maker simulates producers, a consumer and retention, and says what is true of them: when a fault
-began, and what a judge must or must not say. None of that is taken from a rule. The consumer is
-simulated run by run of its process: it goes on from what it committed, and a crash loses what it
-had not committed. `tests/support/lag_drawn.py` judges.
+A maker simulates producers, a consumer and retention, and returns the truth about them: when a
+fault began, and which statuses must or must not be raised. None of that is taken from a rule. The
+consumer is simulated run by run of its process: it goes on from what it committed, and a crash
+loses what it had not committed. `tests/support/lag_drawn.py` judges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A workload as samples of the real metric families: what each process would have exposed. Pure.
 
-Step before: `reading` says the state at each sample. Next: `exposition` writes one scrape or a file
-with all of them; `analytics.kernel.shape` must find in them what `tables` says.
+Step before: `reading` has the state at each sample. Next: `exposition` writes one scrape or a file
+with all of them; `analytics.kernel.shape` must find in them what `tables` has.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 
 def targets(truth: Truth) -> list[Target]:
-    """All processes that have something to say."""
+    """All processes that export samples."""
     return [
         Target(broker.name, node, service)
         for broker in truth.brokers

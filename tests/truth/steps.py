@@ -22,7 +22,7 @@ ABSENT: Final = int(np.iinfo(np.int64).min)
 SECOND: Final = 1_000_000
 MILLISECOND: Final = 1_000
 DAWN: Final = 1_767_600_000 * SECOND
-"""2026-01-05 08:00:00 UTC, a whole hour: where workloads begin unless they say otherwise."""
+"""2026-01-05 08:00:00 UTC, a whole hour: where workloads begin by default."""
 
 
 def us(seconds: float) -> int:

@@ -36,7 +36,7 @@ def collected(truth: Truth) -> Collected:
     """Everything the cluster reported at the ticks that were heard of.
 
     There are no rows of `offset_events`: from collected counters and offsets alone they must be
-    found. The rows of `gaps` say which ticks are missing.
+    found. The rows of `gaps` are the missing ticks.
     """
     ticks, sample_times = truth.ticks(), truth.sample_times()
     positions = [_positions(truth, pair, ticks, sample_times) for pair in truth.pairs]

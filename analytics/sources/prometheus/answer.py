@@ -26,7 +26,7 @@ _ENDED: Final = b'"]]}'
 _NEXT: Final = b'"],['
 KNOWN_MAX: Final = 200_000
 _known: dict[bytes, Series] = {}
-"""By their text: the series of a slice are nearly those of the slice before."""
+"""Series by their text: a slice has nearly those of the slice before."""
 
 
 class Samples(NamedTuple):
@@ -34,7 +34,7 @@ class Samples(NamedTuple):
 
     series: list[Series]
     at: Ints
-    """For each sample, its series."""
+    """Index of the series of each sample."""
     ts_us: Ints
     values: Floats
 
@@ -121,7 +121,7 @@ def _quickly(body: bytes) -> Samples | None:
 
 
 def _series(head: bytes) -> Series:
-    """Of ``{"metric":{…},``; remembered, for the next slice has the same."""
+    """Series of ``{"metric":{…},``; kept, because the next slice has the same."""
     found = _known.get(head)
     if found is None:
         if not (head.startswith(b'{"metric":') and head.endswith(b",")):

@@ -18,7 +18,7 @@ import numpy as np
 from analytics.sources.labelled import Ints
 
 INTERVALS: Final = 3
-"""So many intervals without a sample are a hole; fewer may be a scrape that was late or failed."""
+"""Intervals without a sample that make a hole; fewer may be a scrape that was late or failed."""
 
 
 class Hole(NamedTuple):
@@ -29,7 +29,7 @@ class Hole(NamedTuple):
 
 
 def range_before_us(interval_us: int) -> int:
-    """How long before a part samples are wanted: a hole may have begun there."""
+    """Time before a part of which samples are read, because a hole may have begun there."""
     return (INTERVALS + 1) * interval_us
 
 

@@ -25,7 +25,7 @@ from analytics.sources.prometheus.selectors import SHARDS_MAX, any_of, normal
 SLICE_S: Final = 1800.0
 SAMPLES_MAX: Final = 5_000_000
 BYTES_PER_SAMPLE: Final = 64
-"""Of an answer, labels included, with room to spare: a sample takes about 25."""
+"""Bytes per sample of an answer, labels included; a sample takes about 25."""
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 3
 SETTLE_S: Final = 15.0
@@ -36,11 +36,11 @@ ALIGN_S: Final = 0.001
 HEADER: Final = "header."
 
 COLLECTED: Final = any_of("__name__", sorted(METRICS | TIMED | {"up"}))
-"""All that shaping reads, and the counters that are kept by default."""
+"""Families that shaping reads, and the counters that are kept by default."""
 SCRAPES: Final = ",".join((any_of("__name__", ["up"]), any_of("service", TOLD_BY.to_pylist())))
 """Family with a sample for each scrape of one of our services."""
 CONTEXT: Final = any_of("__name__", sorted(METRICS - QUEUE_METRICS))
-"""What shaping reads besides the families by queue."""
+"""Families that shaping reads besides those by queue."""
 
 
 class Options(NamedTuple):
@@ -63,15 +63,15 @@ class Options(NamedTuple):
     patience_s: float
     slices_max: int
     align_s: float
-    """A stream's offsets are multiples: with the period of the scrapes, what all processes of a
-    node say of a tick is in one batch."""
+    """A stream's offsets are multiples of this: with the period of the scrapes, the samples of all
+    processes of a node of one tick are in one batch."""
     interval_s: float | None
-    """Of the server's scrapes; with it, times at which it scraped nothing are gaps."""
+    """Interval of the server's scrapes; if given, times at which it scraped nothing are gaps."""
     headers: tuple[tuple[str, str], ...]
 
     @property
     def size_max(self) -> int:
-        """Bytes of one answer."""
+        """Maximum size of one answer, in bytes."""
         return max(1 << 20, self.samples_max * BYTES_PER_SAMPLE)
 
 

@@ -19,7 +19,7 @@ PARTS_MAX: Final = 100_000
 
 
 class Part(NamedTuple):
-    """What one task reads. Times in microseconds since 1970, whole milliseconds."""
+    """Work of one task. Times in microseconds since 1970, whole milliseconds."""
 
     matchers: str
     start_us: int
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """As gaps name it."""
+        """Its name in gaps."""
         return "{" + self.matchers + "}"
 
 

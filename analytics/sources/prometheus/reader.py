@@ -30,17 +30,17 @@ from analytics.sources.prometheus.selectors import MS_US, Narrowed
 SOURCE: Final = "prometheus"
 CONTEXT: Final = "context"
 SUBJECT: Final = "prometheus"
-"""Of a gap of the server's own."""
+"""Subject of a gap of the server itself."""
 SPLITS_MAX: Final = 6
-"""A slice is halved so often; and so often altogether in a part whose server is slow: a request
-that runs into its time costs all of it."""
+"""How often a slice is halved; and how often altogether in a part whose server is slow, because
+each request that times out takes the whole time."""
 BACKOFF_S: Final = 0.5
 _TOO_MUCH: Final = ("too many samples", "exceeds the maximum", "too large", "limit exceeded")
 _AGAIN: Final = (Gap.UNREACHABLE, Gap.TORN)
 
 
 class Reader:
-    """Of one server. Holds no connection, so that it can be sent to another process."""
+    """Reader of one server. It holds no connection, so that it can be sent to another process."""
 
     def __init__(self, options: Options, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """sleep: between tries [s]."""
@@ -168,7 +168,7 @@ def _reason_and_text(trouble: Unanswered) -> tuple[Gap, str]:
 
 
 def _kept(found: Samples, low: int, high: int, source: str) -> Iterator[pa.RecordBatch]:
-    """What lies in the slice: its start is the slice's before, on servers that send it."""
+    """Samples in the slice; its start belongs to the slice before, on servers that send it."""
     inside = (found.ts_us > low) & (found.ts_us <= high)
     if inside.all():
         return batches(found.series, found.at, found.ts_us, found.values, source)

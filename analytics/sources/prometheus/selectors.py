@@ -29,7 +29,7 @@ MS_US: Final = 1000
 
 
 class Narrowed(NamedTuple):
-    """What filters leave: matchers to add, and bounds of time [microseconds since 1970]."""
+    """Result of filters: matchers to add, and bounds of time [microseconds since 1970]."""
 
     matchers: tuple[str, ...] = ()
     after_us: int | None = None
@@ -55,7 +55,7 @@ def quoted(text: str) -> str:
 
 
 def exactly(text: str) -> str:
-    """A regular expression for a text itself."""
+    """A regular expression that matches only this text."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)
 
 
@@ -83,7 +83,7 @@ def shard_matcher(shard: int, shards: int) -> str | None:
 
 
 def narrowed(filters: Sequence[Any]) -> Narrowed:
-    """What of Spark's filters can be asked of the server; each is recognised by its class' name.
+    """Filters of Spark that the server can apply; each is recognised by its class' name.
 
     Sound, not complete: what is asked for holds every row that the filters keep.
     """

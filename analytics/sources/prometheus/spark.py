@@ -39,7 +39,7 @@ from analytics.sources.prometheus.selectors import MS_US, Narrowed, narrowed
 
 log = logging.getLogger(__name__)
 Offset = dict[str, int]
-"""Of a stream: ``until_us``, the time up to which samples have been read."""
+"""Offset of a stream: ``until_us``, the time up to which samples have been read."""
 
 
 class PartOf(InputPartition):
@@ -55,19 +55,19 @@ class PartOf(InputPartition):
 
 
 class PrometheusBatch(DataSourceReader):
-    """All samples of a time."""
+    """Batch reader of a range of time."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._only = Narrowed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow what is asked for. All filters go back: the rows of gaps have to pass them too."""
+        """Narrow the query. All filters are returned: the rows of gaps have to pass them too."""
         self._only = narrowed(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One per slice, selector and shard."""
+        """One partition per slice, selector and shard."""
         options = self._options
         start_us = options.start_us if options.start_us is not None else self._only.after_us
         if start_us is None:
@@ -82,7 +82,7 @@ class PrometheusBatch(DataSourceReader):
 
 
 class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Samples as they come."""
+    """Stream reader."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End of a run that reads what is there now; None: it goes on."""
 
     def initialOffset(self) -> Offset:
-        """Of a stream that never ran: its option ``start``, or now."""
+        """Offset of a stream that never ran: its option ``start``, or now."""
         start_us = self._options.start_us
         at_us = _now_us(self._options) if start_us is None else start_us
         return Offset(until_us=at_us // MS_US * MS_US)
@@ -104,11 +104,12 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fixed_us = _now_us(self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many slices at once."""
+        """Read limit: slices in a batch."""
         return ReadMaxFiles(self._options.slices_max)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As far as has settled, within the limit; no further while the server is away."""
+        """End of the next batch: what has settled, within the limit; the start while the server is
+        away."""
         options = self._options
         target = self._fixed_us if self._fixed_us is not None else _now_us(options)
         if options.end_us is not None:
@@ -170,19 +171,19 @@ class PrometheusSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As ``spark.read.format`` knows it."""
+        """Name for ``spark.read.format``."""
         return "tidemark_prometheus"
 
     def schema(self) -> StructType:
-        """That of the table ``samples``."""
+        """Schema of the table ``samples``."""
         return from_arrow_schema(SAMPLES)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Reader for ``spark.read``."""
         return PrometheusBatch(parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Reader for ``spark.readStream``."""
         return PrometheusStream(parse(self.options))
 
 

@@ -20,29 +20,29 @@ SIZE_MAX: Final = 256 << 20
 CONCURRENCY: Final = 16
 FILES_MAX: Final = 1000
 LATE_SHARE: Final = 0.5
-"""A scrape that takes more of the interval is no instant any more."""
+"""Largest part of the interval that a scrape may take; a longer one is no instant."""
 
 
 class Options(NamedTuple):
     """See the constants for defaults."""
 
     targets: str
-    """A list as JSON, or the path of a file with one."""
+    """A list of targets as JSON, or the path of a file with one."""
     spool: Path
     """Directory that the driver and executors share."""
     interval_s: float
     timeout_s: float
-    """Of one scrape; at most half the interval."""
+    """Time limit of one scrape; at most half the interval."""
     keep_s: float
     """How long a scrape that has been read is kept."""
     size_max: int
-    """Bytes of one answer."""
+    """Maximum size of one answer, in bytes."""
     concurrency: int
     files_max: int
-    """Spooled files of one batch."""
+    """Maximum number of spooled files in one batch."""
 
     def read_targets(self) -> tuple[Target, ...]:
-        """Who is scraped, as of now. Raises BadOption; OSError if the file cannot be read."""
+        """Targets as of now. Raises BadOption; OSError if the file cannot be read."""
         text = self.targets.strip()
         if not text.startswith("["):
             text = local(text).read_text(encoding="utf-8")

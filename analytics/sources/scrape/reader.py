@@ -44,7 +44,7 @@ def samples(path: Path) -> Iterator[pa.RecordBatch]:
 
 @lru_cache(maxsize=PARSERS_MAX)
 def _parser(target: Target) -> Parser:
-    """One per target and process: it knows the series of the scrape before."""
+    """Parser of a target; one per process, because it knows the series of the scrape before."""
     return Parser(dict(target.labels))
 
 

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 TARGETS_AGAIN_S: Final = 60.0
 MISSED_ROUNDS: Final = 2
-"""So many intervals between two rounds, and what lies between them was missed."""
+"""Intervals between two rounds from which on the time between them is a gap."""
 ACCEPT: Final = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
 
 class Scraper:
-    """Of one spool. ``start`` begins the thread, ``close`` ends it."""
+    """Scraper into one spool. ``start`` begins the thread, ``close`` ends it."""
 
     def __init__(
         self, options: Options, spool: SpoolWriter, clock: Callable[[], float] = time.time
@@ -48,18 +48,18 @@ class Scraper:
         self._thread: threading.Thread | None = None
         self._pool = ThreadPoolExecutor(options.concurrency, thread_name_prefix="scrape")
         self.failure: BaseException | None = None
-        """What ended the thread, if it was not ``close``."""
+        """Error that ended the thread, if it was not ``close``."""
         there = spool.files()
         self._last_us: int | None = there[-1].at_ms * 1000 if there else None
         """Begin of the round before this one."""
 
     def start(self) -> None:
-        """From now on scrape at every multiple of the interval."""
+        """Scrape at every multiple of the interval from now on."""
         self._thread = threading.Thread(target=self._run_or_say, name="scraper", daemon=True)
         self._thread.start()
 
     def round(self) -> None:
-        """Scrape everybody now and write it down. Takes no longer than the timeout."""
+        """Scrape all targets once and spool the answers. Takes no longer than the timeout."""
         self._read_targets_again()
         at_us = round(self._clock() * 1000) * 1000
         since_us = self._since(at_us)
@@ -76,7 +76,7 @@ class Scraper:
         self._last_us = at_us
 
     def close(self) -> None:
-        """End; a round that goes on is finished."""
+        """Stop after the current round."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -97,7 +97,7 @@ class Scraper:
             raise
 
     def _since(self, at_us: int) -> int:
-        """Where a gap of the round at at_us begins."""
+        """Begin of a gap of the round at at_us."""
         interval_us = round(self._options.interval_s * 1e6)
         return (
             at_us - interval_us

@@ -41,14 +41,14 @@ class FileOf(InputPartition):
 
 
 class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Scrapes as they come. What is not pickled to executors begins with the first offset."""
+    """Stream reader. The scraper, which is not pickled to executors, starts at the first offset."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._writer: SpoolWriter | None = None
         self._scraper: Scraper | None = None
         self._ends = False
-        """It scrapes once, reads up to that, and ends."""
+        """Whether the run scrapes once, reads up to that, and ends."""
         self._fixed: int | None = None
         """Last file of such a run."""
 
@@ -56,7 +56,7 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_writer": None, "_scraper": None}
 
     def initialOffset(self) -> Offset:
-        """Of a stream that never ran: before all that the spool holds."""
+        """Offset of a stream that never ran: before the whole spool."""
         there = Spool(self._options.spool).files()
         return {"seq": there[0].number - 1 if there else 0}
 
@@ -65,11 +65,12 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many files at once."""
+        """Read limit: files in a batch."""
         return ReadMaxFiles(self._options.files_max)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As far as the spool goes, within the limit. The first call begins to scrape."""
+        """End of the next batch: the end of the spool, within the limit. The first call starts
+        scraping."""
         writer = self._opened()
         writer.skip_to(start["seq"])
         if self._ends:
@@ -108,13 +109,13 @@ class ScrapeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return samples(Path(partition.value))
 
     def commit(self, end: Offset) -> None:
-        """All up to here is in tables: what is older than ``keep`` may go."""
+        """Note that all up to here is in tables; files older than ``keep`` may go."""
         if self._writer is not None:
             before_ms = round((time.time() - self._options.keep_s) * 1000)
             self._writer.forget(end["seq"], before_ms)
 
     def stop(self) -> None:
-        """Scrape no more; leave the spool to the next one."""
+        """Stop scraping and release the spool."""
         if self._scraper is not None:
             self._scraper.close()
             self._scraper = None
@@ -133,15 +134,15 @@ class ScrapeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As ``spark.readStream.format`` knows it."""
+        """Name for ``spark.readStream.format``."""
         return "tidemark_scrape"
 
     def schema(self) -> StructType:
-        """That of the table ``samples``."""
+        """Schema of the table ``samples``."""
         return from_arrow_schema(SAMPLES)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Reader for ``spark.readStream``."""
         return ScrapeStream(parse(self.options))
 
 

@@ -44,7 +44,7 @@ class SpoolInUse(AnalyticsError):
 
 
 class Scraped(NamedTuple):
-    """What came of one scrape of one target."""
+    """Result of one scrape of one target."""
 
     target: Target
     at_us: int
@@ -73,7 +73,7 @@ class Spool:
         self.directory = directory
 
     def files(self) -> list[Spooled]:
-        """All that is there, by number."""
+        """All files, by number."""
         found = []
         for path in self.directory.glob("*.scrape"):
             named = _NAME.fullmatch(path.name)
@@ -112,11 +112,11 @@ class SpoolWriter(Spool):
         """Number of the newest file."""
 
     def skip_to(self, number: int) -> None:
-        """Files from now on have higher numbers: an offset was handed out up to here."""
+        """Give later files higher numbers: an offset up to here was handed out."""
         self.last = max(self.last, number)
 
     def write(self, scraped: Sequence[Scraped], at_ms: int) -> Spooled:
-        """One more file. Once this returns it is there, and stays."""
+        """Write one file. It is durable when this returns."""
         made = self.named(self.last + 1, at_ms)
         temporary = made.path.with_suffix(".part")
         with temporary.open("wb") as file:
@@ -136,12 +136,12 @@ class SpoolWriter(Spool):
                 each.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let another write."""
+        """Release the lock."""
         os.close(self._lock)
 
 
 def read(path: Path) -> Iterator[Scraped]:
-    """What a file holds. Raises OSError if it is gone, ValueError if it is no such file."""
+    """Content of a file. Raises OSError if it is gone, ValueError if it is damaged."""
     data = path.read_bytes()
     at = 0
     while at < len(data):

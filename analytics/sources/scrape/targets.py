@@ -1,4 +1,4 @@
-"""Who is scraped, and with which labels: Prometheus' lists of targets as JSON. Pure.
+"""Targets of scrapes and their labels: Prometheus' lists of targets as JSON. Pure.
 
     [{"targets": ["127.0.0.1:8081"], "labels": {"cluster": "c", "broker": "g0", "replica": "n0",
       "service": "broker"}}]
@@ -67,7 +67,7 @@ def _of_entry(entry: dict[str, Any]) -> Sequence[Target]:
 
 
 def _check(url: str) -> None:
-    """What the scraper could not even ask would end it, with all the others. Raises ValueError."""
+    """Check an address: one that cannot be requested would end the scraper. Raises ValueError."""
     parts = urlsplit(url)
     known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     if not known or not url.isascii() or not url.isprintable() or " " in url:

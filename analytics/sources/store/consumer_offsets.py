@@ -1,9 +1,9 @@
-"""Where consumer groups stand, from the store's files: no process needs to run.
+"""Offsets of consumer groups, from the store's files: no process needs to run.
 
 A broker of ours keeps its state in the log (docs/formats.md, the state topic): any rest of the log
 that begins with a whole snapshot has everything, and each file begins with one. RocketMQ keeps
-``config/consumerOffset.json``. Beside them stands what each queue's files reach from and to, so
-that lag is one subtraction.
+``config/consumerOffset.json``. Min and max offset of each queue are read from its files, so that
+lag is one subtraction.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _state_bodies(files: StoreFiles, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 class _Ranges:
-    """What each queue's files reach from and to."""
+    """Min and max offset of each queue, from its files."""
 
     def __init__(self, files: StoreFiles) -> None:
         self._files = files

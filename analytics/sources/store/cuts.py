@@ -56,7 +56,7 @@ class Cuts:
         return None
 
     def _starts_before(self, wanted: int, sure: int) -> Iterator[int]:
-        """Where records may begin, the nearest first; at last where one does."""
+        """Places where records may begin, the nearest first; the last is the start of a record."""
         found = {self._unit_before(files, wanted) for files in self._asked()}
         yield from sorted((start for start in found if start > sure), reverse=True)
         yield sure
@@ -115,7 +115,7 @@ def _is_record(file: File, start: int, file_start: int) -> bool:
 
 
 def _walked(file: File, start: int, wanted: int, file_start: int, limit: int) -> int | None:
-    """Go from record to record until wanted is reached or the records end."""
+    """Follow the records until wanted is reached or they end."""
     at, size = start, WINDOW_SIZE
     room = min(limit, file_start + file.size)
     while at < wanted:

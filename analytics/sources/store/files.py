@@ -1,4 +1,4 @@
-"""What a store directory holds and how far it may be read, looked up once when a read is planned.
+"""Content of a store directory and how far it may be read, found once when a read is planned.
 
 Nothing is locked or written. How far: the confirm offset of the position page, wherever a broker of
 ours has published one; a copy without a page, and what RocketMQ wrote, are read to the end of their
@@ -29,7 +29,7 @@ PAGE_TRIES: Final = 8
 
 
 class Published(NamedTuple):
-    """Of the position page."""
+    """Offsets of the position page."""
 
     confirm: int
     """Records that end at or below it may be seen."""
@@ -69,7 +69,7 @@ class StoreFiles:
 
     @property
     def file_size(self) -> int:
-        """Of a whole commit log file."""
+        """Size of a whole commit log file."""
         return self.config.commit_log_file_size
 
     @property
@@ -84,12 +84,12 @@ class StoreFiles:
         return name if isinstance(name, str) else ""
 
     def log_path(self, start: int) -> Path:
-        """Of the log's file with that start."""
+        """Path of the log file with that start."""
         return self.directory.commit_log_dir / offset_name(start)
 
     @functools.cached_property
     def end(self) -> int:
-        """Behind the last byte that may be read, or should be there to be read."""
+        """End of what may be read, or should be there to be read."""
         if self.published is not None:
             return self.published.confirm
         last = max(self.log_sizes, default=0)
@@ -115,7 +115,7 @@ class StoreFiles:
         return sorted(found)
 
     def _published(self) -> Published | None:
-        """None: no page of ours."""
+        """Read the position page; None if there is none of ours."""
         path = self.directory.checkpoint_path
         for _ in range(PAGE_TRIES):
             facts = self.disk.stat(path)

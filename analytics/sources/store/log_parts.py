@@ -34,12 +34,12 @@ I32_MAX: Final = (1 << 31) - 1
 ZEROS: Final = bytes(1 << 20)
 BATCH_ROWS: Final = 16_384
 BATCH_SIZE: Final = 8 << 20
-"""Rows, or bytes of columns, that are handed on at once: each batch costs Spark as much as hundreds
-of rows, and a window has few records if they are large."""
+"""Rows, or bytes of columns, in a batch: each batch costs Spark as much as hundreds of rows, and a
+window has few records if they are large."""
 
 
 class LogPart(NamedTuple):
-    """What one task reads: records whose first byte lies in [start, end) of one file."""
+    """Work of one task: records whose first byte is in [start, end) of one file."""
 
     path: str
     broker: str
@@ -56,7 +56,7 @@ class LogPart(NamedTuple):
     foreign: tuple[int, int]
     """Records that begin in it have no record CRC to be held against."""
     lost: str = ""
-    """Why there is nothing to read, where planning knew already."""
+    """Why there is nothing to read, if planning found that."""
 
     @property
     def file(self) -> str:
@@ -110,7 +110,7 @@ def plan(files: StoreFiles, options: StoreOptions) -> list[LogPart]:
 
 
 def _gapless(starts: list[int], file_size: int, last: int) -> Iterator[int]:
-    """Starts of the files that should be there: a missing one between two is a gap."""
+    """Starts of the expected files: a missing one between two is a gap."""
     yield from range(starts[0], max(starts[-1] + 1, last), file_size)
 
 
@@ -148,7 +148,7 @@ def read(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
-    """One per window, and per gap."""
+    """Yield one batch per window, and per gap."""
     schema = options.schema
     for found in walk(part, options):
         if isinstance(found, Hole):
@@ -232,7 +232,7 @@ def _walk_file(file: File, part: LogPart, options: StoreOptions) -> Iterator[Rec
 
 
 def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks | None]:
-    """Up to where records are held against the same CRCs as the one at ``at``, and which."""
+    """End of the records that have the same kinds of CRC as the one at ``at``, and these kinds."""
     if not options.verify:
         return part.end, None
     low, high = part.foreign
@@ -250,7 +250,7 @@ def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]
 def _holes(
     part: LogPart, base: int, columns: RecordColumns, reason: Gap, why: str
 ) -> Iterator[Hole]:
-    """One for each of the records. base: physical offset of their view."""
+    """Outline of each record. base: physical offset of their view."""
     rows = columns.rows
     for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
         yield _hole(part, base + start, reason, why, size=size)

@@ -1,4 +1,4 @@
-"""What a read of a store is asked for: options as Spark gives them, checked once."""
+"""Options of a read of a store as Spark passes them, checked once."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class StoreOptions:
     to_offset: int = OFFSET_MAX
     """Physical offset: only records whose first byte lies before it."""
     topics: frozenset[str] | None = None
-    """Only of these; None: of all."""
+    """Topics to read; None: all."""
     columns: tuple[str, ...] | None = None
-    """Only these are decoded; None: all. Without ``gap`` damage ends the read with an error."""
+    """Columns to decode; None: all. Without ``gap`` damage ends the read with an error."""
     verify: bool = False
     """Compare body and record CRC of every record: about a third of the speed."""
     broker: str | None = None
     """Value of the column ``broker``; None: the name in ha/identity, "" where there is none."""
     split_bytes: int = SPLIT_BYTES
-    """Of log in one partition. Small: each task costs some 60 ms of a core before its first row."""
+    """Bytes of log in one partition. Small: each task costs some 60 ms before its first row."""
     split_min: int = 2
     """Partitions that a log is cut into at least, so that so many cores have work."""
 
     def __post_init__(self) -> None:
-        """Name everything that cannot be used."""
+        """Check the values; the error names all bad ones."""
         if self.table not in TABLES:
             raise BadOption(f"table is {self.table!r}.", f"Take one of {', '.join(TABLES)}.")
         known = TABLES[self.table].names
@@ -103,7 +103,7 @@ class StoreOptions:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is read: the columns asked for, in the table's order."""
+        """Schema of the requested columns, in the table's order."""
         whole = TABLES[self.table]
         if self.columns is None:
             return whole

@@ -32,11 +32,11 @@ class StoreReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """Schema of every batch."""
         return self.options.schema
 
     def plan(self) -> Sequence[Part]:
-        """What tasks read, in order. Raises StoreMissing."""
+        """Parts for tasks, in order. Raises StoreMissing."""
         files = StoreFiles(self.options.root)
         match self.options.table:
             case "records":
@@ -58,6 +58,6 @@ class StoreReader:
                 return consumer_offsets.read(part, self.options)
 
     def table(self) -> pa.Table:
-        """Everything, in this process; for tools and tests."""
+        """Read everything in this process; for tools and tests."""
         batches = (batch for part in self.plan() for batch in self.read(part))
         return pa.Table.from_batches(batches, schema=self.schema)

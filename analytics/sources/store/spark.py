@@ -20,21 +20,21 @@ class TidemarkStore(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As given to ``format``."""
+        """Name for ``spark.read.format``."""
         return "tidemark_store"
 
     def schema(self) -> StructType:
-        """Of the table and columns asked for."""
+        """Schema of the requested table and columns."""
         return from_arrow_schema(StoreOptions.of(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For one query."""
+        """Reader of one query."""
         return TidemarkStoreReader(StoreOptions.of(self.options))
 
 
 @dataclass
 class StorePartition(InputPartition):
-    """One part, and what Spark shows of it."""
+    """One part, as a partition of Spark."""
 
     part: Part
 
@@ -46,11 +46,11 @@ class TidemarkStoreReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One or more per file of the log."""
+        """One or more partitions per file of the log."""
         return [StorePartition(part) for part in StoreReader(self._options).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Read a partition, on an executor."""
         assert isinstance(partition, StorePartition)
         return StoreReader(self._options).read(partition.part)
 

@@ -38,13 +38,13 @@ class UnitFile(NamedTuple):
     topic: str
     queue: int
     start: int
-    """Of the queue's bytes: its first unit has the queue offset start / 20."""
+    """Its position in the queue in bytes: the first unit has the queue offset start / 20."""
     path: str
     is_last: bool
 
 
 class UnitPart(NamedTuple):
-    """What one task reads."""
+    """Work of one task."""
 
     broker: str
     end: int
@@ -71,7 +71,7 @@ def plan(files: StoreFiles, options: StoreOptions) -> list[UnitPart]:
 
 
 def read(part: UnitPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
-    """One batch per file, and one per gap. Raises SourceGap as ``log_parts.read`` does."""
+    """Yield one batch per file, and one per gap. Raises SourceGap as ``log_parts.read`` does."""
     schema = options.schema
     for unit_file in part.files:
         raw = _bytes_of(unit_file)

@@ -16,7 +16,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 class QueuePart(NamedTuple):
-    """What one task reads: the messages [low, high) of one queue."""
+    """Work of one task: the messages [low, high) of one queue."""
 
     queue: int
     low: int
@@ -24,7 +24,7 @@ class QueuePart(NamedTuple):
 
 
 def begin(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
-    """Where a read begins."""
+    """Offset at which a read begins."""
     match options.first:
         case "first":
             return {queue: low for queue, (low, _) in ranges.items()}
@@ -35,7 +35,7 @@ def begin(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
 
 
 def end_of(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
-    """Where a batch ends."""
+    """Offset at which a batch ends."""
     given: Offsets = {} if options.end == "last" else options.end
     return {queue: given.get(queue, high) for queue, (_, high) in ranges.items()}
 
@@ -65,5 +65,5 @@ def cut(start: Offsets, end: Offsets, split_messages: int) -> Iterator[QueuePart
 
 
 def to_wire(offsets: Offsets) -> dict[str, int]:
-    """As Spark keeps them."""
+    """Offsets as Spark stores them."""
     return {str(queue): offset for queue, offset in sorted(offsets.items())}

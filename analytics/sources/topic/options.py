@@ -1,4 +1,4 @@
-"""What a read of a topic is asked for: options as Spark gives them, checked once."""
+"""Options of a read of a topic as Spark passes them, checked once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TopicOptions:
     """One read. Raises BadOption when made of what cannot be used."""
 
     urls: tuple[str, ...]
-    """Of any nodes of the group: the master is found and followed."""
+    """URLs of any nodes of the group; the client finds the master and follows it."""
     topic: str
     first: Offsets | Literal["first", "last"] = "first"
     """Option ``from``: where to begin: the oldest message there is, behind the newest, or queue
@@ -34,20 +34,20 @@ class TopicOptions:
     """Option ``to``, of a batch: queue offsets to end before; queues that are not named, and
     ``last``, end where they did when the read was planned."""
     queues: frozenset[int] | None = None
-    """Only of these; None: of all, and of those that the topic gets later."""
+    """Queues to read; None: all, and those that the topic gets later."""
     max_messages: int = 1_000_000
-    """In one micro-batch of a stream. Small: each costs some tenths of a second. Large: much is
-    read again after a restart."""
+    """Offsets in one micro-batch of a stream. Small: each costs some tenths of a second. Large:
+    much is read again after a restart."""
     split_messages: int = SPLIT_MESSAGES
-    """In one partition, at most."""
+    """Maximum number of offsets in one partition."""
     retry_seconds: float = 15.0
-    """So long a read is repeated that finds no master, or a queue that ends earlier than planned;
+    """How long a read is repeated that finds no master, or a queue that ends earlier than planned;
     then the task fails. Longer than a failover takes."""
     columns: tuple[str, ...] | None = None
-    """Only these are decoded; None: all. Without ``gap`` a gap ends the read with an error."""
+    """Columns to decode; None: all. Without ``gap`` a gap ends the read with an error."""
 
     def __post_init__(self) -> None:
-        """Name everything that cannot be used."""
+        """Check the values; the error names all bad ones."""
         if not self.urls or not self.topic:
             raise BadOption(
                 "tidemark_topic needs the options url and topic.",
@@ -99,14 +99,14 @@ class TopicOptions:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is read: the columns asked for, in the table's order."""
+        """Schema of the requested columns, in the table's order."""
         if self.columns is None:
             return TOPIC_MESSAGES
         return pa.schema([each for each in TOPIC_MESSAGES if each.name in self.columns])
 
 
 def offsets_of(wire: object) -> dict[int, int]:
-    """A map as JSON has it: names are queues. Raises BadOption."""
+    """A map from queues to offsets in JSON. Raises BadOption."""
     if isinstance(wire, dict):
         try:
             found = {int(queue): offset for queue, offset in wire.items()}

@@ -19,11 +19,11 @@ from tidemark.client.messages import RawPull
 from tidemark.errors import TidemarkError
 
 WAIT_MS: Final = 500
-"""The broker holds a call so long that finds a queue shorter than planned."""
+"""How long the broker holds a call that finds a queue shorter than planned."""
 
 
 class TopicUnreadable(AnalyticsError):
-    """The broker did not give what was planned to be read."""
+    """The broker did not return planned messages."""
 
     code, title, retriable = "topic-unreadable", "Messages of a topic cannot be read", True
 
@@ -66,7 +66,7 @@ class TopicClient:
             self._runner.close()
 
     def ranges(self, queues: frozenset[int] | None) -> Ranges:
-        """What can be read of each queue now. Raises TopicUnreadable, also for unknown queues."""
+        """Min and max offset of each queue now. Raises TopicUnreadable, also for unknown queues."""
         try:
             topic = self._runner.run(self._client.admin.topic(self._topic))
         except TidemarkError as error:

@@ -29,7 +29,7 @@ from tidemark.formats import native, properties
 from tidemark.formats.record import Checks
 
 CHECKS: Final = Checks(record_crc=False, position=False)
-"""The body's CRC: that what came is what the broker stored."""
+"""Check the body's CRC against the one that the broker stored."""
 
 
 class TopicReader:
@@ -40,11 +40,11 @@ class TopicReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of every batch."""
+        """Schema of every batch."""
         return self.options.schema
 
     def plan(self) -> Sequence[QueuePart]:
-        """What tasks read: where queues end is asked now. Raises TopicUnreadable."""
+        """Parts for tasks; the ends of queues are read now. Raises TopicUnreadable."""
         with TopicClient(self.options) as client:
             ranges = client.ranges(self.options.queues)
         start = offsets.begin(self.options, ranges)
@@ -67,7 +67,7 @@ class TopicReader:
                         at = int(_numbers(found)[-1]) + 1
 
     def table(self) -> pa.Table:
-        """Everything, in this process; for tools and tests."""
+        """Read everything in this process; for tools and tests."""
         batches = (batch for part in self.plan() for batch in self.read(part))
         return pa.Table.from_batches(batches, schema=self.schema)
 

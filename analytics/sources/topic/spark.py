@@ -39,25 +39,25 @@ class TidemarkTopic(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As given to ``format``."""
+        """Name for ``format``."""
         return "tidemark_topic"
 
     def schema(self) -> StructType:
-        """Of the columns asked for."""
+        """Schema of the requested columns."""
         return from_arrow_schema(TopicOptions.of(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For one query."""
+        """Reader of one query."""
         return TidemarkTopicReader(TopicOptions.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For one query that goes on."""
+        """Stream reader of one query."""
         return TidemarkTopicStreamReader(TopicOptions.of(self.options))
 
 
 @dataclass
 class TopicPartition(InputPartition):
-    """One part, and what Spark shows of it."""
+    """One part, as a partition of Spark."""
 
     part: QueuePart
 
@@ -69,11 +69,11 @@ class TidemarkTopicReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One or more per queue that has messages in the range."""
+        """One or more partitions per queue that has messages in the range."""
         return [TopicPartition(part) for part in TopicReader(self._options).plan()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Read a partition, on an executor."""
         return _read(self._options, partition)
 
 
@@ -83,18 +83,18 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
         self._until: dict[int, int] | None = None
-        """Where a run over what is available ends."""
+        """End of a run over the available messages."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint."""
+        """Begin of a query without a checkpoint."""
         return offsets.to_wire(offsets.begin(self._options, self._ranges()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Of a micro-batch."""
+        """Read limit of a micro-batch."""
         return ReadMaxRows(self._options.max_messages)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; start again while there is nothing new."""
+        """End of the next micro-batch; start while there is nothing new."""
         ends = self._ends() if self._until is None else self._until
         if isinstance(limit, ReadMaxRows):
             most: int | None = limit.max_rows
@@ -103,20 +103,20 @@ class TidemarkTopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return offsets.to_wire(offsets.advance(offsets_of(start), ends, most))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is of the next run."""
+        """Leave later messages to the next run."""
         self._until = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """For the query's progress: how far it could be."""
+        """Newest offsets, for the query's progress."""
         return offsets.to_wire(self._ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Queue and offset range each; of a batch that is run again the same."""
+        """Partitions of queue and offset range; a repeated batch has the same."""
         parts = offsets.cut(offsets_of(start), offsets_of(end), self._options.split_messages)
         return [TopicPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Read a partition, on an executor."""
         return _read(self._options, partition)
 
     def _ranges(self) -> Ranges:

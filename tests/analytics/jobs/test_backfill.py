@@ -1,4 +1,4 @@
-"""backfill fills what is missing, replaces what is named, and says what changed; then compact."""
+"""backfill fills what is missing, replaces what is named, and prints what changed; then compact."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_sends_are_judged_by_what_their_buckets_grew_by_in_each_minute(root: Tab
     found, values = slow_puts(root, BEGIN, BEGIN + HOUR)
     assert found.column("replica").to_pylist() == ["n0"] * 4
     assert values[1:] == pytest.approx([0.099, 0.1 + 0.4 * 0.9, 0.1 + 0.4 * 0.9])
-    assert values[0] != values[0]  # a first sample says nothing
+    assert values[0] != values[0]  # a first sample gives no rate
 
 
 def test_repeated_deliveries_are_a_share_of_all(root: TableRoot) -> None:

@@ -117,7 +117,7 @@ class Job:
 
 
 def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, url: str) -> None:
-    """No row is invented or twice, what is missing is said; and the server has it for later."""
+    """No row is invented or twice, what is missing is a gap; and the server has it for later."""
     collected = root.read("positions")
     assert 0 < collected.num_rows < wanted.num_rows
     both = pa.concat_tables([collected, wanted]).group_by(wanted.column_names).aggregate([])
@@ -143,7 +143,7 @@ def judge(spark: SparkSession, root: TableRoot, truth: Truth, wanted: pa.Table, 
     assert_same(root.read("positions"), wanted, "positions")
     of_positions = next(d for d in filled.differences if d.table == "positions")
     assert (of_positions.came, of_positions.gone) == (wanted.num_rows - collected.num_rows, 0)
-    # The server has samples of a part of the hours only, and the rest is said.
+    # The server has samples of a part of the hours only, and the rest is a gap.
     assert set(root.read("gaps").column("reason").to_pylist()) <= {"unscraped"}
 
 

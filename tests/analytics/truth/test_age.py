@@ -59,7 +59,7 @@ def test_a_slow_consumer_falls_back_by_the_difference_of_the_rates() -> None:
     rates = of_series(judged.rates, truth)
     np.testing.assert_allclose(rates["produce_per_second"][1:], produced, atol=0.1)
     np.testing.assert_allclose(rates["consume_per_second"][1:], consumed, atol=0.1)
-    # The objective of 60 s is broken after 300 s; it is said after four ticks more.
+    # The objective of 60 s is broken after 300 s; the status follows after four ticks more.
     found = after(truth, np.array([first(pair, "FALLING_BEHIND")]))
     assert 300.0 <= found[0] <= 375.0
 

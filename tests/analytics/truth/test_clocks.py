@@ -29,7 +29,7 @@ def behind() -> Truth:
 def with_clocks(truth: Truth, ahead_s: float | None) -> tuple[Columns, answers.SeriesAnswer]:
     """Ages where the first master's clock is ahead by so much; None: not measured."""
     skew = 0.0 if ahead_s is None else ahead_s
-    # The second master says of the first that it is ahead, the first of the second the opposite;
+    # The second master measures that the first is ahead, the first measures the opposite;
     # the master at each time reports it, and before the failover that is the first.
     broker = replace(truth.brokers[0], skew_microseconds=always(round(-skew * SECOND)))
     given = tables.collected(replace(truth, brokers=(broker,)))

@@ -59,7 +59,7 @@ def removals(draw: st.DrawFn, ticks: list[int]) -> set[int]:
 
 
 def allowed(full: Columns, missing: Ints, tick: float, slack_s: float = SLACK_S) -> set[str]:
-    """What the workload was said to be of late: as much earlier as ticks are missing."""
+    """Statuses of the workload of late: as much earlier as ticks are missing."""
     ticks = full["tick"]
     since = tick - slack_s * SECOND
     # Ticks that are missing put off every count of ticks in a row by as many.
@@ -112,7 +112,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
     - one that all samples together gave within the slack, plus the time of the missing samples;
     - OK of a pair some of whose queues are unknown;
     - OK where the group is within its objective in truth and no alarm stood: behind a hole it is
-      said at once, while with all samples CATCHING_UP stood for a minute more;
+      raised at once, while with all samples CATCHING_UP stood for a minute more;
     - OK of a pair that is within its objective in truth and was FALLING_BEHIND or LAGGING: a pair
       is neither without an age above its objective, while its queues are for a minute more;
     - CATCHING_UP where the group gains on its topic in truth;
@@ -134,7 +134,7 @@ def test_missing_ticks_change_no_sum_and_make_no_status_that_was_not(
         rates = of_series(judged.rates, truth, queue=queue)
         for column in ("produced", "consumed"):
             if column == "consumed" and name == "ahead":
-                continue  # a commit beyond the end says nothing of what was read
+                continue  # a commit beyond the end does not show what was read
             expected = int(getattr(answer, column)[1:].sum())
             assert np.nansum(rates[column]) == expected, column
     for rows, full, lets_go in (

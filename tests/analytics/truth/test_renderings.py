@@ -104,7 +104,7 @@ def test_samples_give_the_tables_that_were_collected(name: str) -> None:
 
 
 def scraped(truth: Truth) -> Iterator[pa.RecordBatch]:
-    """What scrapes of the processes over HTTP say, tick by tick."""
+    """Samples of the processes scraped over HTTP, tick by tick."""
     parsers = {of: Parser(of.labels(truth.cluster)) for of in targets(truth)}
     with ExpositionServer(truth) as server:
         for tick in truth.ticks().tolist():

@@ -177,7 +177,7 @@ def test_a_period_that_is_none_is_refused(job: str, period: str, tmp_path: Path)
 def test_a_wrong_source_option_is_reported_before_spark_starts(
     source: str, option: str, message: str, tmp_path: Path
 ) -> None:
-    # Spark said "UnboundLocalError: cannot access local variable 'reader'", below 150 lines.
+    # Spark printed "UnboundLocalError: cannot access local variable 'reader'", below 150 lines.
     asked = ["collect", "--tables", str(tmp_path / "tables"), "--checkpoint", str(tmp_path / "c")]
     asked += ["--source", source, "--option", option, "--option", f"spool={tmp_path / 'spool'}"]
     done = CliRunner().invoke(jobs, asked)

@@ -47,7 +47,7 @@ ALERTS: Final = {
     "TidemarkGroupMessagesLost": Status.LOST,
     "TidemarkGroupOffsetAhead": Status.AHEAD,
 }
-"""Alerts of Prometheus that say what a status says."""
+"""Alerts of Prometheus for the same condition as a status."""
 
 
 def worse(one: Status, other: Status) -> Status:

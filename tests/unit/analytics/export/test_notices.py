@@ -80,7 +80,7 @@ def test_statuses_that_only_inform_are_not_sent() -> None:
     assert take(Notices(), [change(0, "CATCHING_UP"), change(1, "PAUSED")]) == []
 
 
-def test_an_id_is_the_same_whoever_finds_the_change() -> None:
+def test_an_id_does_not_depend_on_the_process_that_finds_the_change() -> None:
     one, other = (take(Notices(), [change(3, "LOST")]) for _ in range(2))
     assert one == other
     assert one[0].id == identity(change(3, "LOST"))

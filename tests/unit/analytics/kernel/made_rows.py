@@ -1,4 +1,5 @@
-"""Rows of pairs and logs for tests of stages and hidden lag: what is not said is usual."""
+"""Rows of pairs and logs for tests of stages and hidden lag: columns that are not given have usual
+values."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ def at(seconds: float) -> datetime:
 
 
 def pairs(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of PAIRS; each says its tick, and pair_id if it is not 1."""
+    """Rows of PAIRS; each gives its tick, and pair_id if it is not 1."""
     usual = PLACE | {"pair_id": 1, "group": "g", "topic": "t", "objective_seconds": 4.0}
     return pa.Table.from_pylist([usual | {"ts": row["tick"]} | row for row in rows], schema=PAIRS)
 
 
 def logs(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of LOGS; each says its tick."""
+    """Rows of LOGS; each gives its tick."""
     usual = PLACE | {"role": "master", "up_since": at(-3600)}
     return pa.Table.from_pylist([usual | {"ts": row["tick"]} | row for row in rows], schema=LOGS)

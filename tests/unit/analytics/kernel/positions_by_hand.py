@@ -47,7 +47,7 @@ def row(number: int, high: int | None, commit: int | None, **more: Any) -> Row:
 
 
 def facts(number: int, **more: Any) -> Row:
-    """What is said of the pair at a sample: a member subscribes, unless said otherwise."""
+    """A row of PAIRS at a sample; by default a member subscribes."""
     given = {"subscribed": True, "members": 1, **more}
     return {
         "ts": tick(number) + 200_000,

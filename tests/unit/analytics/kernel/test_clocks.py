@@ -34,7 +34,7 @@ HEAD = tick(2)
 
 
 def skew(number: int, seconds: float, *, by: str = "n1", of: str = "n2") -> Row:
-    """At a sample a node says by how much another's clock is ahead."""
+    """A row in which a node has measured by how much another's clock is ahead."""
     return {
         "ts": tick(number),
         "tick": tick(number),
@@ -54,7 +54,7 @@ def sampled(
     logs: Sequence[Row] = (),
     **more: Any,
 ) -> Window:
-    """A sample at each tick by that node; None: none. The head is known, unless said otherwise."""
+    """A sample at each tick by that node; None: none. The head is known by default."""
     rows, pairs = [], []
     for number, master in enumerate(masters):
         if master is None:
@@ -159,7 +159,7 @@ def test_a_head_of_no_known_time_is_at_least_as_old_as_its_samples() -> None:
     (method, below, age, above) = last(
         sampled(ONE_FAILOVER, [skew(3, 1.5)], head=None, logs=logs), 8
     )
-    # Samples of the new master saw it wait for 30 s; what the log's oldest stamp says is uncertain.
+    # Samples of the new master saw it wait for 30 s; the log's oldest stamp is uncertain.
     oldest = (tick(7) + 200_000 - START) / 1e6
     assert (method, below, age) == ("bounded_clock_off", 0.0, 30.0)
     assert above == oldest + 1.502 - 30.0

@@ -1,4 +1,4 @@
-"""Whatever a broker says: nothing is negative, unknown stays unknown, cuts do not matter."""
+"""Whatever rows a broker sends: nothing is negative, unknown stays unknown, cuts do not matter."""
 
 from __future__ import annotations
 

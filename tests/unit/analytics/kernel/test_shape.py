@@ -19,7 +19,7 @@ PERIOD_S: Final = 15.0
 
 
 def sample(metric: str, value: float, **of: Any) -> dict[str, Any]:
-    """One sample of the broker's target, unless it is said otherwise."""
+    """One sample, by default of the broker's target."""
     return {
         "ts": BEGIN,
         "source": "scrape",

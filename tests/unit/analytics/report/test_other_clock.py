@@ -1,4 +1,4 @@
-"""What a report says of ages that an earlier master's clock is part of."""
+"""Ages in a report whose head was stamped by an earlier master's clock."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_everything_that_needs_attention_is_named_before_the_first_plot(facts: F
 def test_pairs_in_time_are_counted_alike_by_the_tile_and_the_legend(
     facts: Facts, world: Mapping[str, pa.Table]
 ) -> None:
-    # The tile said 2 and the legend 3: a pair that is held back before its group was in one alone.
+    # The tile had 2 and the legend 3: a pair that is held back before its group was in one alone.
     text = page(facts)
     assert "in time with what can be read" in text.split("<h2")[0]
     calm = gather(MemoryTables(world), start=START, end=START + timedelta(minutes=15), made_at=END)
@@ -156,7 +156,7 @@ def test_a_queue_that_is_unread_and_unknown_has_a_bar(facts: Facts) -> None:
 
 @pytest.mark.parametrize("skew", [1.0, 1.04, 1.2])
 def test_queues_that_lag_alike_are_called_alike(facts: Facts, skew: float) -> None:
-    """It said "the largest is 1 times the mean of the others"."""
+    """The card had "the largest is 1 times the mean of the others"."""
     one = facts.attention[0]
     queues = [QueueLag(queue, 500, 9.0, "STOPPED") for queue in range(8)]
     alike = replace(one, queues=queues, pair=replace(one.pair, skew=skew))

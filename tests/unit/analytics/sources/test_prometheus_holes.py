@@ -81,7 +81,7 @@ def test_a_server_that_keeps_no_up_has_no_holes() -> None:
 
 
 def test_a_server_that_was_down_has_a_gap_and_not_only_no_samples() -> None:
-    """Backfill once said "2 hours filled from 0 samples", and left no row in the table gaps."""
+    """Backfill once printed "2 hours filled from 0 samples", and left no row in the table gaps."""
     labels = (("__name__", "up"), ("instance", "127.0.0.1:1"), ("service", "broker"))
     samples: Samples = {labels: [(ms, 1.0) for ms in range(0, 3_600_000, 15_000) if ms < 600_000]}
     with RangeServer(samples, left_open=True) as server:

@@ -1,4 +1,4 @@
-"""Targets, the spool, and what a spooled file says: whole, once, or a gap."""
+"""Targets, the spool, and the content of a spooled file: whole, once, or a gap."""
 
 from __future__ import annotations
 

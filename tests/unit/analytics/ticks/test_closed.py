@@ -41,7 +41,7 @@ def test_the_clock_closes_nothing_while_samples_of_long_ago_still_come_in() -> N
 
 def test_the_clock_closes_only_what_was_collected() -> None:
     # The collector was 5.5 minutes late: 13 ticks were judged without the positions that came
-    # into the tables a moment later, and the cause said that the broker had sent no snapshot.
+    # into the tables a moment later, and the cause was that the broker had sent no snapshot.
     seen = {"n0": 100 * P}
     late = ByClock(now_us=122 * P, grace_us=8 * P, written_us=100 * P, collected_us=100 * P + 9)
     assert last_closed(seen, P, late) == 99 * P
