@@ -1,4 +1,4 @@
-"""The end of a node: queues of deleted topics go, at no cost where there are none."""
+"""A clean stop of a node: queues of deleted topics are removed, at no cost if there are none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stopped(root: Path, *, deleted: bool) -> SmallStore:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_only_queues_of_deleted_topics_are_looked_at(
+def test_only_queues_of_deleted_topics_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     small = stopped(tmp_path / "store", deleted=deleted)
@@ -79,6 +79,6 @@ def test_an_error_of_the_disk_leaves_the_marker_and_does_not_end_the_stop(
         mark_clean_if_last(small.store, small.positions)
     assert small.store.abort_path.exists()
     assert [each.__dict__["event"] for each in caplog.records] == ["not-clean"]
-    mark_clean_if_last(small.store, small.positions)  # its locks were given back
+    mark_clean_if_last(small.store, small.positions)  # its locks were released
     assert not small.store.abort_path.exists()
     small.close()

@@ -1,4 +1,4 @@
-"""The commit log: what is appended is read back, in which file, from where it begins."""
+"""The commit log: appended records are read back from the right file and its beginning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THIRD_OF_A_FILE = (FILE_SIZE - BLANK_SIZE) // 3
 
 
 class TestAppending:
-    def test_what_is_appended_is_read_back_from_the_offset_it_was_told(self, log: Log) -> None:
+    def test_an_appended_record_is_read_back_from_its_returned_offset(self, log: Log) -> None:
         placed = log.put(b"one", b"two", b"")
         assert log.appender.written == log.positions.get(Slot.WRITTEN)
         assert sum(size for _, size in placed) == log.appender.written
@@ -38,7 +38,7 @@ class TestAppending:
             assert found.store_timestamp_ms == 1000
             assert log.reader.store_timestamp(offset, size, log.appender.written) == 1000
 
-    def test_nothing_to_append_is_fine(self, log: Log) -> None:
+    def test_an_empty_append_does_nothing(self, log: Log) -> None:
         assert log.appender.append([], [], 5) == (0, b"")
         assert log.appender.written == 0
         log.put(b"x")
@@ -74,7 +74,9 @@ class TestAppending:
         placed = log.put(body_of_record(600), body_of_record(600))
         assert placed == [(FILE_SIZE, 600), (FILE_SIZE + 600, 600)]
 
-    def test_what_no_file_can_hold_is_refused_before_anything_is_written(self, log: Log) -> None:
+    def test_a_record_that_no_file_can_hold_is_refused_before_anything_is_written(
+        self, log: Log
+    ) -> None:
         log.put(b"before")
         written = log.appender.written
         for bodies in (
@@ -109,7 +111,7 @@ class TestAppending:
         assert log.put(body_of_record(5000))[0][0] == 2 * FILE_SIZE
         log.close()
 
-    def test_room_tells_whether_a_size_fits_into_the_current_file(self, log: Log) -> None:
+    def test_room_returns_whether_a_size_fits_into_the_current_file(self, log: Log) -> None:
         assert not log.appender.room(1)  # no file yet is in use
         log.put(body_of_record(1000))
         assert log.appender.room(FILE_SIZE - 1008)
@@ -191,7 +193,7 @@ class TestNewFiles:
         assert log.names() == [number * FILE_SIZE for number in range(200)]
 
     @pytest.mark.parametrize("pool_size", [0, 4096, FILE_SIZE])
-    def test_a_new_file_begins_with_what_the_hook_says(
+    def test_a_new_file_begins_with_the_records_of_the_hook(
         self, tmp_path: Path, pool_size: int
     ) -> None:
         log = Log(tmp_path, pool_size=pool_size)
@@ -261,7 +263,7 @@ class TestStartingAnywhere:
 
 
 def are_deleted_files_mapped() -> bool:
-    """Whether this process keeps the blocks of files whose names are gone."""
+    """Return whether this process keeps the blocks of removed files."""
     return "(deleted)" in Path("/proc/self/maps").read_text().replace("zero (deleted)", "")
 
 
@@ -295,7 +297,7 @@ class TestReading:
         assert (corrupt.value.at, corrupt.value.path) == (offset, path)
         assert log.reader.find(offset, log.appender.written) is None
 
-    def test_what_a_user_typed_is_found_or_not_and_never_an_error(self, log: Log) -> None:
+    def test_any_offset_of_a_user_is_found_or_not_and_never_an_error(self, log: Log) -> None:
         placed = log.put(b"one", b"two")
         end = log.appender.written
         starts = {offset for offset, _ in placed}
@@ -304,7 +306,7 @@ class TestReading:
             assert (found is not None) == (offset in starts)
         assert log.reader.find(PhysicalOffset(-1), end) is None
 
-    def test_expired_files_are_nothing_and_missing_ones_are_corruption(self, log: Log) -> None:
+    def test_expired_files_give_none_and_missing_ones_are_corruption(self, log: Log) -> None:
         for _ in range(4):
             log.put(body_of_record(5000))
         end = log.appender.flush()  # none speaks for a file that is gone
@@ -325,11 +327,11 @@ class TestReading:
             fresh.record(PhysicalOffset(3 * FILE_SIZE), end)
         fresh.close()
 
-    def test_a_reader_that_looks_before_the_name_is_gone_lets_go_of_the_file_after(
+    def test_a_reader_that_opens_a_file_before_its_removal_unmaps_it_afterwards(
         self, log: Log
     ) -> None:
-        """1. The new start is published; 2. a reader looks, the name is still there; 3. it goes:
-        a mapping kept from 2 on would keep its blocks."""
+        """1. The new start is published; 2. a reader opens the file, which still exists; 3. it is
+        removed: a mapping kept from 2 on would keep its blocks."""
         for _ in range(2):
             log.put(body_of_record(5000))
         end = log.appender.flush()
@@ -376,16 +378,16 @@ class TestReading:
         assert bytes(found.body) == b"kept"
         assert log.reader.record(offset, log.appender.written) is not None  # mapped again
 
-    def test_an_invalid_record_is_looked_at_twice_before_it_is_called_corrupt(
+    def test_an_invalid_record_is_read_twice_before_it_counts_as_corrupt(
         self, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # A CPU with weak ordering showed the position before the bytes behind it.
+        # A CPU with weak ordering showed the position before the bytes that it covers.
         ((offset, _),) = log.put(b"late")
-        looks: list[int] = []
+        reads: list[int] = []
 
         def read_record(*_: object, **__: object) -> None:
-            looks.append(1)
+            reads.append(1)
 
         monkeypatch.setattr(native, "read_record", read_record)
         assert log.reader.record(offset, log.appender.written) is not None
-        assert looks == [1]
+        assert reads == [1]

@@ -37,7 +37,7 @@ from tidemark.offsets import PhysicalOffset
 
 
 class TestFlushing:
-    def test_it_publishes_what_was_written_when_it_began(self, log: Log) -> None:
+    def test_it_publishes_the_written_offset_of_its_beginning(self, log: Log) -> None:
         log.put(b"one")
         assert log.positions.get(Slot.FLUSHED) == 0
         assert log.appender.flush() == log.appender.written == log.appender.flushed
@@ -128,7 +128,7 @@ class TestFlushing:
 
 
 class TestPool:
-    def test_nothing_of_an_append_is_seen_before_the_commit(self, pooled: Log) -> None:
+    def test_an_append_is_invisible_before_the_commit(self, pooled: Log) -> None:
         pooled.put(b"before")
         written = pooled.appender.written
         ((offset, size),) = pooled.pool(b"pooled")
@@ -191,7 +191,9 @@ class TestPool:
             assert pooled.reader.record(offset, END) is not None
         assert size == 3000
 
-    def test_what_cannot_be_encoded_leaves_no_trace_in_the_pool(self, pooled: Log) -> None:
+    def test_a_message_that_cannot_be_encoded_leaves_no_trace_in_the_pool(
+        self, pooled: Log
+    ) -> None:
         pooled.pool(b"good")
         appended = pooled.appender.appended
         with pytest.raises(record.RecordError):
@@ -227,7 +229,7 @@ class TestPool:
         pooled.appender.commit()
         assert bytes(pooled.record(offset).body) == b"instead"
 
-    def test_an_unclean_close_takes_what_was_not_committed_a_clean_one_does_not(
+    def test_an_unclean_close_loses_uncommitted_bytes_and_a_clean_one_does_not(
         self, tmp_path: Path
     ) -> None:
         log = Log(tmp_path, pool_size=4096).start()
@@ -373,7 +375,8 @@ class TestFullAndReadOnlyDisk:
 def test_records_written_before_a_write_failed_are_there_after_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender was told that nothing is visible and not to try again: 10 of 30 were there."""
+    """The sender learned that nothing is visible and that it must not retry: 10 of 30 were
+    stored."""
     small = SmallStore(tmp_path / "store")
     small.store.mark_running()
     real = os.pwrite

@@ -59,7 +59,7 @@ class TestHowFar:
             assert queue.max_offset(unit.end) == number + 1
         assert queue.last_record_end() == units[-1].end
         assert queue.last_record_end(units[0].end) == units[0].end
-        # Back again: the log was cut, what was counted before proves nothing.
+        # Back again: the log was cut, so an earlier count proves nothing.
         assert queue.max_offset(units[0].end) == 1
         assert queue.max_offset(0) == 0
 
@@ -93,7 +93,7 @@ class TestHowFar:
         assert queue.roll_next(7) == 10
         assert queue.roll_next(10) == 20
 
-    def test_strangers_and_short_files_are_fewer_units(self, small: SmallStore) -> None:
+    def test_foreign_and_short_files_reduce_the_units(self, small: SmallStore) -> None:
         units = put(small, 25)
         small.queue_file("orders", 0, 0).with_name("notes.txt").write_text("mine")
         small.queue_file("orders", 0, 0).with_name("sub").mkdir()
@@ -138,15 +138,15 @@ class TestMinimum:
         units = put(small, 15)
         queue = reader(small)
         assert queue.min_offset(units[3].physical_offset) == 3
-        # Reput removes such a file a moment after the log's; nobody waits for that.
+        # Reput removes such a file a moment after the log's; readers do not wait for that.
         assert queue.min_offset(units[12].physical_offset) == 12
         assert reader(small).min_offset(units[12].physical_offset) == 12
         small.queue_file("orders", 0, 0).unlink()
         assert queue.min_offset(units[13].physical_offset) == 13
 
-    def test_files_that_went_do_not_shorten_a_queue(self, small: SmallStore) -> None:
-        """1. A reader knows four files; 2. reput removes the second; 3. a search for the last one
-        that has begun met the gap, and took the first file for the last."""
+    def test_removed_files_do_not_shorten_a_queue(self, small: SmallStore) -> None:
+        """1. A reader knows four files; 2. reput removes the second; 3. a running search for the
+        last one met the gap, and took the first file for the last."""
         put(small, 35)
         queue = reader(small)
         assert queue.unit(0) is not None  # its first file stays mapped

@@ -1,4 +1,4 @@
-"""Another node's records at the end of this log, at the very places that they have there."""
+"""Records of another node at the end of this log, at the same offsets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_log_ends_at_the_next_file_once_the_fillers_head_is_written(copier: 
     assert log_of(copier.disk, LOG.end) == LOG.data
 
 
-def test_what_a_foreign_filler_left_behind_its_head_is_copied_too(copier: Copier) -> None:
+def test_bytes_behind_the_head_of_a_foreign_filler_are_copied_too(copier: Copier) -> None:
     at = first_filler()
     foreign = bytearray(LOG.data)
     foreign[at + 100 : at + 110] = b"left there"

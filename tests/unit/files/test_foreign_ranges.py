@@ -1,4 +1,4 @@
-"""What RocketMQ wrote into a store of ours is known without the checkpoint, and after its crash."""
+"""Ranges that RocketMQ wrote into our store are known without the checkpoint, and after a crash."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def put_foreign(small: SmallStore, start: int, end: int) -> None:
 
 
 def again(small: SmallStore) -> Recovered:
-    """Recover what lies there, as the next start does."""
+    """Recover the log, as the next start does."""
     store = StoreDir(small.store.disk, small.store.root, CONFIG)
     store.open_or_create()
     positions = Positions.open(store.disk, store.checkpoint_path)
@@ -98,7 +98,7 @@ def test_a_record_of_ours_is_judged_beside_them(small: SmallStore) -> None:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_records_of_a_killed_rocketmq_are_kept_where_its_files_say_that_it_had_the_store(
+def test_records_of_a_killed_rocketmq_are_kept_if_its_files_show_that_it_had_the_store(
     small: SmallStore, *, keyed: bool
 ) -> None:
     # Killed, it leaves an abort file as we do; but a JSON file that it wrote lacks our key.
@@ -121,7 +121,7 @@ def test_records_of_a_killed_rocketmq_are_kept_where_its_files_say_that_it_had_t
     assert (found.cut is not None) == keyed
 
 
-def test_every_range_is_told_once_from_records_and_snapshots(small: SmallStore) -> None:
+def test_every_range_is_returned_once_from_records_and_snapshots(small: SmallStore) -> None:
     first = small.end
     put_foreign(small, 5, 9)
     state = BrokerState()

@@ -131,7 +131,8 @@ def test_the_unique_id_finds_a_record_too(small: SmallStore) -> None:
     assert reader(small).query("orders", "u", dispatched=small.end) == [unit.physical_offset]
 
 
-# Whoever answers a message may put its unique id among the keys: so many answers hid the message.
+# The sender of an answer may put a message's unique id among its keys: many answers hid the
+# message.
 def test_a_unique_id_is_found_behind_newer_messages_that_have_it_as_key(small: SmallStore) -> None:
     asked = small.put("orders", unique_id="u")
     answers = [small.put("orders", keys="u") for _ in range(20)]
@@ -173,7 +174,7 @@ def test_an_entry_that_points_to_no_record_is_named(small: SmallStore) -> None:
         reader(small).query("orders", "k", dispatched=small.end)
 
 
-def test_strangers_are_passed_over_and_a_short_file_is_named(small: SmallStore) -> None:
+def test_foreign_files_are_ignored_and_a_short_file_is_named(small: SmallStore) -> None:
     units = indexed(small, NAMES[0], ("orders", "k", 0))
     (small.store.index_dir / "notes").write_text("mine")
     index = reader(small)
@@ -284,7 +285,7 @@ def counting(small: SmallStore) -> tuple[IndexReader, CountingLog]:
 
 
 def test_a_record_with_many_keys_of_one_hash_is_judged_once(small: SmallStore) -> None:
-    """A look-up of an absent key judged each of 100 messages once for each of its 1,023 keys, on
+    """A look-up of an absent key checked each of 100 messages once for each of its 1,023 keys, on
     the loop: five seconds."""
     assert len({index_hash("orders", each) for each in ALIKE}) == 1
     keys = " ".join(ALIKE[1:6])
@@ -323,7 +324,7 @@ def test_a_bounded_look_up_goes_on_where_it_stopped(
         place = IndexPlace.parse(str(search.place))
     assert found == offsets(units)
     assert pages > 3
-    # The files may have been made again meanwhile: the number is of no use then, the offset is.
+    # The files may have been rebuilt meanwhile: then the number is useless, but not the offset.
     middle = units[3].physical_offset
     for number in (0, 1, 3, 20, 10_000):
         search = index.search(asked, at=IndexPlace(NAMES[1], number, middle))
@@ -338,6 +339,6 @@ def test_a_bounded_look_up_goes_on_where_it_stopped(
      "20240101000000000-1-9223372036854775808", "../../etc/passwd-1-2", "20240101000000000-²-1",
      "20240101000000000-2147483648-1", "20240101000000000-1-1-1"],
 )  # fmt: skip
-def test_what_is_no_place_of_a_look_up_is_refused(text: str) -> None:
+def test_an_invalid_place_of_a_look_up_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no place of a look-up"):
         IndexPlace.parse(text)

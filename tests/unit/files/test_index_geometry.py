@@ -33,7 +33,7 @@ def index_file(geometry: Geometry, hashes: list[int]) -> bytearray:
     spare=st.integers(0, 40),
     hashes=st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=30),
 )
-def test_one_entry_is_enough_to_tell_slots_and_entries(
+def test_one_entry_is_enough_to_find_slots_and_entries(
     tmp_path_factory: pytest.TempPathFactory, slots: int, spare: int, hashes: list[int]
 ) -> None:
     geometry = Geometry(slots=slots, entries=len(hashes) + 1 + spare)
@@ -46,7 +46,7 @@ def test_one_entry_is_enough_to_tell_slots_and_entries(
     "raw",
     [b"", b"\x01", bytes(40), bytes(720), bytes(36) + b"\0\0\0\1" + bytes(680), b"\xff" * 720],
 )
-def test_a_file_that_does_not_tell_tells_nothing(tmp_path: Path, raw: bytes) -> None:
+def test_a_file_without_its_geometry_gives_none(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "20240101000000000").write_bytes(raw)
     assert geometry_of(DISK, tmp_path / "20240101000000000") is None
 
@@ -62,7 +62,7 @@ def test_any_bytes_are_an_answer_or_none(
 
 
 @pytest.mark.parametrize("name", golden.golden_names())
-def test_every_golden_store_tells_all_its_sizes(tmp_path: Path, name: str) -> None:
+def test_every_golden_store_shows_all_its_sizes(tmp_path: Path, name: str) -> None:
     found = config_of(DISK, golden.unpack(name, tmp_path), StoreConfig())
     config = golden.manifest(name)["config"]
     assert (found.index_slots, found.index_entries) == (

@@ -1,4 +1,4 @@
-"""Which log files are held in memory, and what happens where that is not allowed."""
+"""Which log files are locked in memory, and what happens if that is not allowed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def locked(disk: SimDisk) -> LockedFiles:
     return LockedFiles(lambda start: disk.open(path_of(start), writable=True), SIZE)
 
 
-def test_each_is_locked_once_and_let_go_when_it_is_done_with(
+def test_each_file_is_locked_once_and_unlocked_after_use(
     disk: SimDisk, locked: LockedFiles
 ) -> None:
     for start in (0, SIZE, SIZE, 2 * SIZE):
@@ -55,7 +55,7 @@ def test_each_is_locked_once_and_let_go_when_it_is_done_with(
     assert disk.page_locks == [path_of(0)]
 
 
-def test_a_file_that_was_filled_while_it_was_read_in_is_let_go(
+def test_a_file_that_was_filled_while_it_was_read_is_unlocked(
     disk: SimDisk, locked: LockedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock_pages = SimFile.lock_pages
@@ -71,12 +71,12 @@ def test_a_file_that_was_filled_while_it_was_read_in_is_let_go(
     assert locked.starts == []
 
 
-def test_a_file_that_is_gone_is_nothing(locked: LockedFiles) -> None:
+def test_a_removed_file_is_ignored(locked: LockedFiles) -> None:
     locked.lock(9 * SIZE)
     assert locked.starts == []
 
 
-def test_a_refusal_is_told_once_and_tried_again_with_the_next_file(
+def test_a_refusal_is_logged_once_and_tried_again_with_the_next_file(
     disk: SimDisk, locked: LockedFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.refuses_page_locks = True
@@ -109,7 +109,7 @@ def test_the_kernel_counts_the_pages_of_a_real_file(tmp_path: Path) -> None:
     assert locked_kib() == before
 
 
-def test_what_the_system_refuses_is_named_with_the_limit_and_the_remedy(
+def test_a_refused_lock_is_reported_with_the_limit_and_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_self: OsPageLock, _descriptor: int, _size: int) -> None:

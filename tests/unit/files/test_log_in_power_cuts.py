@@ -25,7 +25,8 @@ ROOT = Path("/store")
 def run(
     disk: SimDisk, random: Random, pool_size: int = 0, *, warm_up: bool = False
 ) -> list[tuple[PhysicalOffset, bytes]]:
-    """Append, commit and flush until done or the machine is gone; what was on disk by then."""
+    """Append, commit and flush until done or the machine is off; return what was on disk by
+    then."""
     durable: list[tuple[PhysicalOffset, bytes]] = []
     pending: list[tuple[PhysicalOffset, bytes]] = []
     try:
@@ -67,7 +68,7 @@ def run(
 
 @for_each("pool_size", [0, 4096, 1 << 16])
 @for_each("seed", range(100))
-def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int, pool_size: int) -> None:
+def test_flushed_records_are_read_back_after_a_power_cut(seed: int, pool_size: int) -> None:
     warm_up = seed % 4 == 0
     whole = SimDisk(seed)
     run(whole, Random(seed), pool_size, warm_up=warm_up)
@@ -82,7 +83,7 @@ def test_what_was_flushed_is_read_back_after_a_power_cut(seed: int, pool_size: i
         found = reader.record(offset, PhysicalOffset(1 << 60))
         assert found is not None
         assert bytes(found.body) == body
-    # Whatever the disk did, what is there is a log that can be gone on with.
+    # Whatever the disk did, the result is a log that can be continued.
     appender = CommitLogAppender(store, Positions.open(after, store.checkpoint_path))
     end = PhysicalOffset(durable[-1][0] + 4096 if durable else 0)
     appender.start_at(end)

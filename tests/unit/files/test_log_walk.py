@@ -1,4 +1,4 @@
-"""The walk of recovery: summed up in one pass or looked at record by record, it finds the same."""
+"""The walk of recovery finds the same in one pass as by reading record by record."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def walked(directory: Path, start: int, chance: random.Random, borders: list[int
 
 
 @for_each("seed", range(150))
-def test_one_pass_finds_what_a_look_at_every_record_finds(
+def test_one_pass_finds_the_same_as_reading_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -111,7 +111,7 @@ def test_one_pass_finds_what_a_look_at_every_record_finds(
     assert (found.found is Break.UNWRITTEN_SECTOR) == found.reason.endswith("never written")
 
 
-def test_what_stands_at_the_end_is_a_value(tmp_path: Path) -> None:
+def test_the_end_of_the_walk_has_a_kind(tmp_path: Path) -> None:
     directory = tmp_path / "commitlog"
     write_log(directory, random.Random(0))
     whole = {path: path.read_bytes() for path in directory.iterdir()}
@@ -147,11 +147,11 @@ def test_what_stands_at_the_end_is_a_value(tmp_path: Path) -> None:
     assert found() is Break.MISSING_FILE
 
 
-def test_a_record_across_a_border_is_the_only_one_judged_like_those_before_it(
+def test_only_a_record_across_a_border_is_checked_like_those_before_it(
     tmp_path: Path,
 ) -> None:
-    # What lies behind a range that RocketMQ wrote has to keep its record CRC, whatever crosses the
-    # range's end: it used to be believed for as many records as one look took.
+    # Records behind a range that RocketMQ wrote must have a record CRC, whatever crosses the
+    # range's end: they were once accepted without one for as many records as one read covered.
     directory = tmp_path / "commitlog"
     directory.mkdir()
     content = bytearray()

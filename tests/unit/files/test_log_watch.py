@@ -1,4 +1,4 @@
-"""A log file that is replaced under an epoch is found; one that a slave made anew is none."""
+"""A log file that is replaced under an epoch is detected; one that a slave rewrote is no fault."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class TestBytes:
         with pytest.raises(WrongFileSize):
             found.region(0)
 
-    def test_files_are_mapped_when_looked_at_and_at_most_so_many(self, tmp_path: Path) -> None:
+    def test_files_are_mapped_on_access_up_to_a_bound(self, tmp_path: Path) -> None:
         filled(tmp_path, *range(0, 8 * SIZE, SIZE))
         found = queue(tmp_path, mapped_max=3)
 
@@ -273,7 +273,7 @@ class TestCreating:
         with pytest.raises(FileNotReady, match=f"{2 * SIZE:020} is not ready"):
             made.roll()
 
-    def test_a_full_disk_is_said_and_overcome(
+    def test_a_full_disk_is_reported_and_overcome(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = queue(tmp_path, ahead=2)
@@ -295,7 +295,7 @@ class TestCreating:
         made.prepare_next()
         assert made.roll() == 2 * SIZE
 
-    def test_a_file_that_stands_in_the_way_is_refused(self, tmp_path: Path) -> None:
+    def test_a_foreign_file_of_the_same_name_is_refused(self, tmp_path: Path) -> None:
         made = queue(tmp_path)
         (tmp_path / f"{0:020}").touch()
         with pytest.raises(StrayFile):
@@ -334,7 +334,7 @@ class TestCreating:
         assert made.roll() == 0
         made.close()
 
-    def test_the_background_thread_hands_its_error_to_who_waits(
+    def test_the_error_of_the_background_thread_is_raised_to_waiting_callers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = MappedFileQueue(
@@ -353,7 +353,7 @@ class TestCreating:
 
 
 class TestFlushing:
-    def test_it_syncs_what_is_behind_and_says_how_far(
+    def test_it_syncs_pending_bytes_and_returns_the_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = filled(tmp_path, 0, SIZE)

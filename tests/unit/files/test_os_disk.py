@@ -119,7 +119,8 @@ class TestFiles:
     def test_a_directory_where_a_file_belongs_is_named_and_the_other_way_round(
         self, tmp_path: Path
     ) -> None:
-        # "[Errno 21] Is a directory", without a name, was all that a node said before it ended.
+        # "[Errno 21] Is a directory", without a name, was the only output of a node before it
+        # ended.
         (tmp_path / "directory").mkdir()
         (tmp_path / "file").touch()
         disk, directory = OsDisk(), tmp_path / "directory"
@@ -134,7 +135,7 @@ class TestFiles:
         with pytest.raises(StrayFile, match=r"/file is a file where a directory belongs"):
             disk.create(tmp_path / "file" / "below", 1, reserve=False)
 
-    def test_opening_what_is_missing_says_so(self, tmp_path: Path) -> None:
+    def test_opening_a_missing_file_names_it(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             DISK.open(tmp_path / "a", writable=True)
 
@@ -167,7 +168,7 @@ class TestFiles:
 
 
 class TestMappings:
-    def test_what_is_written_is_seen_through_every_mapping_and_back(self, tmp_path: Path) -> None:
+    def test_written_bytes_are_visible_through_every_mapping_and_back(self, tmp_path: Path) -> None:
         file = DISK.create(tmp_path / "a", 8192, reserve=True)
         one, other = file.map(writable=True), file.map(writable=False)
         file.pwrite(b"hello", 4000)
@@ -331,7 +332,7 @@ class TestLocks:
     def test_the_struct_is_as_large_as_the_kernels(self) -> None:
         assert os_disk.FLOCK.size == 32
 
-    def test_a_lock_that_fails_otherwise_says_how(
+    def test_a_lock_that_fails_otherwise_names_the_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fcntl, "fcntl", failing(errno.ENOLCK))
@@ -362,7 +363,7 @@ def test_a_limit_of_the_system_is_named_wherever_a_file_is_opened_or_mapped(
             attempt()
 
 
-def test_bytes_that_the_disk_does_not_give_back_are_named(
+def test_bytes_that_the_disk_cannot_read_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with contextlib.closing(DISK.create(tmp_path / "file", 4096, reserve=False)) as opened:

@@ -1,4 +1,4 @@
-"""syncfs: believed where it can be, and of one file system only."""
+"""syncfs: trusted where possible, and of one file system only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.files.os_whole_sync import FILES_MIN, OsWholeSync, reports_failed_wr
 
 
 def mounts_of(directory: Path, *kinds: str) -> Path:
-    """A mountinfo that says of what kind the file system of directory is."""
+    """A mountinfo with this kind for the file system of directory."""
     device = directory.stat().st_dev
     path = directory / "mountinfo"
     path.write_text(
@@ -38,14 +38,14 @@ def mounts_of(directory: Path, *kinds: str) -> Path:
         ("unknown", ["ext4"], False),
     ],
 )
-def test_it_is_believed_where_failed_writes_are_told_of(
+def test_it_is_trusted_where_failed_writes_are_reported(
     tmp_path: Path, release: str, kinds: list[str], believed: bool
 ) -> None:
     mounts = mounts_of(tmp_path, *kinds)
     assert reports_failed_writes(tmp_path, release=release, mounts_path=mounts) is believed
 
 
-def test_where_nothing_is_known_of_mounts_it_is_not_believed(tmp_path: Path) -> None:
+def test_without_a_mount_table_it_is_not_trusted(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     assert not reports_failed_writes(tmp_path, release="6.1.0", mounts_path=nowhere)
     assert not reports_failed_writes(nowhere, release="6.1.0")
@@ -66,7 +66,7 @@ def test_it_runs_and_covers_what_lies_on_the_file_system(tmp_path: Path) -> None
         whole.run()
 
 
-def test_what_the_kernel_says_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_kernel_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         @staticmethod
         def syncfs(descriptor: int) -> int:
@@ -83,7 +83,7 @@ def test_what_the_kernel_says_is_raised(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_slow_run_is_not_repeated_for_a_minute_unless_each_file_would_take_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Somebody else writes gigabytes to the file system: dispatch would wait for them to be synced.
+    # Another program writes gigabytes to the file system: dispatch would wait for their sync.
     now = 1000.0
     takes_s = 0.5
 

@@ -41,8 +41,9 @@ def test_a_missing_page_is_made_of_zeros(tmp_path: Path) -> None:
     page.close()
 
 
-def test_what_another_process_publishes_on_a_page_that_is_being_made_stays(tmp_path: Path) -> None:
-    """Its maker wrote zeros over it: what ha had published at the first start was gone."""
+def test_values_published_on_a_page_that_is_being_made_are_kept(tmp_path: Path) -> None:
+    """Its creator wrote zeros over it: values that ha had published at the first start were
+    lost."""
     path, others = tmp_path / "checkpoint", list[Positions]()
 
     class SharedDisk(OsDisk):
@@ -58,7 +59,7 @@ def test_what_another_process_publishes_on_a_page_that_is_being_made_stays(tmp_p
         each.close()
 
 
-def test_what_one_publishes_the_other_reads_at_once(tmp_path: Path) -> None:
+def test_a_published_value_is_visible_to_the_other_process_at_once(tmp_path: Path) -> None:
     writer = Positions.open(DISK, tmp_path / "checkpoint")
     reader = Positions.open(DISK, tmp_path / "checkpoint", writable=False)
     for number, slot in enumerate(Slot):
@@ -72,7 +73,7 @@ def test_what_one_publishes_the_other_reads_at_once(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_slots_lie_little_endian_where_the_format_says(tmp_path: Path) -> None:
+def test_slots_are_little_endian_at_the_places_of_the_format(tmp_path: Path) -> None:
     page = Positions.open(DISK, tmp_path / "checkpoint")
     page.publish(Slot.WRITTEN, 0x0102030405060708)
     page.publish(Slot.CONFIRM, 5)
@@ -144,13 +145,13 @@ def test_a_replaced_page_is_no_longer_current(tmp_path: Path) -> None:
     other.close()
 
 
-def test_tools_do_not_make_a_page(tmp_path: Path) -> None:
+def test_tools_do_not_create_a_page(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Positions.open(DISK, tmp_path / "checkpoint", writable=False)
 
 
 @pytest.mark.parametrize("size", [0, 40, PAGE_SIZE - 1])
-def test_to_a_tool_a_short_page_is_none(tmp_path: Path, size: int) -> None:
+def test_a_tool_treats_a_short_page_as_missing(tmp_path: Path, size: int) -> None:
     (tmp_path / "checkpoint").write_bytes(bytes(size))
     with pytest.raises(FileNotFoundError):
         Positions.open(DISK, tmp_path / "checkpoint", writable=False)
@@ -182,7 +183,7 @@ class TestStandIn:
         broker.close()
         reput.close()
 
-    def test_one_left_by_an_earlier_time_is_not_believed(self, tmp_path: Path) -> None:
+    def test_a_stand_in_of_an_earlier_time_is_not_used(self, tmp_path: Path) -> None:
         disk = RefusingDisk(tmp_path, DiskFull("full"))
         fallback = tmp_path / "run" / "checkpoint"
         page = Positions.open(disk, tmp_path / "checkpoint", fallback=fallback)
@@ -259,7 +260,7 @@ def test_another_process_never_reads_half_a_value(tmp_path: Path) -> None:
         (8, 0, (8, 3)),  # of a version that does not say so
     ],
 )
-def test_whether_the_start_of_reput_that_is_up_has_made_the_queues_whole(
+def test_whether_the_running_reput_has_rebuilt_the_queues(
     tmp_path: Path, started: int, resumed: int, expected: tuple[int, int] | None
 ) -> None:
     page = Positions.open(DISK, tmp_path / "checkpoint")
@@ -271,7 +272,8 @@ def test_whether_the_start_of_reput_that_is_up_has_made_the_queues_whole(
 
 
 def test_a_page_over_which_an_older_copy_was_written_is_not_current(tmp_path: Path) -> None:
-    """Its inode is the same; the node went on by the old values, and stood still, ready."""
+    """Its inode is the same; the node went on with the old values, and stalled while it was
+    ready."""
     path = tmp_path / "checkpoint"
     page = Positions.open(DISK, path)
     other = Positions.open(DISK, path)

@@ -73,7 +73,7 @@ def records_of(result: PullResult) -> list[memoryview]:
 
 
 class TestTakenAwayWhileUp:
-    """Nothing that is gone is passed over in silence."""
+    """No lost message is skipped silently."""
 
     def test_a_queue_that_lost_units_is_no_shorter_queue(self, small: SmallStore) -> None:
         put(small, 3)
@@ -142,7 +142,7 @@ class TestStatus:
             assert (result.next_offset, result.min_offset, result.max_offset) == (3, 3, 3)
 
     def test_the_messages_of_a_missing_unit_file_are_not_skipped(self, small: SmallStore) -> None:
-        """As RocketMQ does, the reader was sent to the next file, and lost a thousand messages."""
+        """As in RocketMQ, the reader was sent to the next file, and lost a thousand messages."""
         put(small, 2500)
         small.queue_file("orders", 0, 20_000).unlink()
         with pytest.raises(DamagedFile, match="lacks units"):
@@ -151,7 +151,7 @@ class TestStatus:
 
 
 class TestMessages:
-    def test_they_are_the_records_as_stored_in_queue_order(self, small: SmallStore) -> None:
+    def test_they_are_the_stored_records_in_queue_order(self, small: SmallStore) -> None:
         units = [small.put(body=b"%d" % number) for number in range(5)]
         small.put("orders", 1)
         small.flush()
@@ -192,7 +192,7 @@ class TestMessages:
         finally:
             store.close()
 
-    def test_what_is_handed_out_is_not_copied(self, small: SmallStore) -> None:
+    def test_returned_records_are_not_copied(self, small: SmallStore) -> None:
         put(small, 2)
         result = pull(small)
         assert bytes(result.stretches[0]).count(b"x" * 10) == 2
@@ -270,7 +270,7 @@ class TestTags:
         nothing = pull(small, tags=("z",))
         assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 10)
 
-    def test_800_units_are_looked_at_for_one_answer(self, small: SmallStore) -> None:
+    def test_800_units_are_read_for_one_answer(self, small: SmallStore) -> None:
         put(small, 900, tags="a")
         nothing = pull(small, tags=("z",))
         assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 800)
@@ -326,7 +326,7 @@ class TestGoneRecords:
         expired.log_file(0).unlink()
 
         class Stale:
-            """The minimum of before: retention runs between the two looks."""
+            """The earlier minimum: retention runs between the two reads."""
 
             min_offset = PhysicalOffset(0)
             next_file = log.next_file
@@ -345,10 +345,10 @@ class TestGoneRecords:
         assert only.stretches == []
 
     @pytest.mark.parametrize("is_expired", [True, False])
-    def test_a_damaged_unit_says_nothing_of_whether_the_next_one_has_expired(
+    def test_a_damaged_unit_does_not_hide_that_the_next_one_has_expired(
         self, expired: SmallStore, is_expired: bool
     ) -> None:
-        """An expired unit behind a damaged one was called damaged, and the node unready."""
+        """An expired unit behind a damaged one was reported as damaged, and the node as unready."""
         lost = sum(1 for *_, unit in expired.units if unit.physical_offset < 4096)
         number = lost - 1 if is_expired else lost + 2
         stray = expired.units[-1][3]
@@ -384,7 +384,7 @@ class TestGoneRecords:
 
 class TestDamage:
     @pytest.mark.parametrize("wrong", ["far", "negative size", "no size", "border"])
-    def test_a_unit_that_points_where_nothing_can_be_does_not_hide_those_behind_it(
+    def test_a_unit_that_points_outside_the_log_does_not_hide_later_ones(
         self, small: SmallStore, wrong: str
     ) -> None:
         put(small, 3)
@@ -423,11 +423,11 @@ class TestDamage:
         assert (facts.topic, facts.queue, facts.queue_offset) == ("orders", 0, 1)
         assert numbers(pull(small, 2)) == [2]
 
-    def test_garbage_where_a_unit_points_to_is_not_blamed_on_the_queue_alone(
+    def test_garbage_at_the_target_of_a_unit_may_be_damage_of_the_log(
         self, small: SmallStore
     ) -> None:
-        # Bytes of the log below where recovery starts were overwritten; the answer said that the
-        # log was not in doubt and sent the reader away to rebuild a sound queue.
+        # Bytes of the log below the start of recovery were overwritten; the answer excluded damage
+        # of the log and sent the reader away to rebuild a valid queue.
         put(small, 3)
         small.flush()
         small.overwrite(small.units[1][3].physical_offset + 10, b"garbage" * 4)

@@ -18,7 +18,7 @@ from tidemark.formats.queue_unit import PRE_BLANK, Unit, encode
 from tidemark.offsets import UNIT_SIZE
 
 MIN = 100
-"""Start of the log in the time tables: what lies below is expired."""
+"""Start of the log in the time tables: offsets below it are expired."""
 
 
 def packed(units: list[Unit], zeros: int = 0) -> memoryview:
@@ -35,7 +35,7 @@ def adjacent(sizes: list[int], start: int = 0) -> list[Unit]:
 
 
 @given(st.integers(0, 10**9), st.integers(1, 400_000))
-def test_a_unit_lies_in_the_file_that_its_number_says(number: int, units: int) -> None:
+def test_a_unit_lies_in_the_file_of_its_number(number: int, units: int) -> None:
     file_size = units * UNIT_SIZE
     start, position = place(number, file_size)
     assert start % file_size == 0
@@ -57,7 +57,7 @@ def test_rolling_goes_to_the_first_number_of_the_next_file(number: int, followin
     end=st.integers(0, 20_000),
     data=st.data(),
 )
-def test_counting_from_any_known_place_gives_what_looking_at_each_unit_gives(
+def test_counting_from_any_known_place_equals_reading_each_unit(
     sizes: list[int], blanks: int, zeros: int, end: int, data: st.DataObject
 ) -> None:
     units = adjacent(sizes)
@@ -132,14 +132,14 @@ def test_the_example_of_the_format_pages(timestamp: int, lower: int, upper: int)
 
 
 @pytest.mark.parametrize("boundary", list(Boundary))
-def test_a_time_that_very_many_messages_have_is_found_in_few_looks(boundary: Boundary) -> None:
-    """It went from message to message over all of one time: linear, on the loop."""
-    count, looks = 100_000, 0
+def test_a_time_shared_by_very_many_messages_is_found_in_few_reads(boundary: Boundary) -> None:
+    """It went from message to message through all of one time: linear, on the loop."""
+    count, reads = 100_000, 0
     times = [1, *[5] * count, 9]
 
     def time_of(offset: int, _: int) -> int:
-        nonlocal looks
-        looks += 1
+        nonlocal reads
+        reads += 1
         return times[offset]
 
     found = search_by_time(
@@ -153,7 +153,7 @@ def test_a_time_that_very_many_messages_have_is_found_in_few_looks(boundary: Bou
         store_time=time_of,
     )
     assert found == (1 if boundary is Boundary.LOWER else count)
-    assert looks < 50
+    assert reads < 50
 
 
 def test_in_a_later_file_before_all_is_its_first_number_or_0() -> None:

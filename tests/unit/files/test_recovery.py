@@ -1,4 +1,4 @@
-"""Recovery of a log that nothing is missing from: its end, how queues go on, how much is walked."""
+"""Recovery of a complete log: its end, how queues go on, how much is walked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestWholeLog:
     def test_it_starts_at_the_beginning_if_they_may_not_be(
         self, small: SmallStore, damage: str
     ) -> None:
-        # Else a queue whose directory is gone would number its messages from 0 again.
+        # Otherwise a queue without its directory would number its messages from 0 again.
         small.put("quiet", 1)
         fill(small, 15)
         small.flush()
@@ -153,21 +153,21 @@ class TestWholeLog:
         assert found.next_queue_offsets["moved", 1] == 44
         assert found.next_queue_offsets["torn", 0] == 0
 
-    def test_progress_is_told_from_the_first_byte_to_the_last(self, small: SmallStore) -> None:
+    def test_progress_is_reported_from_the_first_byte_to_the_last(self, small: SmallStore) -> None:
         fill(small, 30)
         small.flush()
-        told: list[tuple[int, int]] = []
+        reports: list[tuple[int, int]] = []
         store = StoreDir(OsDisk(), small.store.root, CONFIG)
         recover(
             store,
             small.positions,
             boot_id=BOOT,
             now=0,
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: reports.append((done, total)),
         )
-        assert told[0][0] == 0
-        assert told[-1][0] == told[-1][1] > 0
-        assert all(after[0] - before[0] > 0 for before, after in itertools.pairwise(told))
+        assert reports[0][0] == 0
+        assert reports[-1][0] == reports[-1][1] > 0
+        assert all(after[0] - before[0] > 0 for before, after in itertools.pairwise(reports))
         assert PROGRESS_BYTES == 64 << 20
 
     def test_a_start_can_be_ended_while_queues_are_looked_at(
@@ -213,7 +213,7 @@ class RefusingDisk(OsDisk):
 
 
 @pytest.mark.parametrize("error", [DiskFull, ReadOnlyDisk])
-def test_a_disk_that_takes_no_writes_still_tells_where_the_log_ends(
+def test_a_read_only_disk_still_shows_the_end_of_the_log(
     small: SmallStore, error: type[DiskFull | ReadOnlyDisk]
 ) -> None:
     fill(small, 5)
@@ -232,7 +232,7 @@ def test_a_disk_that_takes_no_writes_still_tells_where_the_log_ends(
     assert later.cut is not None
 
 
-def test_what_is_appended_after_a_recovery_follows_it(tmp_path: Path) -> None:
+def test_records_appended_after_a_recovery_follow_its_end(tmp_path: Path) -> None:
     for round_number in range(5):
         small = SmallStore(tmp_path / "store")
         small.store.mark_running()

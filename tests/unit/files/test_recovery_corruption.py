@@ -1,4 +1,4 @@
-"""Recovery refuses a log that lacks what was promised: by what it knows, and what is no proof."""
+"""Recovery refuses a log that lacks durable records: what counts as proof, and what does not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TestCorruption:
     @pytest.mark.parametrize("seed", range(5))
     def test_not_by_a_queue_file_full_of_garbage(self, small: SmallStore, seed: int) -> None:
         # Random bytes read as units "point" far behind the log's end. That once stopped a node with
-        # a sound log for corruption, and advised to cut the log; the queue is rebuilt instead.
+        # a valid log for corruption, and advised to cut the log; the queue is rebuilt instead.
         fill(small, 12)
         small.flush()
         small.dispatch(durable=True)
@@ -134,7 +134,7 @@ class TestCorruption:
     @pytest.mark.parametrize(
         "body", [b"", b"\xc1", b"\x01", msgpack.packb({"flushed": True}), msgpack.packb([1])]
     )
-    def test_other_bodies_of_state_records_say_nothing(
+    def test_other_bodies_of_state_records_are_no_proof(
         self, small: SmallStore, body: bytes
     ) -> None:
         bad = small.put(body=b"x" * 300)
@@ -148,7 +148,7 @@ class TestCorruption:
         small.overwrite(units[2].physical_offset + 120, b"y")
         config = replace(CONFIG, visible_after="confirmed")
         assert "confirm offset" in str(self.refused(small, boot=OTHER_BOOT, config=config))
-        # Of a node alone nobody confirms anything: what stands in that slot is no proof.
+        # In a node alone no group confirms anything: the value of that slot is no proof.
         assert again(small, boot=OTHER_BOOT).end == units[2].physical_offset
 
     def test_a_missing_file_is_named(self, small: SmallStore) -> None:
@@ -166,7 +166,7 @@ class TestCorruption:
         small.log_file(2 * FILE).unlink()
         assert self.refused(small, boot=OTHER_BOOT).at == 2 * FILE
 
-    def test_files_left_over_from_a_deletion_are_none_of_it(self, small: SmallStore) -> None:
+    def test_files_left_over_from_a_deletion_do_not_count(self, small: SmallStore) -> None:
         fill_to(small, 4 * FILE)
         small.flush()
         small.positions.publish(Slot.MIN, 2 * FILE)
@@ -174,7 +174,7 @@ class TestCorruption:
         found = again(small)
         assert (found.end, found.min_offset) == (small.end, 2 * FILE)
 
-    def test_a_short_file_and_a_stranger_are_named(self, small: SmallStore) -> None:
+    def test_a_short_file_and_a_foreign_one_are_named(self, small: SmallStore) -> None:
         fill(small, 5)
         small.flush()
         stranger = small.store.commit_log_dir / ".DS_Store"

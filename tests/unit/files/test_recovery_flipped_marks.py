@@ -1,4 +1,4 @@
-"""One flipped bit in what is derived does not make a sound log look damaged, nor hide damage."""
+"""One flipped bit in derived data neither makes a valid log seem damaged, nor hides damage."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def closed(small: SmallStore, *, durable: bool = True) -> SmallStore:
 @pytest.mark.parametrize("boot", [BOOT, OTHER_BOOT])
 @pytest.mark.parametrize("queue", ["orders", "idle"])
 def test_any_bit_of_a_last_unit(small: SmallStore, queue: str, boot: tuple[int, int]) -> None:
-    """39 of 96 flips took a node down for a log that was sound; only a cut healed it."""
+    """39 of 96 flips stopped a node for a valid log; only a cut healed it."""
     closed(small)
     path = small.queue_file(queue, 0, 0)
     content = path.read_bytes()
@@ -77,7 +77,7 @@ def test_any_bit_of_a_mark(small: SmallStore, slot: Slot, boot: tuple[int, int])
 
 @pytest.mark.parametrize("slot", [Slot.FLUSHED, Slot.WRITTEN, Slot.REPUT_GENERATION])
 def test_lost_records_are_named_though_a_mark_is_damaged(small: SmallStore, slot: Slot) -> None:
-    """Units say it, where the page cannot."""
+    """Units prove it if the page cannot."""
     closed(small, durable=False)
     last = small.end - 300
     flip(small.store.checkpoint_path, slot * 64 + 9)
@@ -86,7 +86,7 @@ def test_lost_records_are_named_though_a_mark_is_damaged(small: SmallStore, slot
         again(small, boot=OTHER_BOOT)
 
 
-def test_a_flipped_unit_does_not_vouch_for_the_ones_that_are_right(small: SmallStore) -> None:
+def test_a_damaged_unit_does_not_make_others_count_as_proof(small: SmallStore) -> None:
     closed(small)
     path = small.queue_file("idle", 0, 0)
     flip(path, (2 * UNIT_SIZE + 4) * 8)
@@ -104,7 +104,7 @@ class TestChecks:
         assert not fits(Slot.FLUSHED, 701, check)
         assert not fits(Slot.WRITTEN, 700, check), "a page whose slots were shifted"
 
-    def test_a_page_without_checks_counts_as_it_is(self) -> None:
+    def test_a_page_without_checks_is_trusted(self) -> None:
         page = {int(Slot.FLUSHED): 700}
         assert proven(Slot.FLUSHED, lambda number: page.get(number, 0)) == 700
         page[check_slot(Slot.MAGIC_AND_FORMAT)] = check_of(Slot.MAGIC_AND_FORMAT, 1, 0)
@@ -118,7 +118,7 @@ class TestChecks:
         for slot in Slot:
             assert slot * SLOT_SIZE // 512 == check_slot(slot) * SLOT_SIZE // 512
 
-    def test_an_owner_that_publishes_between_two_reads_is_believed(self, small: SmallStore) -> None:
+    def test_a_value_published_between_two_reads_is_used(self, small: SmallStore) -> None:
         small.positions.publish(Slot.FLUSHED, 700)
         slots = small.positions._slots
         reads = 0

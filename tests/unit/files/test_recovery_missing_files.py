@@ -31,7 +31,7 @@ def filled(small: SmallStore, files: int = 3) -> int:
 
 
 def shorten(small: SmallStore, files: int) -> None:
-    """What retention does, in its order."""
+    """Delete the first file as retention does, in its order."""
     first = small.positions.get(Slot.MIN)
     small.positions.publish(Slot.MIN, files * FILE)
     small.positions.sync()
@@ -46,7 +46,7 @@ def shorten(small: SmallStore, files: int) -> None:
 def test_the_first_file_is_missing(
     small: SmallStore, lost: str, boot: tuple[int, int], *, clean: bool
 ) -> None:
-    """A node served on without the messages of that file, ready, and without a word."""
+    """A node went on serving without the messages of that file, ready, and silently."""
     filled(small)
     kept = small.log_file(0).read_bytes()
     small.log_file(0).unlink()
@@ -105,7 +105,7 @@ def test_a_kill_between_the_minimum_and_the_name_leaves_the_file(small: SmallSto
 
 @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "log-start"])
 def test_all_files_with_records_are_missing(small: SmallStore, lost: str) -> None:
-    """The files made ahead are left: an empty log that begins somewhere looks like one."""
+    """Only preallocated files are left: an empty log that begins somewhere has the same files."""
     filled(small)
     ahead = small.end - small.end % FILE + FILE
     small.log_file(ahead).write_bytes(bytes(FILE))
@@ -118,7 +118,7 @@ def test_all_files_with_records_are_missing(small: SmallStore, lost: str) -> Non
 
 
 def test_a_log_that_was_used_and_holds_no_record(small: SmallStore) -> None:
-    """Neither witness is left: still, retention keeps the last file that has records."""
+    """No witness is left; still, retention keeps the last file that has records."""
     fill_to(small, 2 * FILE)
     small.flush()
     shorten(small, 1)
@@ -155,14 +155,14 @@ def test_the_last_file_is_missing_below_the_start_of_the_walk(small: SmallStore)
     assert (refused.value.at, refused.value.found) == (last, None)
 
 
-def test_rocketmq_removes_files_without_a_word(small: SmallStore) -> None:
+def test_files_removed_by_rocketmq_are_not_missing(small: SmallStore) -> None:
     filled(small)
     small.log_file(0).unlink()
     (small.store.config_dir / "topics.json").write_text('{"topicConfigTable": {}}')
     assert again(small, clean=True).min_offset == FILE
 
 
-def test_an_operator_lets_the_log_begin_where_it_does(small: SmallStore) -> None:
+def test_an_operator_can_accept_the_present_beginning_of_the_log(small: SmallStore) -> None:
     filled(small)
     small.log_file(0).unlink()
     store = StoreDir(OsDisk(), small.store.root, CONFIG)
@@ -175,7 +175,7 @@ def test_an_operator_lets_the_log_begin_where_it_does(small: SmallStore) -> None
 
 
 class TestWhileUp:
-    """No ack speaks for a file that nobody will find."""
+    """No message is acked for a file that cannot be found again."""
 
     @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
     def test_a_flush_of_a_file_without_its_name_fails_for_good(
@@ -198,7 +198,7 @@ class TestWhileUp:
                 small.appender.flush()
         assert small.positions.get(Slot.FLUSHED) == flushed
 
-    def test_the_next_start_says_what_is_missing(self, small: SmallStore) -> None:
+    def test_the_next_start_names_the_missing_file(self, small: SmallStore) -> None:
         fill(small, 5)
         small.flush()
         small.log_file(0).unlink()
@@ -207,14 +207,13 @@ class TestWhileUp:
 
 
 class TestBesideABroker:
-    """In a group: ha of a slave recovers the store while the slave's broker lets files go."""
+    """In a group: ha of a slave recovers the store while the slave's broker deletes files."""
 
     def test_a_minimum_that_the_broker_has_published_is_not_taken_back(
         self, small: SmallStore
     ) -> None:
-        # 1. The broker publishes the minimum. 2. ha starts, finds the old name, and took the file
-        # for the log's first. 3. The broker removes the name: every reader and the next start
-        # missed that file.
+        # 1. The broker publishes the minimum. 2. ha starts, finds the old file, and took it for the
+        # log's first. 3. The broker removes the file: every reader and the next start missed it.
         fill_to(small, 3 * FILE)
         small.flush()
         small.positions.publish(Slot.MIN, FILE)
@@ -246,7 +245,7 @@ class TestBesideABroker:
         assert again(small, config=GROUPED).min_offset == 2 * FILE
 
     @pytest.mark.parametrize("lost", ["nothing", "checkpoint", "log-start"])
-    def test_a_first_file_that_is_missing_is_damage_all_the_same(
+    def test_a_missing_first_file_is_damage_in_a_group_too(
         self, small: SmallStore, lost: str
     ) -> None:
         fill_to(small, 3 * FILE)
@@ -260,7 +259,7 @@ class TestBesideABroker:
             again(small, config=GROUPED)
 
     def test_log_start_alone_hides_no_file(self, small: SmallStore) -> None:
-        """It may be of the store before a resync; the page is made anew by each."""
+        """It may be of the store before a resync; a resync makes the page anew."""
         fill_to(small, 3 * FILE)
         small.flush()
         small.close()

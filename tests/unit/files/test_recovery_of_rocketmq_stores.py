@@ -1,4 +1,4 @@
-"""Recovery of what RocketMQ left: cut or refused as it was ended, judged by who wrote it."""
+"""Recovery of stores of RocketMQ: cut or refused by how they were closed and by who wrote them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.offsets import PhysicalOffset
 
 class TestRocketmqStores:
     def foreign(self, small: SmallStore, *, clean: bool) -> None:
-        """Make the store look as RocketMQ leaves one."""
+        """Give the store the files that RocketMQ leaves."""
         small.flush()
         small.dispatch()
         small.close()
@@ -33,7 +33,7 @@ class TestRocketmqStores:
         else:
             small.store.abort_path.touch()
 
-    def test_one_that_was_killed_is_cut_whatever_its_queues_say(self, small: SmallStore) -> None:
+    def test_a_killed_one_is_cut_whatever_its_queues_have(self, small: SmallStore) -> None:
         units = fill(small, 24)
         self.foreign(small, clean=False)
         small.overwrite(units[22].physical_offset, bytes(2 * units[22].size))
@@ -43,9 +43,7 @@ class TestRocketmqStores:
             assert found.end == units[22].physical_offset
             assert found.next_queue_offsets == {KEY: 22}
 
-    def test_one_that_was_closed_lacks_nothing_of_what_its_queues_point_to(
-        self, small: SmallStore
-    ) -> None:
+    def test_a_closed_one_must_have_all_records_of_its_queues(self, small: SmallStore) -> None:
         units = fill(small, 24)
         self.foreign(small, clean=True)
         small.overwrite(units[22].physical_offset + 120, b"y")
@@ -72,16 +70,18 @@ class TestRocketmqStores:
         with pytest.raises(CorruptRecord, match="is missing or empty, and later files hold"):
             again(small, clean=None)
 
-    def test_a_record_crc_that_rocketmq_copied_along_is_not_judged(self, small: SmallStore) -> None:
+    def test_a_record_crc_that_rocketmq_copied_is_not_checked(self, small: SmallStore) -> None:
         unit = fill(small, 3)[1]
         self.foreign(small, clean=True)
         # As its retry path does: new fields in front of the property bytes of the first record.
         small.overwrite(unit.physical_offset + 16, b"\0\0\0\7")
         assert again(small, clean=None).end == small.end
 
-    def test_that_is_remembered_for_the_next_start_and_for_readers(self, small: SmallStore) -> None:
-        """Killed right after it adopted the store, the next start walks the same records, and they
-        are not RocketMQ's by any other sign."""
+    def test_the_range_is_recorded_for_the_next_start_and_for_readers(
+        self, small: SmallStore
+    ) -> None:
+        """After a kill right after the adoption, the next start walks the same records, which
+        nothing else marks as RocketMQ's."""
         unit = fill(small, 3)[1]
         self.foreign(small, clean=True)
         small.overwrite(unit.physical_offset + 16, b"\0\0\0\7")
@@ -98,7 +98,7 @@ class TestRocketmqStores:
         reader.close()
         positions.close()
 
-    def test_what_rocketmq_wrote_behind_our_end_is_remembered_and_ours_stays_judged(
+    def test_a_range_that_rocketmq_wrote_is_recorded_and_our_records_are_still_checked(
         self, small: SmallStore
     ) -> None:
         units = fill(small, 3)
@@ -109,8 +109,8 @@ class TestRocketmqStores:
             small.positions.publish(slot, ours)
         small.close()
         small.store.mark_clean()
-        # It rewrites its JSON files when it stops; records behind our end alone are no evidence:
-        # of a page that was restored from an old copy there are some, too.
+        # It rewrites its JSON files when it stops; records behind our end alone are no evidence: a
+        # page that was restored from an old copy has some, too.
         (small.store.config_dir / "topics.json").write_text('{"topicConfigTable": {}}')
         assert again(small, clean=None).end == small.end
         for _ in range(2):

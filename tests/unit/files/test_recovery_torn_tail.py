@@ -1,4 +1,4 @@
-"""Recovery cuts what is torn behind all that was promised: from where, and in what order."""
+"""Recovery cuts a torn tail behind all durable records: from where, and in what order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.formats.checkpoint import Slot
 
 
 class TestTornTail:
-    """Bytes behind the last whole record that nobody was promised."""
+    """Bytes behind the last whole record that were never acked."""
 
     def tear(self, small: SmallStore, data: bytes) -> int:
         fill(small, 5)
@@ -88,7 +88,7 @@ class TestTornTail:
         assert small.log_file(0).exists()
         assert not small.log_file(2 * FILE).exists()
 
-    def test_empty_files_made_ahead_are_no_damage(self, small: SmallStore) -> None:
+    def test_empty_preallocated_files_are_no_damage(self, small: SmallStore) -> None:
         fill(small, 3)
         small.flush()
         small.log_file(FILE).write_bytes(bytes(FILE))

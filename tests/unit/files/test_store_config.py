@@ -22,6 +22,6 @@ def test_delay_levels_become_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "s", "1x", "1s -2m"])
-def test_a_delay_level_that_is_none_is_named(text: str) -> None:
+def test_an_invalid_delay_level_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="delay level"):
         parse_delay_levels(text)

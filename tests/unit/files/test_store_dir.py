@@ -78,8 +78,8 @@ def interleave(
     one: Callable[[StoreDir], None],
     other: Callable[[StoreDir], None],
 ) -> None:
-    """Do one; just before its first such operation on tidemark.json another process does the other,
-    until it has finished or waits for a lock."""
+    """Run one; just before its first such operation on tidemark.json another process runs the
+    other, until it has finished or waits for a lock."""
     stands = Event()
 
     class Other(OsDisk):
@@ -176,14 +176,14 @@ class TestOpening:
         with pytest.raises(DamagedFile, match="Remove the file"):
             store(tmp_path).open_or_create()
 
-    def test_a_tool_makes_nothing(self, tmp_path: Path) -> None:
+    def test_a_tool_creates_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(StoreMissing, match="holds no store"):
             store(tmp_path / "none").open_or_create(writable=False)
         (tmp_path / "commitlog").mkdir()
         store(tmp_path).open_or_create(writable=False)
         assert [path.name for path in tmp_path.iterdir()] == ["commitlog"]
 
-    def test_a_store_of_rocketmq_is_taken_with_its_own_sizes(self, tmp_path: Path) -> None:
+    def test_a_store_of_rocketmq_is_adopted_with_its_sizes(self, tmp_path: Path) -> None:
         make_foreign(tmp_path)
         opened = store(tmp_path)
         opened.open_or_create()
@@ -194,7 +194,7 @@ class TestOpening:
     def test_it_stays_rocketmqs_for_every_service_until_recovery_is_through(
         self, tmp_path: Path, clean: bool
     ) -> None:
-        # The reader that starts first writes tidemark.json and abort; the broker behind it must
+        # The reader that starts first writes tidemark.json and abort; the broker that follows must
         # still recover by RocketMQ's rules.
         make_foreign(tmp_path)
         if not clean:
@@ -226,7 +226,7 @@ class TestOpening:
             store(tmp_path, config).open_or_create()
         assert not (tmp_path / "tidemark.json").exists()
 
-    def test_a_tool_takes_the_sizes_the_store_has(self, tmp_path: Path) -> None:
+    def test_a_tool_uses_the_sizes_of_the_store(self, tmp_path: Path) -> None:
         make_foreign(tmp_path)
         found = config_of(DISK, tmp_path, StoreConfig())
         assert (found.commit_log_file_size, found.consume_queue_file_size) == (8192, 200)
@@ -234,7 +234,7 @@ class TestOpening:
         found = config_of(DISK, tmp_path, StoreConfig())
         assert (found.index_slots, found.index_entries) == (20, 30)
 
-    def test_a_read_only_store_opens_and_says_why_it_is(self, tmp_path: Path) -> None:
+    def test_a_read_only_store_opens_and_has_the_reason(self, tmp_path: Path) -> None:
         make_foreign(tmp_path / "store")
         opened = StoreDir(ReadOnly(tmp_path / "run"), tmp_path / "store", SMALL)
         opened.open_or_create()
@@ -275,14 +275,14 @@ class TestQueues:
     def test_a_directory_that_no_record_can_belong_to_is_not_a_queue(
         self, tmp_path: Path, name: str
     ) -> None:
-        # One `mkdir` of a number without sense made a topic of 99,999,999,999 queues, and the first
-        # question for them kept the broker busy until it was killed.
+        # One `mkdir` of a senseless number made a topic of 99,999,999,999 queues, and the first
+        # request for them kept the broker busy until it was killed.
         directory = tmp_path / "consumequeue" / "orders"
         (directory / "7").mkdir(parents=True)
         (directory / name[:200]).mkdir()
         assert store(tmp_path).queues() == [("orders", 7)]
 
-    def test_what_is_not_served_is_named(self, tmp_path: Path) -> None:
+    def test_directories_that_are_not_served_are_named(self, tmp_path: Path) -> None:
         assert store(tmp_path).unsupported() == []
         for name in (
             "batchconsumequeue/T/0",
@@ -317,7 +317,7 @@ sys.stdin.read()
 
 
 class TestLocks:
-    def test_the_file_holds_the_word_and_each_role_its_byte(self, tmp_path: Path) -> None:
+    def test_the_lock_file_has_its_text_and_each_role_its_byte(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
         locks = [opened.lock(role) for role in Role]
         assert (tmp_path / "lock").read_bytes() == b"lock"
@@ -341,7 +341,7 @@ class TestLocks:
         end(process)
         opened.lock(Role.APPEND).release()
 
-    def test_whoever_may_append_shows_it_among_the_log_files(self, tmp_path: Path) -> None:
+    def test_the_appender_is_visible_among_the_log_files(self, tmp_path: Path) -> None:
         """RocketMQ recovers a store, and removes files, before it takes the lock. It does not load
         a log with a file of another size; a link that leads nowhere it removes, and goes on.
         """
@@ -444,9 +444,7 @@ class TestMakingUp:
         lock.release()
         second.lock(Role.APPEND).release()
 
-    def test_who_came_later_does_not_get_a_store_that_another_has_taken(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_later_process_does_not_get_a_store_in_use(self, tmp_path: Path) -> None:
         make_foreign(tmp_path / "store")
         disk = ReadOnly(tmp_path / "run")
         opened = StoreDir(disk, tmp_path / "store", SMALL, run_dir=tmp_path / "run")
@@ -467,7 +465,7 @@ class TestGroups:
         opened = store(tmp_path, grouped)
         opened.open_or_create()
         assert not opened.is_grouped
-        store(tmp_path).open_or_create()  # nobody has taken it up yet
+        store(tmp_path).open_or_create()  # no node has used it yet
         opened.ha_dir.mkdir()
         opened.identity_path.write_bytes(b"whatever it says")
         assert opened.is_grouped
@@ -475,7 +473,7 @@ class TestGroups:
             store(tmp_path).open_or_create()
         store(tmp_path, grouped).open_or_create()
 
-    def test_tools_read_it_and_take_it_as_it_is(self, tmp_path: Path) -> None:
+    def test_tools_read_it_unchanged(self, tmp_path: Path) -> None:
         opened = store(tmp_path)
         opened.open_or_create()
         assert config_of(DISK, tmp_path, SMALL).visible_after == "flushed"
@@ -491,7 +489,7 @@ class TestGroups:
     def test_levels_recorded_while_an_adoption_is_finished_are_kept(
         self, tmp_path: Path, operation: str, *, adopts_first: bool
     ) -> None:
-        # Each wrote the file with what it had read before: the levels were gone, or the store was
+        # Each wrote the file with what it had read before: the levels were lost, or the store was
         # RocketMQ's once more.
         make_foreign(tmp_path)
         store(tmp_path).open_or_create()
@@ -509,7 +507,7 @@ class TestGroups:
         content = json.loads((tmp_path / "tidemark.json").read_text())
         assert content["delay_levels"] == [SMALL.delay_levels]
 
-    def test_a_process_that_keeps_the_turn_for_ever_does_not_stop_a_start(
+    def test_a_process_that_keeps_the_lock_for_ever_does_not_stop_a_start(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -552,7 +550,7 @@ class TestGroups:
     def test_a_store_is_not_made_without_its_description(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The next start took it for a store of RocketMQ's."""
+        """The next start mistook it for a store of RocketMQ."""
         monkeypatch.setattr(store_dir, "DESCRIBE_TRIES", 3)
         monkeypatch.setattr(store_dir, "DESCRIBE_PAUSE_S", 0.0)
         making = store(tmp_path)
@@ -569,13 +567,13 @@ class TestGroups:
 
 
 class TestAbort:
-    def test_it_says_that_ours_has_opened_until_another_program_starts(
+    def test_it_shows_that_our_broker_opened_the_store_until_another_program_starts(
         self, tmp_path: Path
     ) -> None:
         opened = store(tmp_path)
         opened.open_or_create()
         opened.mark_opened()
-        assert not opened.abort_path.exists(), "nobody runs"
+        assert not opened.abort_path.exists(), "no process runs"
         opened.mark_running(17)
         assert not opened.is_opened
         opened.mark_opened()
@@ -610,7 +608,7 @@ class TestAbort:
     def test_a_service_that_starts_beside_the_broker_keeps_that_the_store_is_opened(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None
     ) -> None:
-        # 1. Reput looks at abort. 2. The broker makes it and records that the store is opened.
+        # 1. Reput reads abort. 2. The broker creates it and records that the store is opened.
         # 3. Reput goes on.
         broker, reput = store(tmp_path), store(tmp_path)
         broker.open_or_create()
@@ -629,7 +627,7 @@ class TestAbort:
         assert broker.is_opened
         assert sorted(tmp_path.glob("abort*")) == [broker.abort_path]
 
-    def test_on_a_disk_without_a_block_the_name_alone_says_it(
+    def test_on_a_full_disk_the_name_alone_marks_the_store(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(_self: OsFile, _data: bytes, _offset: int) -> None:
@@ -643,7 +641,7 @@ class TestAbort:
         store(tmp_path).mark_running(1)
         assert (tmp_path / "abort").read_bytes() == b"123"
 
-    def test_on_a_disk_that_refuses_it_says_so(self, tmp_path: Path) -> None:
+    def test_on_a_read_only_disk_the_error_is_reported(self, tmp_path: Path) -> None:
         opened = StoreDir(ReadOnly(tmp_path / "run"), tmp_path, SMALL)
         with pytest.raises(ReadOnlyDisk):
             opened.mark_running(1)

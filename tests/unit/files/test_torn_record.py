@@ -1,4 +1,4 @@
-"""A record whose sectors did not all reach the disk is told from one that is whole."""
+"""A record whose sectors did not all reach the disk is distinguished from a whole one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def encoded(message: Message, at: int, *, record_crc: bool) -> bytes:
 
 
 @given(messages(), st.integers(0, 1 << 40), st.booleans())
-def test_a_whole_record_is_never_called_torn(message: Message, at: int, record_crc: bool) -> None:
+def test_a_whole_record_never_counts_as_torn(message: Message, at: int, record_crc: bool) -> None:
     raw = encoded(message, at, record_crc=record_crc)
     assert unwritten_at(memoryview(raw), 0, at) is None
 

@@ -32,7 +32,7 @@ later-records   corruption  corruption  corruption  torn-tail
 """
 
 
-def test_every_pair_of_what_lies_behind_and_what_proves_it_has_the_verdict_of_the_table() -> None:
+def test_every_pair_of_tail_and_proof_has_the_verdict_of_the_table() -> None:
     head, *rows = (line.split() for line in TABLE.strip().splitlines())
     expected = {
         (Behind(behind), Witness(witness)): Verdict(cell)
@@ -94,13 +94,13 @@ def test_the_reason_names_the_mark(field: str) -> None:
         (Behind.LATER_RECORDS, Witness.ROCKETMQ, "zeros, and later files hold records"),
     ],
 )
-def test_the_sentence_is_what_was_found_and_what_it_means(
+def test_the_message_has_the_finding_and_its_meaning(
     behind: Behind, unmarked: Witness, sentence: str
 ) -> None:
     assert decide(5, Marks(), behind, unmarked).sentence("zeros") == sentence
 
 
-def test_what_was_only_written_is_not_durable() -> None:
+def test_the_written_offset_is_no_durable_mark() -> None:
     assert (
         Marks(flushed=3, written_same_boot=9, queue_end=4, state_flushed=5, confirm=2).durable == 5
     )
@@ -125,7 +125,7 @@ def no_record(start: int) -> FirstRecord | None:
 @for_each("log_min", [0, 1000])
 @for_each("durable", [None, 0, 999, 1000, 2500, 2501])
 @for_each("flushed", [0, 999, 2500])
-def test_our_log_is_walked_from_what_dispatch_made_durable_but_never_above_what_is_on_disk(
+def test_our_log_is_walked_from_the_durable_dispatched_offset_within_the_flushed_log(
     log_min: int, durable: int | None, flushed: int
 ) -> None:
     facts = evidence(Origin.OURS, log_min=log_min, flushed=flushed, dispatched_durable=durable)

@@ -1,4 +1,4 @@
-"""A new file is written through, unless somebody needs it first."""
+"""A new file is written through, unless it is needed first."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def test_no_more_than_a_bounded_amount_is_unsynced(tmp_path: Path, watched: Watc
     assert syncs == [per_sync, 2 * per_sync + 1, 2 * per_sync + 3]
 
 
-def test_it_stops_where_somebody_needs_the_file_or_an_earlier_stop(
-    tmp_path: Path, watched: Watched
-) -> None:
+def test_it_stops_if_the_file_is_needed_or_the_part_stops(tmp_path: Path, watched: Watched) -> None:
     file = new_file(tmp_path / "f", SIZE)
     warm_up = WarmUp()
 
@@ -135,7 +133,7 @@ def queue(directory: Path) -> MappedFileQueue:
     return made
 
 
-def test_who_writes_does_not_wait_for_the_zeros(tmp_path: Path, watched: Watched) -> None:
+def test_an_append_does_not_wait_for_the_zeros(tmp_path: Path, watched: Watched) -> None:
     made = queue(tmp_path)
     made.prepare_next(1)
     made.roll()  # asks the thread for the next two
@@ -149,7 +147,7 @@ def test_who_writes_does_not_wait_for_the_zeros(tmp_path: Path, watched: Watched
     watched.at_write = hold
     assert started.wait(30)
     assert not made.next_ready
-    made.not_ready(made.next_start)  # what an append asks that finds no file
+    made.not_ready(made.next_start)  # the request of an append that finds no file
     go_on.set()
     made.ensure_next()
     assert made.next_ready

@@ -1,4 +1,4 @@
-"""The ring that appended bytes wait in, and when they leave it."""
+"""The ring in which appended bytes wait, and when they leave it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TestRing:
         assert kept(pool, 103) == [(100, b"one")]
         assert kept(pool, 100) == []
 
-    def test_what_was_placed_and_not_put_is_nobodys(self) -> None:
+    def test_bytes_placed_but_not_put_are_free_again(self) -> None:
         pool = WritePool(PAGE_SIZE)
         assert fill(pool, 0, b"one")
         assert pool.place(50) is not None  # its encoding failed
@@ -102,7 +102,7 @@ class TestRing:
         pool.free(PAGE_SIZE + 3000)
         assert fill(pool, PAGE_SIZE + 3000, b"d" * PAGE_SIZE)
 
-    def test_what_does_not_fit_before_the_rings_end_begins_anew_at_its_start(self) -> None:
+    def test_data_that_does_not_fit_before_the_rings_end_begins_at_its_start(self) -> None:
         pool = WritePool(PAGE_SIZE)
         assert fill(pool, 0, b"a" * 3000)
         pool.free(2000)

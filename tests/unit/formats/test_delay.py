@@ -178,7 +178,7 @@ def test_properties_filled_to_the_last_byte_make_room_for_the_origin() -> None:
         b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02",
     ],
 )
-def test_what_has_no_place_to_go_to_is_neither_delivered_nor_carried(raw: bytes) -> None:
+def test_a_message_without_a_destination_is_neither_delivered_nor_carried(raw: bytes) -> None:
     waiting = stored(Delayed(delay.TIMER_TOPIC, 0, raw))
     assert delay.delivered(waiting, NOW_MS) is None
     assert delay.carried(waiting, NOW_MS) is None
@@ -223,7 +223,7 @@ def test_a_level_and_its_place_belong_together() -> None:
     st.integers(0, record.TOPIC_SIZE_MAX).map(lambda size: "t" * max(1, size)),
     st.integers(0, (1 << 31) - 1),
 )
-def test_whatever_waits_comes_back_to_its_place_with_what_it_had(
+def test_a_carried_message_returns_to_its_place_with_all_its_fields(
     pairs: dict[str, str], ended: bool, level: int, topic: str, queue_id: int
 ) -> None:
     ours = {"DELAY", "REAL_TOPIC", "REAL_QID", "TIDEMARK_DELAY_ORIGIN", "__CRC32#"}

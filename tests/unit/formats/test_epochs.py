@@ -64,7 +64,7 @@ def test_a_missing_last_line_end_changes_the_crc_only() -> None:
         ("1\n0\n١-0\n".encode(), "is not an epoch"),
     ],
 )
-def test_what_is_wrong_is_named(data: bytes, reason: str) -> None:
+def test_errors_are_named(data: bytes, reason: str) -> None:
     with pytest.raises(EpochsUnreadable) as caught:
         epochs.decode(data)
     assert reason in str(caught.value)

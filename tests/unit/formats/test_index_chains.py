@@ -158,7 +158,7 @@ def test_the_same_is_found(
     hits_max=st.integers(1, 5),
     entries_max=st.integers(1, 5),
 )
-def test_what_is_found_in_parts_is_what_is_found_at_once(
+def test_a_look_up_in_parts_finds_the_same_as_at_once(
     file: tuple[Geometry, bytearray], key_hash: int, hits_max: int, entries_max: int
 ) -> None:
     geometry, data = file

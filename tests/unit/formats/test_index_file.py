@@ -216,7 +216,7 @@ def test_the_first_entry_at_an_offset(source: random.Random, count: int, offset:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 29), st.data())
-def test_whatever_is_overwritten_in_a_chain_is_seen(
+def test_any_overwritten_byte_in_a_chain_is_detected(
     source: random.Random, count: int, draw: st.DataObject
 ) -> None:
     rows = rows_of(source, count)
@@ -442,7 +442,7 @@ def test_a_cut_longer_than_one_step() -> None:
     assert bytes(data) == filled(kept, geometry)
 
 
-def test_a_cut_keeps_an_end_time_that_nobody_knows_any_more() -> None:
+def test_a_cut_keeps_an_end_time_that_is_no_longer_known() -> None:
     _, index = new()
     put(index, (1, 100, 10_000), (2, 200, 12_000))
     assert index.cut(200, lambda _: None) == 1

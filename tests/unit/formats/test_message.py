@@ -69,7 +69,7 @@ def test_every_field_is_as_it_was_stored(decode: Decode) -> None:
 
 
 @each_twin
-def test_what_is_not_there_is_none_or_empty(decode: Decode) -> None:
+def test_a_missing_value_is_none_or_empty(decode: Decode) -> None:
     (message,) = decode(stored(body=b""))
     assert (message.tags, message.unique_id, message.keys, message.tags_code) == (None, None, (), 0)
     assert (message.body, message.body_crc) == (b"", 0)

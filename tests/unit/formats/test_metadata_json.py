@@ -81,13 +81,13 @@ def test_bare_integer_keys_are_read_and_numbers_in_strings_are_left(text: str, v
     "text",
     ["", "{", '{"a"}', '"open', '"open\\', "{1.5:2}", "NaN", "[Infinity]", "1e999", "9" * 5000],
 )
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(MetadataUnreadable, match="not JSON"):
         metadata_json.loads(text)
 
 
 @pytest.mark.parametrize("depth", [65, 500, 100_000])
-def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+def test_deeply_nested_json_is_refused(depth: int) -> None:
     with pytest.raises(MetadataUnreadable, match="nested too deeply"):
         metadata_json.loads("[" * depth + "]" * depth)
     with pytest.raises(MetadataUnreadable):
@@ -111,7 +111,7 @@ def test_a_damaged_file_of_megabytes_is_refused(text: str) -> None:
         max_leaves=8,
     )
 )
-def test_what_is_written_is_read_back(value: object) -> None:
+def test_a_written_value_is_read_back(value: object) -> None:
     as_json = json.loads(json.dumps(value))
     assert metadata_json.loads(metadata_json.dumps(value)) == as_json  # type: ignore[arg-type]
 
@@ -255,7 +255,7 @@ def test_any_text_is_a_table_or_unreadable(text: str) -> None:
 
 
 @given(st.dictionaries(KEYS, TREES, max_size=4))
-def test_what_was_read_can_be_written_again(tree: object) -> None:
+def test_a_value_that_was_read_can_be_written_again(tree: object) -> None:
     try:
         groups = metadata_json.parse_groups(json.dumps(tree))
     except MetadataUnreadable:

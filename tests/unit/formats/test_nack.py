@@ -103,7 +103,7 @@ def letter(raw: bytes = OWN, *, at: int = 12_000) -> Record:
     return stored("%DLQ%billing", died, at=at, times=17)
 
 
-def test_a_redriven_message_is_like_new_and_says_which_letter_it_was() -> None:
+def test_a_redriven_message_is_like_new_and_names_its_letter() -> None:
     copy = nack.redriven(letter(), "billing", to_group=False)
     assert properties.parse(copy) == {
         "KEYS": "k1 k2",
@@ -158,7 +158,7 @@ def test_a_message_redriven_twice_names_the_last_letter_only() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"7", b"billing", b"billing@", b"billing@x", b"billing@" + b"9" * 20]
 )
-def test_what_is_no_origin_is_none(value: bytes) -> None:
+def test_an_invalid_origin_is_none(value: bytes) -> None:
     assert nack.redrive_origin(b"TIDEMARK_REDRIVE_ORIGIN\x01" + value + b"\x02") is None
 
 

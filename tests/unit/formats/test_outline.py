@@ -125,7 +125,7 @@ def test_records_of_a_pull_lie_anywhere(outline_records: Outline) -> None:
 
 
 @each_outline
-def test_a_filler_and_a_cut_record_are_told_apart(outline_records: Outline) -> None:
+def test_a_filler_and_a_cut_record_are_distinguished(outline_records: Outline) -> None:
     log = encoded(0)
     filled = log + record.encode_blank(400) + b"anything"
     assert outline_records(filled, at=0, **EVERYTHING)[3:] == (len(log), Stop.BLANK, "")

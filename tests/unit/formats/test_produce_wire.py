@@ -132,7 +132,7 @@ def test_a_message_that_has_no_room_for_an_id_fits_if_none_is_wanted(twin: Modul
         b"\x83" + b"\xafmake_unique_ids\xc0" * 2 + b"\xa8messages" + msgpack.packb([{"body": b""}]),
     ],
 )
-def test_what_is_not_common_is_left_to_the_careful_way(twin: ModuleType, body: bytes) -> None:
+def test_an_uncommon_body_is_left_to_the_general_path(twin: ModuleType, body: bytes) -> None:
     assert read(twin, body) is None
 
 

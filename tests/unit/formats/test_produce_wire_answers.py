@@ -129,7 +129,7 @@ ONE = batch.encode([WireMessage(b"x", b"UNIQ_KEY\x01u\x02")])
         (ONE, b"\0" * 4, {"first_queue_offset": 1 << 64}, OverflowError),
     ],
 )
-def test_what_cannot_be_answered_is_refused(
+def test_an_unanswerable_request_is_refused(
     twin: ModuleType, entries: bytes, sizes: bytes, changed: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):

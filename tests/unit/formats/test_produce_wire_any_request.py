@@ -186,7 +186,7 @@ def odd_requests(draw: st.DrawFn) -> Any:
 
 
 @given(st.data(), st.sampled_from([V4, V6]), st.sampled_from([0, 65_534, 1 << 40]))
-def test_what_is_common_is_read_as_the_careful_way_has_it(
+def test_a_common_body_is_parsed_as_by_the_general_path(
     twin: ModuleType, data: st.DataObject, address: bytes, count: int
 ) -> None:
     request = data.draw(good_requests())
@@ -203,7 +203,7 @@ def test_what_is_common_is_read_as_the_careful_way_has_it(
 
 
 @given(st.data())
-def test_what_is_odd_is_left_to_the_careful_way_or_is_the_same(
+def test_an_uncommon_body_is_left_to_the_general_path_or_parsed_the_same(
     twin: ModuleType, data: st.DataObject
 ) -> None:
     body = data.draw(encoded(data.draw(odd_requests())))

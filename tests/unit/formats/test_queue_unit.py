@@ -31,7 +31,7 @@ def test_units_are_stored_as_the_reference_stores_them(unit: Unit, stored: str) 
 
 
 @given(I64, I32, I64, st.binary(max_size=9))
-def test_what_was_encoded_is_decoded_wherever_it_lies(
+def test_an_encoded_record_is_decoded_at_any_place(
     offset: int, size: int, tags_code: int, before: bytes
 ) -> None:
     unit = Unit(offset, size, tags_code)

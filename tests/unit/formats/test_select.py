@@ -102,7 +102,7 @@ def test_a_batch_is_one_stretch(select: Select) -> None:
 
 
 @each_twin
-def test_what_lies_between_is_left_out(select: Select) -> None:
+def test_records_in_between_are_left_out(select: Select) -> None:
     log = of(2)
     log.put(topic="other", known=False)
     log.put()
@@ -141,7 +141,7 @@ def test_a_full_answer_ends_the_walk_and_the_first_message_always_fits(
 
 
 @each_twin
-def test_what_the_answer_holds_already_counts(select: Select) -> None:
+def test_records_already_in_the_answer_count(select: Select) -> None:
     log = of(5)
     found = log.select(select, limits=MANY._replace(count_max=4), count=2, bytes_total=1000)
     assert (found.message_count, found.looked) == (4, 2)
@@ -360,7 +360,7 @@ def test_both_twins_take_the_same_of_anything(select: Select, call: dict[str, An
 
 @each_twin
 @given(data=st.data())
-def test_random_bytes_are_taken_by_nobody(select: Select, data: st.DataObject) -> None:
+def test_random_bytes_match_no_filter(select: Select, data: st.DataObject) -> None:
     window = data.draw(st.binary(max_size=400))
     units = b"".join(data.draw(st.lists(ODD_UNITS, max_size=5)))
     call = {

@@ -1,4 +1,4 @@
-"""``config/timercheck``: what RocketMQ reads of ours, and what tells its changes."""
+"""``config/timercheck``: what RocketMQ reads of ours, and how its changes are detected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CHECKS = st.builds(TimerCheck, st.integers(1, (1 << 63) - 1), I63, I63, I63)
 
 
 @given(CHECKS, I63)
-def test_what_we_write_is_read_as_it_was_and_is_untouched(check: TimerCheck, now_ms: int) -> None:
+def test_a_check_that_we_write_is_read_back_and_counts_as_untouched(
+    check: TimerCheck, now_ms: int
+) -> None:
     raw = timer_check.encode(check, now_ms)
     assert len(raw) == timer_check.SIZE
     # RocketMQ's fields, and a version of which it takes each number as it is.
@@ -27,7 +29,7 @@ def test_what_we_write_is_read_as_it_was_and_is_untouched(check: TimerCheck, now
 
 
 @given(CHECKS, CHECKS)
-def test_what_rocketmq_writes_over_it_is_seen(ours: TimerCheck, theirs: TimerCheck) -> None:
+def test_changes_by_rocketmq_are_detected(ours: TimerCheck, theirs: TimerCheck) -> None:
     # It maps the file, and writes its seven numbers over ours.
     raw = bytearray(timer_check.encode(ours, 7))
     struct.pack_into(">7q", raw, 0, *theirs, 0, 8, 2)

@@ -137,7 +137,7 @@ def test_leading_files_of_expired_records_go_and_the_last_of_a_queue_stays() -> 
     check_answers(disk, filled.small.positions, filled, log_min)
 
 
-def test_it_is_said_when_the_logs_own_files_are_let_go_of() -> None:
+def test_the_release_of_log_files_is_published() -> None:
     """A mapped file keeps its disk blocks, so on a full disk the broker waits for its release."""
     disk = SimDisk(6)
     filled = Filled(disk)
@@ -252,7 +252,7 @@ def crashes() -> list[int]:
 
 @for_each("power", ["stays", "goes"])
 @for_each("after", crashes())
-def test_killed_at_any_operation_nothing_is_made_again(after: int, power: str) -> None:
+def test_a_kill_at_any_operation_causes_no_rebuild(after: int, power: str) -> None:
     disk = SimDisk(5)
     filled = Filled(disk)
     log_min = filled.shorten(5)
@@ -383,7 +383,7 @@ class Node:
 
 
 @for_each("seed", range(40))
-def test_over_many_starts_nothing_that_the_log_has_is_missed(seed: int) -> None:
+def test_over_many_starts_no_record_of_the_log_is_missed(seed: int) -> None:
     node = Node(seed)
     for _ in range(8):
         node.disk.crash_at = node.disk.operations + node.random.randrange(1, 400)

@@ -55,7 +55,7 @@ def test_prepared_and_rolled_back_messages_take_no_unit(small: SmallStore) -> No
     dispatcher.close()
 
 
-def test_dispatch_stops_at_what_is_flushed_and_with_written_at_what_is_written(
+def test_dispatch_stops_at_the_flushed_or_with_written_at_the_written_offset(
     tmp_path: Path,
 ) -> None:
     small = SmallStore(tmp_path / "a")
@@ -93,7 +93,7 @@ def test_the_durable_mark_moves_with_the_sync_and_its_totals(small: SmallStore) 
     dispatcher.close()
 
 
-def test_what_is_dispatched_during_a_sync_waits_for_the_next(small: SmallStore) -> None:
+def test_records_dispatched_during_a_sync_wait_for_the_next(small: SmallStore) -> None:
     small.put()
     small.flush()
     dispatcher = dispatcher_of(small)
@@ -201,7 +201,7 @@ def ticking(small: SmallStore) -> tuple[Dispatcher, TickingClock]:
     return dispatcher_of(small, clock=clock), clock
 
 
-def test_a_step_says_what_queues_and_index_took_and_how_old_its_first_record_is(
+def test_a_step_reports_times_of_queues_and_index_and_the_age_of_its_first_record(
     small: SmallStore,
 ) -> None:
     for number in range(20):
@@ -223,7 +223,7 @@ def test_a_step_without_keys_takes_no_time_for_the_index(small: SmallStore) -> N
     assert dispatcher.took == Took(queues_s=1.0, index_s=0.0, oldest_ms=FIRST_MS + 1)
 
 
-def test_what_was_visible_before_has_no_delay(small: SmallStore) -> None:
+def test_records_visible_before_have_no_delay(small: SmallStore) -> None:
     fill(small, 20)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)

@@ -29,7 +29,7 @@ from tidemark.formats.queue_unit import Unit, decode, encode
 
 @pytest.mark.parametrize("killed_after", range(0, 12))
 @pytest.mark.parametrize("synced", [False, True])
-def test_killed_after_any_step_and_started_again_it_comes_out_the_same(
+def test_a_kill_after_any_step_and_a_restart_give_the_same_files(
     small: SmallStore, killed_after: int, synced: bool
 ) -> None:
     fill(small)
@@ -182,7 +182,7 @@ def test_an_index_that_points_between_records_is_made_again_and_dispatch_goes_on
     again.close()
 
 
-def test_after_a_power_cut_what_was_not_synced_is_cut_and_made_again(small: SmallStore) -> None:
+def test_after_a_power_cut_unsynced_units_are_cut_and_rebuilt(small: SmallStore) -> None:
     fill(small, 40)
     dispatcher = dispatcher_of(small)
     dispatch_all(dispatcher)
@@ -235,7 +235,7 @@ def test_units_beyond_the_end_of_the_log_go_when_a_store_is_adopted(small: Small
     dispatcher.close()
 
 
-def test_another_recovery_is_adopted_unless_it_took_away_what_was_dispatched(
+def test_another_recovery_is_adopted_unless_it_cut_dispatched_records(
     small: SmallStore,
 ) -> None:
     fill(small, 20)
@@ -256,7 +256,7 @@ def test_another_recovery_is_adopted_unless_it_took_away_what_was_dispatched(
     dispatcher.close()
 
 
-def test_after_a_failed_sync_the_next_start_believes_the_disk_only(
+def test_after_a_failed_sync_the_next_start_trusts_only_the_disk(
     small: SmallStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(small, 20)
@@ -290,7 +290,7 @@ def test_after_a_failed_sync_the_next_start_believes_the_disk_only(
     # of RocketMQ.
     [(False, False), (True, False), (True, True)],
 )
-def test_all_files_of_a_failed_sync_tell_the_truth_at_the_next(
+def test_all_files_of_a_failed_sync_are_correct_after_the_next(
     synced_before: bool, killed_at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files of a failed sync must be written again by the next sync.

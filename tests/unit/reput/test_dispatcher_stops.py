@@ -59,7 +59,7 @@ def test_a_gap_in_the_log_stops_dispatch_after_one_comparison_with_the_whole_log
     dispatcher.close()
 
 
-def test_a_sync_under_way_does_not_say_again_what_a_rebuild_has_withdrawn(
+def test_a_running_sync_does_not_publish_values_that_a_rebuild_withdrew(
     small: SmallStore,
 ) -> None:
     dispatcher = dispatcher_of(small)
@@ -81,7 +81,7 @@ def test_a_sync_under_way_does_not_say_again_what_a_rebuild_has_withdrawn(
     dispatcher.close()
 
 
-def test_units_that_went_missing_unseen_are_found_by_the_next_record_and_made_again(
+def test_units_that_got_lost_are_detected_by_the_next_record_and_rebuilt(
     small: SmallStore,
 ) -> None:
     fill(small, 30)
@@ -120,7 +120,7 @@ def test_a_file_where_a_queues_directory_belongs_is_waited_for(small: SmallStore
     dispatcher.close()
 
 
-def test_where_rocketmq_wrote_a_record_crc_that_came_along_is_not_judged(
+def test_a_record_crc_copied_by_rocketmq_is_not_checked(
     small: SmallStore,
 ) -> None:
     """RocketMQ treats the CRC property as a user property.

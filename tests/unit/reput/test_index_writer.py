@@ -153,7 +153,7 @@ def test_a_full_disk_is_waited_for_and_no_key_is_put_twice(disk: SimDisk) -> Non
     assert content(disk) == put_by_the_format(rows(1, 5, keys=3))
 
 
-def test_a_count_knows_what_belongs_to_records_below_an_offset(disk: SimDisk) -> None:
+def test_a_count_covers_entries_of_records_below_an_offset(disk: SimDisk) -> None:
     put_all(writer_on(disk), rows(1, 9, keys=2))
     writer = writer_on(disk)
     assert [writer.survey(offset) for offset in (0, 100, 101, 450, 901, 1 << 40)] == [
@@ -161,7 +161,7 @@ def test_a_count_knows_what_belongs_to_records_below_an_offset(disk: SimDisk) ->
     ]  # fmt: skip
 
 
-def test_only_reput_was_killed_what_is_there_is_not_put_again(disk: SimDisk) -> None:
+def test_after_a_kill_of_reput_existing_entries_are_not_put_again(disk: SimDisk) -> None:
     some = rows(1, 9, keys=2)
     put_all(writer_on(disk), some)
     before = content(disk)
@@ -174,7 +174,7 @@ def test_only_reput_was_killed_what_is_there_is_not_put_again(disk: SimDisk) -> 
     assert content(disk) == put_by_the_format(some + more)
 
 
-def test_entries_above_what_may_be_kept_are_cut_and_empty_files_go(disk: SimDisk) -> None:
+def test_entries_above_the_kept_offset_are_cut_and_empty_files_removed(disk: SimDisk) -> None:
     some = rows(1, 12, keys=2)
     put_all(writer_on(disk), some)
     _, begin = resumed(disk, IndexMode.CONTINUE, start=600, keep=600)
@@ -217,7 +217,7 @@ def test_a_file_filled_after_the_mark_is_made_again_as_well(disk: SimDisk) -> No
     assert begin == 150
 
 
-def test_comparing_finds_every_key_or_says_that_one_is_missing(disk: SimDisk) -> None:
+def test_a_comparison_finds_every_key_or_reports_a_missing_one(disk: SimDisk) -> None:
     some = rows(1, 12, keys=2)
     put_all(writer_on(disk), some)
     before = content(disk)
@@ -254,7 +254,7 @@ def test_a_file_of_another_size_is_removed_and_missed_by_the_count(disk: SimDisk
     assert disk.stat(DIRECTORY / "README") is not None
 
 
-def test_made_and_killed_before_its_first_entry_a_file_is_used(disk: SimDisk) -> None:
+def test_a_file_created_before_a_kill_is_used(disk: SimDisk) -> None:
     some = rows(1, 9)
     put_all(writer_on(disk), some[:7])
     disk.create(DIRECTORY / "20231114231320009", GEOMETRY.size, reserve=False).close()
@@ -264,7 +264,7 @@ def test_made_and_killed_before_its_first_entry_a_file_is_used(disk: SimDisk) ->
     assert found(disk, some[8][0]) == [900]
 
 
-def test_switched_off_it_touches_nothing(disk: SimDisk) -> None:
+def test_a_disabled_index_touches_nothing(disk: SimDisk) -> None:
     config = StoreConfig(index_slots=5, index_entries=8, index_enabled=False)
     writer = IndexWriter(StoreDir(disk, ROOT, config), StandingClock())
     assert writer.survey(100) == 0
@@ -290,7 +290,7 @@ def test_a_damaged_file_is_found_although_its_entries_can_be_counted(
     assert writer_on(disk).survey(1 << 40) != 18
 
 
-def test_one_batch_may_begin_below_and_end_above_what_is_there(disk: SimDisk) -> None:
+def test_one_batch_may_begin_below_and_end_above_existing_entries(disk: SimDisk) -> None:
     some = rows(1, 20, keys=2)
     put_all(writer_on(disk), some[:21])  # killed after the first key of record 11
     writer, begin = resumed(disk, IndexMode.CONTINUE, start=500, keep=1200)
@@ -325,7 +325,7 @@ def test_entries_that_no_chain_reaches_are_made_again(disk: SimDisk, mode: Index
     assert content(disk) == before
 
 
-def test_a_start_looks_at_the_newest_entries_and_believes_the_others(
+def test_a_start_checks_the_newest_entries_and_trusts_the_others(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_all(writer_on(disk), rows(1, 9, keys=2))

@@ -22,7 +22,7 @@ def rests(per_s: float, *, batch: int = 1, seconds: float = 0.5) -> list[float]:
     return found
 
 
-def test_a_first_record_and_few_records_a_second_are_never_waited_with() -> None:
+def test_a_first_record_and_few_records_a_second_are_never_delayed() -> None:
     assert Pace().rest_s(5.0) == 0.0
     assert not any(rests(10))
     assert not any(rests(MANY_PER_S / 2))
@@ -31,7 +31,7 @@ def test_a_first_record_and_few_records_a_second_are_never_waited_with() -> None
     assert pace.rest_s(5.0) == 0.0
 
 
-def test_while_many_come_steps_begin_at_most_once_in_the_interval() -> None:
+def test_at_a_high_rate_steps_begin_at_most_once_in_the_interval() -> None:
     for per_s in (4 * MANY_PER_S, 600_000):
         found = rests(per_s)
         settled = found[len(found) // 2 :]
@@ -39,7 +39,7 @@ def test_while_many_come_steps_begin_at_most_once_in_the_interval() -> None:
         assert len(found) < 1.3 * 0.5 / INTERVAL_S + 100
 
 
-def test_batches_that_come_seldom_are_taken_as_they_come() -> None:
+def test_rare_batches_are_dispatched_at_once() -> None:
     pace = Pace()
     for number in range(100):
         now = 5.0 + number * 0.1
@@ -58,7 +58,7 @@ def test_the_pause_ends_with_the_rate() -> None:
     assert pace.rest_s(7.0) == 0.0
 
 
-def test_two_steps_at_the_same_moment_do_no_harm() -> None:
+def test_two_steps_at_the_same_moment_are_harmless() -> None:
     pace = Pace()
     for _ in range(3):
         pace.stepped(5.0, 1000)

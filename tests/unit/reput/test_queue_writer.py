@@ -106,7 +106,7 @@ def test_a_queue_goes_on_after_its_file_was_closed_for_others(disk: SimDisk) -> 
     assert writer.stored_count == 100
 
 
-def test_what_another_process_left_is_compared_and_what_this_one_made_is_not(
+def test_units_of_another_process_are_compared_and_own_ones_are_not(
     disk: SimDisk,
 ) -> None:
     writer_on(disk).append(run(0, 5))
@@ -180,7 +180,7 @@ def restarted(disk: SimDisk, *, start: int, keep: int, thorough: bool = False) -
     return writer
 
 
-def test_units_above_what_may_be_kept_are_zeros_afterwards_in_every_file(disk: SimDisk) -> None:
+def test_units_above_the_kept_offset_are_zeroed_in_every_file(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 25))
     writer = restarted(disk, start=700, keep=1300)
     assert file_bytes(disk) == b"".join(map(unit, range(10)))
@@ -195,7 +195,7 @@ def test_units_above_what_may_be_kept_are_zeros_afterwards_in_every_file(disk: S
     assert file_bytes(disk, 400) == b"".join(map(unit, range(20, 25))) + ZERO * 5
 
 
-def test_after_a_power_cut_a_hole_does_not_hide_what_lies_behind_it(disk: SimDisk) -> None:
+def test_after_a_power_cut_a_hole_does_not_hide_later_units(disk: SimDisk) -> None:
     big = 20 * 20_000
     writer = writer_on(disk, file_size=big)
     writer.append(run(0, 15_000))
@@ -304,7 +304,7 @@ def test_a_rebuild_brings_any_missing_file_back(disk: SimDisk, missing: int) -> 
     assert writer.totals == (25, 0)
 
 
-def test_a_rebuild_corrects_what_is_wrong_and_cuts_what_is_too_much(disk: SimDisk) -> None:
+def test_a_rebuild_corrects_wrong_units_and_cuts_surplus_ones(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 25))
     before = file_bytes(disk)
     disk.open(DIRECTORY / f"{0:020}", writable=True).pwrite(unit(4, at=450), 4 * 20)
@@ -330,7 +330,7 @@ def test_a_rebuild_of_a_shortened_log_keeps_the_numbers_of_expired_messages(
     assert writer.totals == (15, 0)
 
 
-def test_a_rebuild_fills_with_pre_blank_units_what_expired_and_was_lost(disk: SimDisk) -> None:
+def test_a_rebuild_fills_lost_expired_units_with_pre_blank_ones(disk: SimDisk) -> None:
     writer_on(disk).append(run(0, 25))
     for start in (0, 200):
         disk.unlink(DIRECTORY / f"{start:020}")

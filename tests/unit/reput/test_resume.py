@@ -50,14 +50,14 @@ def decided(known: Marks, counted: Counted = WHOLE) -> Decision:
     return decide(known, bounds(known), counted)
 
 
-def test_only_reput_was_killed_so_queues_keep_what_was_published() -> None:
+def test_after_a_kill_of_reput_queues_keep_published_units() -> None:
     assert bounds(marks()).keep == 800
     decision = decided(marks())
     assert (decision.queue_mode, decision.index_mode) == (QueueMode.CONTINUE, IndexMode.CONTINUE)
     assert (decision.start, decision.dispatched) == (500, 800)
 
 
-def test_after_another_recovery_only_what_was_synced_counts() -> None:
+def test_after_another_recovery_only_synced_units_count() -> None:
     known = marks(generation=False)
     assert bounds(known).keep == 500
     assert (decided(known).start, decided(known).dispatched) == (500, 500)
@@ -142,7 +142,7 @@ def test_a_rebuild_that_was_interrupted_is_a_rebuild_again(generation: bool) -> 
     assert decision.dispatched == (800 if generation else 0)
 
 
-def test_whatever_is_known_nothing_is_shown_that_could_be_missing() -> None:
+def test_for_all_inputs_no_possibly_missing_record_is_visible() -> None:
     """Check the invariants of a decision over the product of all inputs."""
     for log_min, log_end, dispatched, durable, generation, boot, sound, units, whole in product(
         (0, 300, 700),

@@ -182,7 +182,7 @@ async def test_it_waits_for_the_store_then_for_its_recovery_then_dispatches(
 
 
 @pytest.mark.parametrize("stale", ["heartbeat", "recovered by another start", "stopped"])
-async def test_what_an_earlier_start_published_is_no_recovery(
+async def test_the_page_of_an_earlier_start_is_no_recovery(
     config: ReputConfig, small: SmallStore, stale: str
 ) -> None:
     """An old copy of the page claims that the log was recovered in this boot.
@@ -207,7 +207,7 @@ async def test_what_an_earlier_start_published_is_no_recovery(
         assert small.positions.get(Slot.DISPATCHED) == small.end
 
 
-async def test_each_step_is_measured_by_what_it_did_and_how_late_it_was_visible(
+async def test_each_step_has_metrics_of_its_work_and_of_its_delay(
     config: ReputConfig, small: SmallStore
 ) -> None:
     small.put(at_ms=time.time_ns() // 1_000_000 - 3000)
@@ -229,7 +229,7 @@ async def test_each_step_is_measured_by_what_it_did_and_how_late_it_was_visible(
         assert "tidemark_dispatch_visible_delay_seconds_count 2.0\n" in text
 
 
-async def test_what_the_broker_traces_is_said_when_it_is_in_its_queue(
+async def test_a_traced_message_is_logged_when_it_is_in_its_queue(
     config: ReputConfig, small: SmallStore, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -294,7 +294,7 @@ async def test_queues_are_synced_without_being_asked(
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
 
 
-async def test_a_damaged_record_leaves_it_alive_and_unready_and_says_where(
+async def test_a_damaged_record_leaves_it_alive_unready_and_with_its_place(
     config: ReputConfig, small: SmallStore
 ) -> None:
     async with running(config) as reput:
@@ -589,7 +589,7 @@ async def test_a_second_reput_is_refused(config: ReputConfig, small: SmallStore)
     lock.release()
 
 
-async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_to_stop_says_clean(
+async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_one_marks_a_clean_stop(
     config: ReputConfig, small: SmallStore
 ) -> None:
     small.store.mark_running(1)
@@ -601,7 +601,7 @@ async def test_stopping_dispatches_and_syncs_the_rest_and_the_last_to_stop_says_
         await reput.end()
     assert small.positions.get(Slot.DISPATCHED_DURABLE) == small.end
     assert small.positions.get(Slot.REPUT_PID) == 0
-    assert not small.store.abort_path.exists(), "nobody else was there: stopped clean"
+    assert not small.store.abort_path.exists(), "no other process ran: stopped clean"
 
 
 async def test_a_broker_that_died_is_no_clean_stop(config: ReputConfig, small: SmallStore) -> None:

@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_opened_hides_no_failed_sync(
     assert {disk.durable_bytes(path)[:1] for path in other} == {b"x"}
 
 
-def test_what_lies_on_another_file_system_is_synced_by_itself(disk: SimDisk) -> None:
+def test_files_on_another_file_system_are_synced_one_by_one(disk: SimDisk) -> None:
     class Other:
         """A file system that contains one directory, with a sync without effect."""
 

@@ -48,7 +48,7 @@ class Written:
             pass
 
 
-def test_the_mark_speaks_of_records_that_no_power_cut_takes() -> None:
+def test_the_mark_covers_only_records_that_survive_a_power_cut() -> None:
     written = Written()
     assert written.positions.get(Slot.FLUSHED) == 0
     written.dispatcher.sync()

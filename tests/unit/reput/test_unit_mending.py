@@ -42,7 +42,7 @@ def mended(dispatcher: Dispatcher, place: Place, bytes_max: int = 700) -> list[P
     return mending.replaced
 
 
-def test_whichever_byte_of_whichever_unit_is_damaged_it_is_made_again(small: SmallStore) -> None:
+def test_any_damaged_byte_of_any_unit_is_repaired(small: SmallStore) -> None:
     dispatcher = filled(small)
     sound, rng = queue_files(small), random.Random(7)
     for place, unit in sorted(units(small).items()):
@@ -81,7 +81,7 @@ def test_a_sound_unit_or_none_at_all_changes_nothing(small: SmallStore) -> None:
     assert queue_files(small) == sound
 
 
-def test_what_the_log_has_lost_is_left_as_it_is(small: SmallStore) -> None:
+def test_units_of_lost_records_are_left_unchanged(small: SmallStore) -> None:
     """If the record is damaged, its unit is not replaced, and a read reports the damage."""
     dispatcher = filled(small)
     place = ("orders", 0, 4)
@@ -118,7 +118,7 @@ def test_the_comparison_goes_on_behind_a_log_file_that_expires_meanwhile(small: 
     assert units(small)[last] == sound[last]
 
 
-def test_what_was_mended_is_durable_with_the_next_sync(small: SmallStore) -> None:
+def test_repaired_units_are_durable_with_the_next_sync(small: SmallStore) -> None:
     dispatcher = filled(small)
     dispatcher.sync()
     overwrite(small, ("bills", 0, 2), b"\xff", 9)

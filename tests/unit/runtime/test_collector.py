@@ -56,7 +56,7 @@ def test_nothing_is_collected_meanwhile() -> None:
     assert gc.get_threshold() == collector.THRESHOLDS
 
 
-def test_memory_is_bounded_while_somebody_never_ends() -> None:
+def test_memory_is_bounded_while_one_never_ends() -> None:
     collector.settle()
     with collector.waits():
         before = collections()

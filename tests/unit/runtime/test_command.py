@@ -68,7 +68,7 @@ def test_a_service_that_stops_in_order_ends_with_0() -> None:
     assert status_of(ended) == 0
 
 
-def test_a_service_that_fails_ends_with_1_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_service_that_fails_ends_with_1_and_logs_why(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_service("some", SomeConfig, None, "SOME_", {}, port_taken)
     assert status_of(ended) == 1

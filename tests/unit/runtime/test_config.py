@@ -42,7 +42,7 @@ def mistakes(**sources: object) -> tuple[str, ...]:
     return found
 
 
-def test_defaults_stand_where_nobody_says_otherwise() -> None:
+def test_defaults_hold_where_nothing_is_set() -> None:
     config = load(Config, overrides={"store_dir": Path("/s")})
     assert config == Config(Path("/s"))
 

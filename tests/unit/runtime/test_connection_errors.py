@@ -32,7 +32,7 @@ from shared.runtime.connection_errors import describe
         (ConnectionAbortedError(), "ConnectionAbortedError"),
     ],
 )
-def test_what_breaks_a_connection_is_named_without_numbers_of_a_library(
+def test_the_cause_of_a_broken_connection_is_named_without_numbers_of_a_library(
     error: Exception, words: str
 ) -> None:
     assert describe(error) == words

@@ -36,7 +36,7 @@ async def test_a_ring_before_the_wait_is_not_lost(bells: tuple[Doorbell, Doorbel
     assert not await reput.wait(0.001), "three rings are one reason to look"
 
 
-async def test_a_ring_during_a_rest_wakes_nobody_and_counts_for_the_next_wait(
+async def test_a_ring_during_a_rest_does_not_wake_it_and_counts_for_the_next_wait(
     bells: tuple[Doorbell, Doorbell],
 ) -> None:
     broker, reput = bells
@@ -54,7 +54,7 @@ async def test_a_ring_during_a_rest_wakes_nobody_and_counts_for_the_next_wait(
     assert await waiting
 
 
-async def test_nobody_listening_and_a_full_socket_are_no_errors(
+async def test_a_missing_listener_and_a_full_socket_are_no_errors(
     bells: tuple[Doorbell, Doorbell],
 ) -> None:
     broker, _ = bells
@@ -119,7 +119,7 @@ async def test_a_note_comes_with_a_ring_and_wakes_like_one(
     reput.close()
 
 
-async def test_a_note_that_nobody_takes_is_a_ring(bells: tuple[Doorbell, Doorbell]) -> None:
+async def test_a_note_without_a_reader_is_a_ring(bells: tuple[Doorbell, Doorbell]) -> None:
     broker, reput = bells
     assert not await reput.wait(0.001)
     assert broker.ring("reput", b"a note")

@@ -1,4 +1,4 @@
-"""Rests of long work: none where nobody waits, as long as somebody does, and not for ever."""
+"""Rests of long work: only while requests wait, for as long as they do, and not for ever."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from shared.runtime.give_way import PATIENCE_S, REST_S, SLICE_S, GiveWay, Pace
 
 
 class Waiting:
-    """Somebody waits for so many looks."""
+    """A request waits for this many checks."""
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    def __init__(self, checks: int) -> None:
+        self.checks = checks
         self.asked = 0
 
     def __call__(self) -> bool:
         self.asked += 1
-        return self.asked <= self.looks
+        return self.asked <= self.checks
 
 
 async def timers_of(way: GiveWay, rests: int) -> int:
@@ -41,7 +41,7 @@ async def timers_of(way: GiveWay, rests: int) -> int:
     return count
 
 
-async def test_where_nobody_waits_a_rest_is_two_turns() -> None:
+async def test_without_waiting_requests_a_rest_is_two_turns() -> None:
     turns = 0
 
     async def other() -> None:
@@ -56,7 +56,7 @@ async def test_where_nobody_waits_a_rest_is_two_turns() -> None:
     task.cancel()
 
 
-async def test_it_rests_as_long_as_somebody_waits() -> None:
+async def test_it_rests_as_long_as_requests_wait() -> None:
     assert await timers_of(GiveWay(Waiting(5)), 1) == 5
 
 
@@ -82,20 +82,20 @@ async def test_works_that_share_a_pace_have_one_slice_together_in_each_rest(
     assert Pace().rest_s(5.0) == pytest.approx(REST_S)
 
 
-def test_a_thread_rests_after_each_slice_and_only_while_somebody_waits(
+def test_a_thread_rests_after_each_slice_only_while_requests_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
-    now, somebody = 100.0, True
+    now, is_waiting = 100.0, True
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "sleep", slept.append)
-    way = GiveWay(lambda: somebody)
+    way = GiveWay(lambda: is_waiting)
     way.rest_in_thread()
     way.rest_in_thread()  # the slice has just begun
     assert slept == [REST_S]
     now += 2 * SLICE_S
     way.rest_in_thread()
     assert slept == [REST_S] * 2
-    now, somebody = now + 1.0, False
+    now, is_waiting = now + 1.0, False
     way.rest_in_thread()
     assert slept == [REST_S] * 2

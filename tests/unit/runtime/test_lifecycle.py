@@ -87,7 +87,7 @@ async def test_a_signal_asks_to_stop() -> None:
         loop.remove_signal_handler(signum)
 
 
-def test_the_exit_status_says_what_kind_of_end_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_status_shows_the_kind_of_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     async def good() -> None:
         pass
 
@@ -128,7 +128,7 @@ def test_descriptors_are_allowed_as_far_as_the_system_lets_us() -> None:
 
 
 @pytest.mark.parametrize(("why", "lines"), [("TIDEMARK_PURE is set", 1), ("", 0)])
-def test_a_service_says_once_that_the_pure_twins_run(
+def test_a_service_logs_once_that_the_pure_implementation_runs(
     why: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tidemark.formats.native.WHY_PURE", why)

@@ -25,6 +25,6 @@ def test_a_taken_port_is_named_with_its_host_and_the_reason() -> None:
     assert "ss -ltnp" in caught.value.advice
 
 
-def test_what_goes_well_is_left_alone() -> None:
+def test_a_successful_run_is_left_alone() -> None:
     with listening_on("127.0.0.1", 0), socket.socket() as free:
         free.bind(("127.0.0.1", 0))

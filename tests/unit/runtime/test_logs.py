@@ -61,13 +61,13 @@ def test_configuring_twice_does_not_print_twice(lines: io.StringIO) -> None:
     assert len(lines.getvalue().splitlines()) == 1
 
 
-def test_what_nobody_caught_is_a_line_too(lines: io.StringIO) -> None:
+def test_an_uncaught_exception_is_a_log_line_too(lines: io.StringIO) -> None:
     error = RuntimeError("bug")
     sys.excepthook(RuntimeError, error, None)
     assert json.loads(lines.getvalue())["event"] == "uncaught"
 
 
-def test_a_line_of_a_library_says_which(lines: io.StringIO) -> None:
+def test_a_line_of_a_library_names_it(lines: io.StringIO) -> None:
     logging.getLogger("some.library").warning("odd")
     line = json.loads(lines.getvalue())
     assert (line["event"], line["logger"]) == ("library", "some.library")

@@ -50,7 +50,7 @@ def test_a_store_of_the_same_path_on_another_file_system_has_another_one(
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "other user"])
-def test_what_somebody_else_put_in_its_place_is_not_trusted(
+def test_a_file_that_another_user_put_in_its_place_is_not_trusted(
     store: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = usable_run_dir(store / "run")

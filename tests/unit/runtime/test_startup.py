@@ -67,7 +67,7 @@ def test_recovery_that_stands_still_for_a_minute_is_stuck_until_it_moves(
     assert probe.look().ok
 
 
-def test_who_waits_for_another_process_of_the_node_waits_as_long_as_it_takes(
+def test_waiting_for_another_process_of_the_node_has_no_time_out(
     health: Health, clock: MovedClock
 ) -> None:
     # ha empties a store and copies it anew from the master: hours, in which the broker has nothing
@@ -84,7 +84,7 @@ def test_who_waits_for_another_process_of_the_node_waits_as_long_as_it_takes(
 
 
 @pytest.mark.parametrize("state", ["serving", "unready", "stopping"])
-def test_what_comes_after_recovery_is_no_business_of_the_start(
+def test_steps_after_recovery_do_not_count_as_the_start(
     health: Health, clock: MovedClock, state: str
 ) -> None:
     # Damage or a full disk: the process must stay, to say what it is and to serve what can be read.

@@ -1,4 +1,4 @@
-"""Stretches of the log that are traced: told to other services, bounded, forgotten."""
+"""Traced ranges of the log: sent to other services, bounded, forgotten."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_damaged_notes_do_no_harm(seed: int) -> None:
     ranges.reached(1 << 62, lambda traced: None)
 
 
-def test_each_stretch_is_said_once_when_the_step_has_passed_its_end() -> None:
+def test_each_range_is_reported_once_when_the_step_has_passed_its_end() -> None:
     ranges, said = TracedRanges(Clock()), list[TracedRange]()
     ranges.note(encode(ORDER))
     ranges.note(encode(ORDER._replace(trace="later", end_offset=5000)))
@@ -76,7 +76,7 @@ def test_each_stretch_is_said_once_when_the_step_has_passed_its_end() -> None:
     assert not ranges
 
 
-def test_what_nothing_comes_of_is_forgotten_and_many_do_not_grow() -> None:
+def test_unused_ranges_are_forgotten_and_their_number_is_bounded() -> None:
     clock = Clock()
     ranges, said = TracedRanges(clock), list[TracedRange]()
     ranges.note(encode(ORDER))

@@ -35,7 +35,7 @@ def names(cache: JsonCache) -> list[str]:
     return [] if table is None else sorted(table.topics)
 
 
-def test_what_was_written_is_read_back_and_the_version_counts() -> None:
+def test_a_written_file_is_read_back_and_the_version_counts() -> None:
     cache = JsonCache(SimDisk(), CONFIG)
     assert cache.read_topics() is None
     first = cache.write_topics([topic("a")], covered=Covered(0, 50), now_ms=1000)
@@ -102,7 +102,7 @@ def test_a_damaged_file_does_not_push_out_a_good_backup() -> None:
 @pytest.mark.parametrize(
     ("file", "backup"), [(b"{", b"]"), (b"{", None), (None, b"]"), (b"", b"]")]
 )
-def test_a_file_that_nobody_can_read_is_named(file: bytes | None, backup: bytes | None) -> None:
+def test_an_unreadable_file_is_named(file: bytes | None, backup: bytes | None) -> None:
     disk = SimDisk()
     for name, data in (("topics.json", file), ("topics.json.bak", backup)):
         if data is not None:

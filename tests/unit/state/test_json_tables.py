@@ -67,7 +67,7 @@ def test_a_group_of_ours_comes_back_from_rocketmqs_file(group: GroupConfig) -> N
     assert group_of(read.groups[group.name], read.forbidden[group.name]) == group
 
 
-def test_what_rocketmq_knows_of_a_group_comes_back_as_it_was() -> None:
+def test_rocketmqs_fields_of_a_group_are_written_back_unchanged() -> None:
     entry = GroupEntry(
         "g",
         consume_enable=False,
@@ -119,7 +119,7 @@ def test_all_four_files_are_written_and_are_ours() -> None:
     assert cache.read_foreign_offsets(state_known=False) is None
 
 
-def test_a_file_that_somebody_else_replaced_is_read_again_for_its_version() -> None:
+def test_a_file_replaced_by_another_program_is_read_again_for_its_version() -> None:
     disk = SimDisk()
     cache, rocketmq = JsonCache(disk, CONFIG), JsonCache(disk, CONFIG)
     cache.write_levels({1: 1}, covered=Covered(0, 0), now_ms=1)
@@ -129,7 +129,7 @@ def test_a_file_that_somebody_else_replaced_is_read_again_for_its_version() -> N
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_whose_a_file_is_shows_at_its_end_whatever_things_are_called(*, keyed: bool) -> None:
+def test_the_owner_of_a_file_is_at_its_end_whatever_its_names_are(*, keyed: bool) -> None:
     name = "tidemark"
     covered = Covered(3, 2**63 - 1) if keyed else None
     version = DataVersion()
@@ -146,6 +146,6 @@ def test_whose_a_file_is_shows_at_its_end_whatever_things_are_called(*, keyed: b
         assert not ends_as_ours(text.encode()[-END_SIZE:] + b"}")
 
 
-def test_a_directory_in_the_place_of_a_file_is_nobodys(tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_a_file_has_no_owner(tmp_path: Path) -> None:
     (tmp_path / "consumerOffset.json").mkdir()
     assert not JsonCache(OsDisk(), tmp_path).is_foreign

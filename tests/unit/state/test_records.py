@@ -146,7 +146,7 @@ def test_the_records_of_groups_as_maps() -> None:
     I63,
     st.integers(0, 1500),
 )
-def test_a_snapshot_says_groups_offsets_and_delay_in_any_number_of_parts(
+def test_a_snapshot_has_groups_offsets_and_delay_in_any_number_of_parts(
     groups: list[GroupConfig],
     offsets: dict[str, dict[tuple[str, int], int]],
     delay: DelayState,
@@ -218,7 +218,7 @@ def test_a_topic_record_as_a_map() -> None:
 @given(
     st.lists(TOPICS, max_size=8), st.lists(NEXT_OFFSETS, max_size=30), I63, I63, st.integers(0, 900)
 )
-def test_a_snapshot_in_parts_says_everything_once_in_order(
+def test_a_snapshot_in_parts_has_everything_once_in_order(
     topics: list[TopicConfig],
     next_offsets: list[NextOffset],
     flushed: int,
@@ -243,7 +243,7 @@ def test_a_snapshot_in_parts_says_everything_once_in_order(
         assert len(body) <= part_bytes_max or len(part.topics) + len(part.next_offsets) <= 1
 
 
-def test_what_was_deleted_is_in_a_snapshot_that_earlier_versions_read_as_before() -> None:
+def test_deleted_topics_are_in_a_snapshot_that_earlier_versions_read_as_before() -> None:
     def snapshot(**more: Any) -> list[bytes]:
         return records.encode_snapshot([], [], flushed=0, snapshot_id=0, part_bytes_max=330, **more)
 
@@ -276,7 +276,7 @@ def test_an_empty_state_has_a_snapshot_too() -> None:
         ),
     ],
 )
-def test_what_a_later_version_adds_is_no_error(
+def test_fields_of_a_later_version_are_no_error(
     body: dict[str, Any], record: records.StateRecord
 ) -> None:
     assert records.decode(packed(body)) == record

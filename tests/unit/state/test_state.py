@@ -213,8 +213,8 @@ def never_back(changes: list[StateRecord]) -> list[StateRecord]:
 
 def test_a_cancellation_that_comes_after_delivery_is_forgotten_at_once() -> None:
     # A snapshot between the two would forget it, a replay of all records would not.
-    told = replay([DelayRecord(0, {1: 1}), DelayRecord(0, {}, None, {(1, 0): 0, (1, 1): 0})])
-    assert dict(told.delay.cancelled) == {(1, 1): 0}
+    replayed = replay([DelayRecord(0, {1: 1}), DelayRecord(0, {}, None, {(1, 0): 0, (1, 1): 0})])
+    assert dict(replayed.delay.cancelled) == {(1, 1): 0}
 
 
 @given(st.lists(CHANGES, max_size=12), st.lists(CHANGES, max_size=6), st.integers(0, 900))
@@ -268,12 +268,12 @@ def places(state: BrokerState) -> tuple[int | None, int | None]:
     return state.snapshot_at, state.delay_recorded_at
 
 
-def test_it_is_known_where_progress_and_snapshot_were_told() -> None:
+def test_the_places_of_progress_and_snapshot_records_are_known() -> None:
     state = BrokerState()
     assert places(state) == (None, None)
     state.apply(DelayRecord(0, {1: 2}), 100)
     state.apply(DelayRecord(0, cancelled={(1, 9): 5}), 200)
-    assert places(state) == (None, 100)  # a cancellation tells nothing of what is delivered
+    assert places(state) == (None, 100)  # a cancellation records no delivery
     parts = [records.decode(body) for body in state.snapshot_records(0, 0)]
     for number, part in enumerate(parts):
         state.apply(part, 300 + number)
@@ -288,8 +288,10 @@ def test_it_is_known_where_progress_and_snapshot_were_told() -> None:
 
 def test_ranges_that_the_log_no_longer_holds_are_left_out_of_a_snapshot() -> None:
     state = replay([ForeignRecord(0, ForeignRange(at, at + 10)) for at in (0, 50, 90)])
-    told = replay([records.decode(body) for body in state.snapshot_records(0, 99, foreign_from=60)])
-    assert told.foreign == [ForeignRange(90, 100)]
+    replayed = replay(
+        [records.decode(body) for body in state.snapshot_records(0, 99, foreign_from=60)]
+    )
+    assert replayed.foreign == [ForeignRange(90, 100)]
 
 
 def test_it_is_known_below_what_a_topic_that_was_made_again_is_another() -> None:
@@ -309,7 +311,7 @@ def test_it_is_known_below_what_a_topic_that_was_made_again_is_another() -> None
         assert replay([records.decode(body) for body in parts]).deleted_below == kept
 
 
-def test_becoming_another_state_is_seen_by_whoever_holds_it() -> None:
+def test_every_holder_of_a_state_sees_its_replacement() -> None:
     held, other = replay([TopicRecord(0, topic("a"))]), replay([GroupRecord(0, GroupConfig("g"))])
     held.become(other)
     assert everything(held) == everything(other)

@@ -110,7 +110,7 @@ def test_a_misspelt_setting_is_named(tmp_path: Path) -> None:
         LocalStore(tmp_path, settings={"flush_intervall_ms": 1})
 
 
-def test_a_store_that_cannot_start_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_store_that_cannot_start_raises_why_and_leaves_no_thread(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -25,7 +25,7 @@ FILE_SIZE: Final = SMALL_STORE["commit_log_file_size"]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Return once it holds: the store looks at its clock a few times a second."""
+    """Return once it holds: the store reads its clock a few times a second."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s for {what}"

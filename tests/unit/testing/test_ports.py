@@ -1,4 +1,4 @@
-"""Ports for tests: nobody listens there, and nobody else is given them for a while."""
+"""Ports for tests: free, and not given to another test for a while."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_port_is_not_named_again_soon() -> None:
     assert named[:3] == list(range(named[0], named[0] + 3))
 
 
-def test_a_port_where_somebody_listens_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         port = taken.getsockname()[1]

@@ -12,7 +12,7 @@ pytest_plugins = ["tidemark.testing.fixtures"]
 
 OTHERS: Final = 3000
 IN_FLIGHT_MAX: Final = 200
-"""Fewer than there are others: a fetch looks several times before it finds a message."""
+"""Fewer than there are others: a fetch reads several times before it finds a message."""
 
 
 async def test_a_message_behind_many_of_other_tags_comes(tidemark_store: LocalStore) -> None:

@@ -18,7 +18,7 @@ def test_a_deadline_names_what_was_waited_for() -> None:
         wait_until(lambda: False, "a yes", 0.03, poll_s=0)
 
 
-def test_what_the_condition_raises_ends_the_wait() -> None:
+def test_an_error_of_the_condition_ends_the_wait() -> None:
     def ends() -> bool:
         raise RuntimeError("the process ended")
 

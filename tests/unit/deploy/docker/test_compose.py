@@ -54,7 +54,7 @@ def test_every_container_runs_its_program_with_settings_that_load(name: str) -> 
     assert str(settings(name).store_dir) == "/var/lib/tidemark"
 
 
-def test_what_shapes_files_is_the_same_for_all() -> None:
+def test_settings_that_shape_files_are_the_same_for_all() -> None:
     assert len({settings(name).store for name in OURS}) == 1
     assert settings("n0-reput").store.visible_after == "confirmed"
 
@@ -73,7 +73,7 @@ def test_nodes_reach_each_other_by_the_names_of_their_containers() -> None:
         assert settings(f"{replica.name}-ha").host == "0.0.0.0"
 
 
-def test_clients_are_told_ports_that_are_open_on_this_machine_alone() -> None:
+def test_advertised_ports_are_open_on_this_machine_only() -> None:
     for replica in settings("n0-broker").cluster.replicas:
         for url, name, inside in (
             (replica.api, f"{replica.name}-broker", settings(f"{replica.name}-broker").port),
@@ -84,10 +84,10 @@ def test_clients_are_told_ports_that_are_open_on_this_machine_alone() -> None:
             assert SERVICES[name]["ports"] == [f"127.0.0.1:{parts.port}:{inside}"]
 
 
-def test_the_command_line_asks_the_addresses_that_clients_are_told() -> None:
+def test_the_command_line_uses_the_advertised_addresses() -> None:
     cluster = settings("n0-broker").cluster
-    told = ",".join(replica.api for replica in cluster.replicas)
-    assert SERVICES["cli"]["environment"]["TIDEMARK_URL"] == told
+    urls = ",".join(replica.api for replica in cluster.replicas)
+    assert SERVICES["cli"]["environment"]["TIDEMARK_URL"] == urls
     assert SERVICES["cli"]["network_mode"] == "host"
 
 

@@ -25,7 +25,7 @@ def of_run(name: str) -> list[str]:
     return STAGES["run"].texts(name)
 
 
-def test_what_runs_has_no_compiler() -> None:
+def test_the_runtime_image_has_no_compiler() -> None:
     assert list(STAGES) == ["python", "build", "run", "build-analytics", "analytics"]
     assert {stage.base for stage in (STAGES["build"], STAGES["run"])} == {"python"}
     installed = " ".join(STAGES["python"].texts("RUN") + of_run("RUN"))
@@ -89,7 +89,7 @@ def test_the_ports_are_those_of_the_services() -> None:
     ]
 
 
-def test_the_labels_say_the_version_of_the_package() -> None:
+def test_the_labels_have_the_version_of_the_package() -> None:
     labels = pairs(of_run("LABEL")[0])
     prefix = "org.opencontainers.image."
     assert labels[prefix + "title"] == PROJECT["name"]
@@ -131,13 +131,13 @@ def copied(stage: Stage) -> list[str]:
     ]
 
 
-def test_what_is_copied_from_the_repository_exists_and_is_sent_to_the_builder() -> None:
+def test_copied_files_exist_and_are_sent_to_the_builder() -> None:
     rules = [
         line
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line and not line.startswith("#")
     ]
-    assert rules[0] == "*", "what nobody names is left out"
+    assert rules[0] == "*", "files that are not listed are left out"
     kept = {rule[1:] for rule in rules if rule.startswith("!")}
     sources = {path for stage in STAGES.values() for path in copied(stage)}
     assert sources == kept
@@ -172,7 +172,7 @@ def test_the_image_with_spark_is_the_other_one_and_java() -> None:
     assert order[::-1].index("USER") < order[::-1].index("COPY")
 
 
-def test_drivers_and_executors_have_the_same_python_and_say_so_before_spark_starts() -> None:
+def test_drivers_and_executors_have_the_same_python_and_log_it_before_spark_starts() -> None:
     [environment] = map(pairs, ANALYTICS.texts("ENV"))
     assert environment["PYSPARK_PYTHON"] == "/opt/tidemark/bin/python"
     assert environment["PYSPARK_DRIVER_PYTHON"] == environment["PYSPARK_PYTHON"]
@@ -180,7 +180,7 @@ def test_drivers_and_executors_have_the_same_python_and_say_so_before_spark_star
     assert not [name for name in environment if "TIDEMARK" in name]
 
 
-def test_a_command_runs_through_the_entry_and_an_executor_is_told_all_that_it_needs(
+def test_a_command_runs_through_the_entry_and_an_executor_gets_all_variables(
     tmp_path: Path,
 ) -> None:
     [entry] = ANALYTICS.texts("ENTRYPOINT")
@@ -192,7 +192,7 @@ def test_a_command_runs_through_the_entry_and_an_executor_is_told_all_that_it_ne
         path = programs / name
         path.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$@"\n')
         path.chmod(0o755)
-    told = {
+    variables = {
         "SPARK_HOME": "/spark",
         "SPARK_EXECUTOR_MEMORY": "4g",
         "SPARK_EXECUTOR_CORES": "4",
@@ -206,7 +206,7 @@ def test_a_command_runs_through_the_entry_and_an_executor_is_told_all_that_it_ne
         # More than ten: in the order of numbers, not of letters; blanks stay in their option.
         **{f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in range(12)},
     }
-    environment = {"PATH": f"{programs}:/usr/bin:/bin", **told}
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", **variables}
 
     def said(*arguments: str) -> list[str]:
         done = subprocess.run(

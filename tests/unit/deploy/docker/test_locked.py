@@ -32,7 +32,7 @@ other==4.0 \\
 """
 
 
-def test_what_is_needed_is_followed_through_the_lock() -> None:
+def test_dependencies_are_followed_through_the_lock() -> None:
     pins = pins_of(EXAMPLE)
     assert needed(pins, {"app"}) == ["app", "deep", "left-pad"]
     assert needed(pins, {"other"}) == ["deep", "left-pad", "other"]

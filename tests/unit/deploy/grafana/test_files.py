@@ -130,7 +130,7 @@ def test_the_data_source_is_the_variable_everywhere(board: dict[str, Any]) -> No
 
 
 @each_board
-def test_what_is_unknown_is_never_drawn_as_zero(board: dict[str, Any]) -> None:
+def test_an_unknown_value_is_never_drawn_as_zero(board: dict[str, Any]) -> None:
     for panel in graphs(board):
         defaults = panel["fieldConfig"]["defaults"]
         match panel["type"]:

@@ -155,5 +155,5 @@ def test_the_list_of_expressions_is_whole_and_filled_in() -> None:
 
 
 def test_an_unknown_variable_in_an_expression_is_a_mistake() -> None:
-    with pytest.raises(KeyError, match="nobody"):
-        fill('up{x="$nobody"}', VALUES)
+    with pytest.raises(KeyError, match="unknown"):
+        fill('up{x="$unknown"}', VALUES)

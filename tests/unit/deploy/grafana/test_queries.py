@@ -106,11 +106,11 @@ def test_legends_and_columns_name_labels_that_the_result_has(target: Target) -> 
 
 
 @each_target
-def test_series_of_a_graph_can_be_told_apart(target: Target) -> None:
+def test_series_of_a_graph_are_distinguishable(target: Target) -> None:
     if target.panel["type"] not in ("timeseries", "state-timeline"):
         return
     labels = target.yields.labels - {"cluster", "broker", "job", "instance"}
-    # A node's name is unique within all clusters that one Prometheus looks at, as is a pair's.
+    # A node's name is unique within all clusters that one Prometheus scrapes, as is a pair's.
     assert labels - legend_labels(target.target) == set(), target.target["legendFormat"]
 
 
@@ -161,7 +161,7 @@ def test_every_metric_is_in_the_catalogue_or_recorded() -> None:
     assert used - set(BY_NAME) - set(RECORDED) - set(FOREIGN) == set()
 
 
-def test_every_family_is_seen_somewhere_or_said_why_not() -> None:
+def test_every_family_is_on_a_dashboard_or_has_a_reason_why_not() -> None:
     asked = [target.expr for target in TARGETS]
     asked += [record.expr for record in RECORDS] + [alert.expr for alert in ALERTS]
     used = {_family(name) for expr in asked for name in metrics(expr)}
@@ -174,13 +174,15 @@ def test_limits_that_are_drawn_are_those_of_the_alerts() -> None:
         assert limit.value in numbers(exprs[limit.alert]), limit
 
 
-def test_what_a_panel_lacks_until_something_happens_is_said_in_words() -> None:
-    told = [query.needs for board in WRITTEN for panel in board.panels() for query in panel.queries]
-    assert all(needs == needs.strip() and not needs.endswith(".") for needs in told)
-    assert any(told)
+def test_panels_explain_series_that_appear_only_after_an_event() -> None:
+    needs_of_queries = [
+        query.needs for board in WRITTEN for panel in board.panels() for query in panel.queries
+    ]
+    assert all(needs == needs.strip() and not needs.endswith(".") for needs in needs_of_queries)
+    assert any(needs_of_queries)
 
 
-def test_a_panel_that_is_empty_as_long_as_all_is_well_says_so() -> None:
+def test_a_panel_that_is_normally_empty_says_so() -> None:
     for board in WRITTEN:
         for panel in board.panels():
             if all(query.needs for query in panel.queries) and not isinstance(panel, Stat):
@@ -188,7 +190,7 @@ def test_a_panel_that_is_empty_as_long_as_all_is_well_says_so() -> None:
 
 
 def test_words_for_nothing_reach_grafana() -> None:
-    told = {
+    expected = {
         (f"{board.uid}.json", panel.title): panel.nothing
         for board in WRITTEN
         for panel in board.panels()
@@ -200,4 +202,4 @@ def test_words_for_nothing_reach_grafana() -> None:
         )
         for target in TARGETS
     }
-    assert {place: shown[place] for place in told} == told
+    assert {place: shown[place] for place in expected} == expected

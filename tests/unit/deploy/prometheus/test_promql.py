@@ -35,7 +35,7 @@ def test_metrics_and_labels_are_found(
 
 
 @pytest.mark.parametrize("expr", ["sum by (a", "x{a='1'", "{a='1'}", "x ? y", '"open'])
-def test_what_is_no_query_is_refused(expr: str) -> None:
+def test_an_invalid_query_is_refused(expr: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         used(expr)
 

@@ -52,7 +52,7 @@ def labels_of(metric: str) -> set[str]:
 
 
 def unknown_names(expr: str) -> Iterator[str]:
-    """Metrics that nobody exports, labels that they do not have."""
+    """Unknown metrics, and labels that their metrics do not have."""
     found = used(expr)
     known: set[str] = set()
     for metric, compared in found.metrics.items():
@@ -137,7 +137,7 @@ def test_a_name_that_there_is_not_would_be_found(wrong: str) -> None:
 
 
 @for_each("alert", ALERTS)
-def test_an_alert_says_what_it_can_say(alert: Alert) -> None:
+def test_an_alert_has_all_values_that_it_can_have(alert: Alert) -> None:
     for text in (alert.summary, alert.description):
         for label in re.findall(r"\$labels\.(\w+)", text):
             assert label in alert.labels
@@ -196,8 +196,8 @@ def test_every_alert_that_is_silenced_or_silences_exists() -> None:
         assert set(receiver) == {"name"}, "as delivered nothing is sent anywhere"
 
 
-def test_no_event_that_somebody_is_woken_for_is_silenced() -> None:
-    """It is over before what would silence it may be, and then nobody would ever hear of it."""
+def test_no_event_of_a_page_is_silenced() -> None:
+    """Such an event may end before the alert that would silence it, and would never be reported."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())
     names = {alert.name: alert for alert in ALERTS}
     events = {alert for alert in ALERTS if alert.waits == "0s" and alert.severity is Severity.PAGE}
@@ -207,9 +207,9 @@ def test_no_event_that_somebody_is_woken_for_is_silenced() -> None:
         assert not [each for each in silenced if set(rule["equal"]) <= set(each.labels)], rule
 
 
-def test_what_is_silenced_ends_before_what_silences_it() -> None:
-    """Dispatch stood still because reput was stopped. Reput came back, its alert ended, and that of
-    dispatch, which stayed for longer, was told when all was well."""
+def test_a_silenced_alert_ends_before_the_silencing_one() -> None:
+    """Dispatch stalled because reput was stopped. Reput came back, its alert ended, and that of
+    dispatch, which stayed for longer, was sent when all was well."""
     config = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())
     names = {alert.name: alert for alert in ALERTS}
     judged = 0
@@ -258,7 +258,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_could_and_
 
 
 def _could_fire(alert: Alert, case: Case) -> bool:
-    """All that it looks at is there, and at some time it does not fire."""
+    """All series that it reads exist, and at some time it does not fire."""
     series = {
         key.partition("{")[0]
         for key, values in {**HEALTHY, **case.changes}.items()
@@ -292,7 +292,7 @@ def test_target_labels_are_those_of_the_scrape_configuration() -> None:
 def test_the_link_to_the_runbook_is_an_address_where_prometheus_knows_one(
     labels: dict[str, str], page: str, tmp_path: Path
 ) -> None:
-    # It was a path of the project everywhere, which nobody who is called can open.
+    # It was a path in the project everywhere, which a person on call cannot open.
     alert = ALERTS[0]
     annotations = {"runbook_url": alert.runbook_url}
     rule = {"alert": alert.name, "expr": "vector(1)", "annotations": annotations}

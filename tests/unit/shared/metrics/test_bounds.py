@@ -180,7 +180,7 @@ STEP = st.one_of(
     ],
     1,
 )
-def test_whoever_is_shown_every_count_is_in_one_series_and_none_goes_back(
+def test_every_count_is_in_exactly_one_series_and_no_series_decreases(
     steps: Sequence[tuple[str, float, int]], most: int
 ) -> None:
     registry = Registry("broker", Limits(topics=most, groups=most))
@@ -210,7 +210,7 @@ def test_whoever_is_shown_every_count_is_in_one_series_and_none_goes_back(
     assert scraper.risen.get(DELAY.name + "_count", 0) == counted
 
 
-def test_what_nobody_uses_for_a_day_disappears_and_comes_back_with_what_is_new(
+def test_series_unused_for_a_day_disappear_and_return_with_new_counts(
     registry: Registry,
 ) -> None:
     """Else a rule would take what it had counted long ago for something that just happened."""
@@ -230,7 +230,7 @@ def test_what_nobody_uses_for_a_day_disappears_and_comes_back_with_what_is_new(
     assert "_other" not in scraper.topics(BYTES), "there was room all the time"
 
 
-def test_a_day_without_scrapes_makes_nobody_idle_that_was_used(registry: Registry) -> None:
+def test_a_day_without_scrapes_makes_no_used_series_idle(registry: Registry) -> None:
     counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     used = counters.labels("used")
     scraper.scrape()
@@ -257,7 +257,7 @@ def test_an_idle_one_that_finds_no_room_is_folded(registry: Registry) -> None:
     assert scraper.risen[BYTES.name] == 5 + 3 + 3000 + 1
 
 
-def test_what_is_deleted_disappears_with_all_that_was_kept_of_it(registry: Registry) -> None:
+def test_a_deleted_name_disappears_with_all_its_state(registry: Registry) -> None:
     counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     there = {"a", "b"}
     registry.bounds.connect(there.__contains__, lambda _: True)
@@ -270,7 +270,7 @@ def test_what_is_deleted_disappears_with_all_that_was_kept_of_it(registry: Regis
     there.discard("a")
     scraper.scrape()
     assert scraper.topics(BYTES) == {"b"}
-    assert not kept, "a child that was kept would count where nobody looks"
+    assert not kept, "a child that was kept would count unseen"
     there.add("a")
     counters.labels("a").inc(2)  # one of the same name begins anew
     scraper.scrape()
@@ -289,7 +289,7 @@ def test_a_pair_goes_with_its_group_or_its_topic_and_plain_pulls_have_no_group()
     ]
 
 
-def test_while_nobody_knows_what_exists_nothing_is_forgotten(registry: Registry) -> None:
+def test_while_it_is_unknown_what_exists_nothing_is_forgotten(registry: Registry) -> None:
     counters = registry.own_counter(BYTES)
     counters.labels("t").inc()
     registry.bounds.connect(lambda _: False, lambda _: False)
@@ -371,14 +371,15 @@ def test_rows_beyond_the_bound_are_folded_by_each_familys_rule(registry: Registr
     assert len(found) == 4 * len(LAGS)
 
 
-def test_those_whom_somebody_waits_for_are_shown_first(registry: Registry) -> None:
+def test_subscribed_pairs_are_shown_first(registry: Registry) -> None:
     pairs = Pairs(registry)
     for number in range(6):
         pairs.rows[f"g{number}", "t"] = (number, 0, None)
     pairs.weights["g4", "t"] = 1.0
     pairs.weights["g5", "t"] = 3.0
     for _ in range(3):
-        pairs.used["g0", "t"] = pairs.used.get(("g0", "t"), 0) + 10**9  # busy, but nobody waits
+        # Busy, but without members.
+        pairs.used["g0", "t"] = pairs.used.get(("g0", "t"), 0) + 10**9
         found = pairs.scrape()
     assert {"inflight_messages g4", "inflight_messages g5", "inflight_messages g0"} < found.keys()
     assert found["inflight_messages _other"] == 1 + 2 + 3

@@ -55,7 +55,7 @@ def test_a_broker_with_more_names_than_it_shows_stays_below() -> None:
     assert least < shown <= series_most("broker", limits, 0)
 
 
-def test_what_prometheus_takes_of_a_target_is_more() -> None:
+def test_the_limit_of_prometheus_is_larger() -> None:
     texts = [
         path.read_text()
         for path in (ROOT / "deploy").rglob("*.y*ml")

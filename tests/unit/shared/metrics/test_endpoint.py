@@ -101,7 +101,7 @@ async def test_the_format_is_the_one_that_was_asked_for() -> None:
         assert text.endswith("# EOF\n")
 
 
-async def test_who_asks_for_the_head_gets_the_head_alone() -> None:
+async def test_a_head_request_gets_only_the_head() -> None:
     async with serving(Registry("reput")) as (_, url), aiohttp.ClientSession() as session:
         async with session.head(url) as answer:
             assert (answer.status, await answer.read()) == (200, b"")
@@ -137,18 +137,18 @@ async def test_others_have_their_turn_all_the_time() -> None:
         other.cancel()
     assert status == 200
     assert text.count("\n") > len(FAMILIES) * ROWS
-    # Four looks at the clock are a slice; there is one for each piece of 256 rows or 512 lines.
+    # Four reads of the clock are a slice; there is one for each piece of 256 rows or 512 lines.
     assert turns >= ROWS / 256 / 4 + len(FAMILIES) * ROWS / 512 / 4
 
 
-async def test_values_are_those_of_a_look_taken_before() -> None:
-    registry, looks = Registry("broker"), 0
-    registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table([("g",)], [[looks]]))
+async def test_values_are_those_of_an_earlier_sample() -> None:
+    registry, reads = Registry("broker"), 0
+    registry.read_table((of_groups.GROUP_MEMBERS,), lambda: Table([("g",)], [[reads]]))
 
     async def look() -> None:
-        nonlocal looks
+        nonlocal reads
         await asyncio.sleep(0)
-        looks += 1
+        reads += 1
 
     async with serving(registry, before_scrape=look) as (_, url):
         for number in (1, 2):
@@ -177,7 +177,7 @@ async def test_scrapes_at_a_time_are_bounded_and_take_one_after_the_other() -> N
         assert (await get(url))[0] == 200
 
 
-async def test_a_look_that_takes_too_long_is_said() -> None:
+async def test_a_sample_that_takes_too_long_is_logged() -> None:
     async def look() -> None:
         await asyncio.Event().wait()
 

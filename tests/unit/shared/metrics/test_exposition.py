@@ -132,12 +132,12 @@ def test_numbers_are_written_exactly(form: Format, value: Number, line: str) -> 
 
 
 @both
-def test_what_is_not_known_has_no_line(form: Format) -> None:
+def test_an_unknown_value_has_no_line(form: Format) -> None:
     taken = Samples(ALONE, [label_set((), ())] * 2, [None, math.nan])
     assert [line for line in written([taken], form).splitlines() if line[0] != "#"] == []
 
 
-def test_labels_that_nobody_should_have_spoil_nothing() -> None:
+def test_unusual_labels_break_nothing() -> None:
     odd = 'a\\"b\n\0\ud800'
     taken = Samples(COUNTER, [label_set(COUNTER.labels, (odd, "t", "expired"))], [1])
     text = written([taken], TEXT)
@@ -174,7 +174,7 @@ def test_the_library_exposes_the_same_and_a_program_adds_metrics_of_its_own(form
     assert b'orders_total{shop="s"} 2.0\n' in generate_latest(other)
 
 
-def test_openmetrics_ends_and_says_units_and_text_does_not() -> None:
+def test_openmetrics_has_an_end_and_units_and_text_has_not() -> None:
     registry = _filled("reput")
     openmetrics_text = exposed(registry, OPENMETRICS)
     assert openmetrics_text.endswith("# EOF\n")
@@ -232,7 +232,7 @@ def test_promtool_finds_no_fault_with_any_family(service: str) -> None:
     assert said.strip() == ""
 
 
-def test_the_names_of_a_histogram_are_nobody_elses() -> None:
+def test_the_names_of_a_histogram_are_not_used_twice() -> None:
     for family in BY_NAME.values():
         if family.kind is Kind.HISTOGRAM:
             for suffix in ("_bucket", "_count", "_sum"):

@@ -27,7 +27,7 @@ def test_a_page_without_marks_is_refused() -> None:
         current("# Metrics\n")
 
 
-def test_the_page_says_of_which_gauges_the_largest_counts() -> None:
+def test_the_page_names_the_gauges_that_are_folded_by_their_maximum() -> None:
     text = " ".join(PAGE.read_text().split())
     (said,) = re.findall(r"the largest counts for (.*), the smallest", text)
     endings = re.findall(r"`(_\w+)`", said)

@@ -45,7 +45,7 @@ from tests.support.metrics import samples
         ),
     ],
 )
-def test_what_the_catalogue_does_not_say_is_refused(
+def test_a_family_outside_the_catalogue_is_refused(
     make: Callable[[Registry], object], why: str
 ) -> None:
     registry = Registry("broker")
@@ -56,7 +56,7 @@ def test_what_the_catalogue_does_not_say_is_refused(
         make(registry)
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_an_unknown_value_has_no_sample() -> None:
     registry = Registry("broker")
     registry.read(of_log.STORE_USED_RATIO, lambda: None)
     registry.read(of_log.STORE_FREE_BYTES, lambda: {"log": 5, "index": None})
@@ -191,11 +191,11 @@ def test_no_family_is_there_twice_but_those_of_every_process() -> None:
     assert len(bare) == len(set(bare))
 
 
-def test_labels_that_tell_who_it_is_are_nobodys() -> None:
+def test_reserved_labels_of_the_target_are_not_used() -> None:
     for first, second in itertools.product(
         (family for section in SECTIONS for family in section.families),
         ("cluster", "broker", "replica", "service", "job", "instance", "le"),
     ):
-        # Analytics speaks of others: whoever scrapes it leaves these two labels alone.
+        # Series of analytics are about other nodes: a scrape must keep these two labels.
         about = ("cluster", "broker") if first in ANALYTICS else ()
         assert second not in first.labels or second in about, first.name
