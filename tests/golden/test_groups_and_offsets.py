@@ -1,7 +1,7 @@
-"""A node on a store of Apache RocketMQ's: its topics, groups and offsets, before and after.
+"""A node on a store of Apache RocketMQ: its topics, groups and offsets, before and after.
 
-What RocketMQ left in ``config/`` is served and in the log from the first start on; afterwards the
-files still have RocketMQ's shape, entry by entry, with our key beside it.
+The contents of RocketMQ's ``config/`` are served and in the log from the first start on; afterwards
+the files still have RocketMQ's shape, entry by entry, with our key beside it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
     before: Config
     raw_before: dict[str, Any]
     log: str
-    """What the broker logged."""
+    """The log of the broker."""
     groups_served: dict[str, Any]
     counters: list[int]
     """Of consumerOffset.json's version, after each stop."""
@@ -122,7 +122,7 @@ def test_groups_are_served_as_rocketmq_had_them(taken: Taken) -> None:
         assert served[name]["order"] == entry.consume_message_orderly
 
 
-def test_the_files_say_the_same_and_are_ours_now(taken: Taken) -> None:
+def test_the_files_have_the_same_contents_and_are_ours_now(taken: Taken) -> None:
     after = config_in(taken.store)
     assert after.topics.topics.items() >= taken.before.topics.topics.items()
     assert after.groups.groups == taken.before.groups.groups
@@ -151,6 +151,6 @@ def test_the_files_have_rocketmqs_shape(taken: Taken, name: str) -> None:
 
 def test_they_are_taken_over_once(taken: Taken) -> None:
     assert taken.log.count('"state-taken-over"') == 1
-    # The second start had nothing to say that the file did not; it is written once all the same,
-    # because a file that a killed node left may be old.
+    # The second start had nothing new for the file; it is written once all the same, because a file
+    # that a killed node left may be old.
     assert taken.counters == sorted(taken.counters)

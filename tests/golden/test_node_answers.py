@@ -9,7 +9,7 @@ that the API has rules of its own, each with a test here:
 | asks for a topic or queue that is not there | 404 instead of ``NO_MESSAGE_IN_QUEUE`` or offset 0 |
 | asks for no hits, or for more than 64 | 400 instead of none, or of the newest 64 |
 | filters by tags | compares the tags too: messages of another tag with the same hash are left out |
-| looks a key up | messages of another key with the same hash are left out |
+| asks for a key | messages of another key with the same hash are left out |
 
 Negative offsets are allowed, and answered as the manifest says.
 """
@@ -40,7 +40,7 @@ RECORDS = "application/vnd.tidemark.records"
 
 
 class Reply(NamedTuple):
-    """One answer of the API."""
+    """One response of the API."""
 
     status: int
     headers: Mapping[str, str]
@@ -62,7 +62,7 @@ class Served:
 
     @property
     def manifest(self) -> Answer:
-        """What the reference answers."""
+        """The answers of the reference."""
         return golden.manifest(self.name)
 
     def call(self, method: str, path: str, body: object = None, *, accept: str = MSGPACK) -> Reply:
@@ -289,7 +289,7 @@ def is_wanted(message: Answer, tags: frozenset[str] | None) -> bool:
     return tags is None or message["properties"].get("TAGS") in tags
 
 
-def test_a_topic_or_queue_that_is_not_there_is_an_error_and_not_an_empty_queue(
+def test_an_unknown_topic_or_queue_is_an_error_and_not_an_empty_queue(
     served: Served,
 ) -> None:
     for asked in served.manifest["getMessage"]:
@@ -359,7 +359,7 @@ def test_every_look_up_by_key_finds_each_message_that_has_the_key_once(served: S
             )
 
 
-def test_every_look_up_by_unique_id_finds_the_messages_called_so(served: Served) -> None:
+def test_every_look_up_by_unique_id_finds_its_messages(served: Served) -> None:
     called: dict[tuple[str, str], list[int]] = defaultdict(list)
     for message in golden_rules.messages(served.name):
         if message["properties"].get("UNIQ_KEY"):
@@ -387,7 +387,7 @@ def test_every_message_is_found_by_its_offset_id(served: Served) -> None:
                 assert_message(message, wanted | {"queueId": queue["queueId"]})
 
 
-def test_a_record_that_is_in_no_queue_is_nobodys_message(served: Served) -> None:
+def test_a_record_that_is_in_no_queue_is_no_message(served: Served) -> None:
     for wanted in served.manifest["unqueued"]:
         reply = served.get(f"/v1/messages/{wanted['msgId']}")
         assert (reply.status, reply.fields["code"]) == (404, "unknown-message"), wanted["msgId"]
@@ -414,7 +414,7 @@ def series(url: str) -> Iterator[str]:
                 yield name
 
 
-# The last two: what they send would be in the answers to all questions above.
+# The last two: their messages would be in the answers to all questions above.
 def test_the_next_message_of_each_queue_gets_the_number_that_the_reference_would_give(
     served: Served,
 ) -> None:

@@ -76,7 +76,7 @@ def walk_store(name: str, into: Path) -> Iterator[tuple[Entry, Record, bytes] | 
 
 
 def described(entry: Entry, found: Record) -> Expected:
-    """A record in the manifest's words."""
+    """A record with the manifest's field names."""
     return {
         "queueId": found.queue_id,
         "queueOffset": found.queue_offset,
@@ -122,7 +122,7 @@ def test_every_record_reads_as_rocketmq_reads_it(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", golden.golden_names())
-def test_what_dispatch_reads_is_what_the_record_says(name: str, tmp_path: Path) -> None:
+def test_dispatch_reads_the_fields_of_the_record(name: str, tmp_path: Path) -> None:
     for item in walk_store(name, tmp_path):
         if isinstance(item, dict):
             continue
@@ -145,7 +145,7 @@ def test_what_dispatch_reads_is_what_the_record_says(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", golden.golden_names())
-def test_encoding_what_was_decoded_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_encoding_a_decoded_record_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     for item in walk_store(name, tmp_path):
         if isinstance(item, dict):
             continue
@@ -187,6 +187,6 @@ def test_a_torn_tail_is_no_record(name: str, tmp_path: Path) -> None:
     data = files[at - start].read_bytes()
     assert record.peek_size(data, start) == torn["recordSize"]
     assert record.validate(data, start, at=at, checks=Checks()).kind is not Kind.VALID
-    # Where the file goes on behind it, it is judged; where the view ends with it, it is waited for.
+    # If the file goes on behind it, it is checked; if the view ends with it, more is waited for.
     cut = data[: start + torn["bytesWritten"]]
     assert record.validate(cut, start, at=at, checks=Checks()).kind is Kind.INCOMPLETE

@@ -1,4 +1,4 @@
-"""Messages that RocketMQ stored, sent back by a node that took its store over."""
+"""Messages that RocketMQ stored, nacked on a node that took its store over."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def chosen(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", golden.golden_names())
-def test_what_rocketmq_stored_goes_on_through_the_levels_where_it_was(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_message_of_rocketmq_goes_on_at_its_retry_level(name: str, tmp_path: Path) -> None:
     messages = chosen(name)
     assert messages, "the store has messages of its own"
     levels = len(golden.manifest(name)["config"]["messageDelayLevel"].split())
@@ -56,7 +54,7 @@ def test_what_rocketmq_stored_goes_on_through_the_levels_where_it_was(
 
 
 def check_record(stored: Record, message: dict[str, Any], answer: dict[str, Any]) -> None:
-    """What was stored, against what the reference says of the message."""
+    """The stored retry, compared with the reference's record of the message."""
     dead = answer["status"] == "DEAD"
     assert stored.topic == ("%DLQ%GroupA" if dead else SCHEDULE_TOPIC)
     assert stored.queue_id == (0 if dead else answer["delay_level"] - 1)

@@ -1,8 +1,8 @@
-"""Every question of every manifest, put to our own store code on a fresh copy of the store.
+"""Every question of every manifest, answered by our own store code on a fresh copy of the store.
 
-Recovery finds the end the reference found, dispatch brings queues and index there, and then each
-answer must be the manifest's. The deviations are few, listed in ``support.golden_store`` and ruled
-in ``support.golden_rules``.
+Recovery finds the end that the reference found, dispatch builds queues and index up to it, and then
+each answer must be the manifest's. The deviations are few; ``support.golden_store`` lists them and
+``support.golden_rules`` has the rules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_recovery_finds_the_end_that_the_reference_found(opened: Opened) -> None
     assert opened.recovered.read_only is None
 
 
-def test_what_was_torn_is_kept_aside_and_nothing_is_left_behind_the_end(opened: Opened) -> None:
+def test_a_torn_tail_is_kept_aside_and_nothing_is_left_behind_the_end(opened: Opened) -> None:
     damage = manifest(opened).get("damage")
     cut = opened.recovered.cut
     if damage is None:
@@ -226,7 +226,7 @@ def subscribed(expression: str | None) -> Wanted | None:
     return Wanted(frozenset(string_hash(tag.strip()) for tag in expression.split("||")))
 
 
-def test_every_key_query_hits_what_the_manifest_says(opened: Opened) -> None:
+def test_every_key_query_hits_the_records_of_the_manifest(opened: Opened) -> None:
     remade = golden_store.remade_index(opened.name)
     twice = set() if remade is None else remade.twice
     for asked in manifest(opened)["queryMessage"]:
@@ -299,9 +299,7 @@ CLEANED = [name for name in golden.golden_names() if golden.manifest(name).get("
 
 
 @pytest.mark.parametrize("name", CLEANED)
-def test_after_retention_queues_and_index_are_as_the_manifest_says(
-    name: str, tmp_path: Path
-) -> None:
+def test_after_retention_queues_and_index_equal_the_manifest(name: str, tmp_path: Path) -> None:
     opened = golden_store.open_golden(name, tmp_path)
     expected = golden.manifest(name)["afterCleaning"]
     log_min, config = opened.log.min_offset, opened.store.config
@@ -322,7 +320,7 @@ def test_after_retention_queues_and_index_are_as_the_manifest_says(
                 return last is not None and last.physical_offset < log_min
 
             files.delete_oldest_while(is_expired, files_max=1000)
-            # The same reader: it has to notice that its first file went.
+            # The same reader: it must notice that its first file was deleted.
             answer = {
                 "topic": queue["topic"],
                 "queueId": queue["queueId"],

@@ -90,14 +90,14 @@ def test_every_record_has_every_field_that_rocketmq_reads(name: str, tmp_path: P
     messages = golden.queued_messages(name) + manifest["unqueued"]
     for message in messages:
         assert_same_message(by_offset[message["physicalOffset"]], message)
-    # All of them, no others, in order: what no queue lists any more has expired in it.
+    # All of them, no others, in order: records that no queue lists any more have expired in it.
     offsets = [record["physical_offset"] for record in dumped]
     assert offsets == sorted(by_offset)
     assert len(dumped) == manifest["commitLog"]["records"]
     assert {message["physicalOffset"] for message in messages} <= by_offset.keys()
 
 
-def test_the_dump_ends_where_rocketmq_recovered_to_and_says_what_it_left_out(
+def test_the_dump_ends_at_rocketmqs_recovered_end_and_lists_what_it_left_out(
     name: str, tmp_path: Path
 ) -> None:
     dumped, said = dump(golden.unpack(name, tmp_path))
@@ -131,7 +131,7 @@ def test_every_queue_has_the_units_that_rocketmq_finds_in_it(name: str, tmp_path
         assert found["units"] == expected
 
 
-def test_a_store_that_a_node_has_opened_still_says_the_same(name: str, tmp_path: Path) -> None:
+def test_a_store_that_a_node_has_opened_has_the_same_dump(name: str, tmp_path: Path) -> None:
     store = golden.unpack(name, tmp_path)
     before = dump(store)[0]
     queues = {(queue["topic"], queue["queue"]): queue for queue in dump(store, "--queues")[0]}

@@ -45,8 +45,8 @@ def test_a_killed_store_recovers_to_its_last_whole_record(
     kept = found[:first_lost]
     root = golden.unpack(name, tmp_path)
     file_size = golden_store.config_of(name).commit_log_file_size
-    # Within head and body: of the properties nothing tells that they are whole, since RocketMQ
-    # does not write a record CRC by default.
+    # Within head and body: nothing shows that the properties are whole, because RocketMQ does not
+    # write a record CRC by default.
     torn = random.randrange(0, 88 + int(lost["bodySize"]) // 2)
     cut_behind(root, file_size, int(lost["physicalOffset"]), torn=torn)
     (root / "abort").touch()

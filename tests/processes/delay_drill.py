@@ -2,11 +2,11 @@
 
     python -m tests.processes.delay_drill --messages 1000000 --seconds 240 --kills 5
 
-Sends at a steady pace, half with levels and half for any time, and kills broker and reput together
-at random instants of the run. Then the node is stopped and its log read: what was acked is there
-exactly once, what had no answer at most once, and nothing before its time. Lateness is the store
-time of the delivered copy minus its due time; messages that were due while the node was down, or
-until what had gathered meanwhile was delivered, are counted apart. Instants and times come from a
+It sends at a steady pace, half with levels and half for any time, and kills broker and reput
+together at random instants. Then the node is stopped and its log read: each acked message is there
+exactly once, each message without an answer at most once, and none before its time. Lateness is the
+store time of the delivered copy minus its due time. Messages that were due while the node was down,
+or until the backlog of that time was delivered, are counted apart. Instants and times come from a
 seed that is printed.
 """
 
@@ -48,7 +48,7 @@ STORE: Final[dict[str, object]] = {
 
 
 class Plan(NamedTuple):
-    """What a drill does."""
+    """Parameters of a drill."""
 
     messages: int
     seconds: float
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
 
     @property
     def sending_s(self) -> float:
-        """How long it sends."""
+        """Duration of sending."""
         return self.seconds / 2
 
     @property
@@ -76,7 +76,7 @@ class Outage(NamedTuple):
 
 
 class Sent:
-    """What the senders were told."""
+    """The answers to the senders."""
 
     def __init__(self) -> None:
         self.acked: set[int] = set()
@@ -84,7 +84,7 @@ class Sent:
 
 
 class Verdict(NamedTuple):
-    """What the log says in the end."""
+    """The contents of the log in the end."""
 
     acked: int
     unknown: int
@@ -93,7 +93,7 @@ class Verdict(NamedTuple):
     early: int
     """Delivered before their time."""
     strangers: int
-    """Delivered and never sent."""
+    """Delivered but never sent."""
     judged: int
     """Delivered messages that were due while the node was up."""
     on_time: int
@@ -101,17 +101,17 @@ class Verdict(NamedTuple):
     late_p99_ms: int
     late_max_ms: int
     drains_ms: list[int]
-    """Of each outage: from ready until what had gathered was delivered."""
+    """Of each outage: time from readiness until the backlog was delivered."""
     delivered: int
 
     @property
     def on_time_share(self) -> float:
-        """Share of the judged."""
+        """Share of the messages judged."""
         return self.on_time / self.judged if self.judged else 1.0
 
     @property
     def is_exact(self) -> bool:
-        """Every acked message once, none early, nothing else."""
+        """Every acked message was delivered once, none early, and nothing else."""
         return not (self.lost or self.repeated or self.early or self.strangers)
 
 
@@ -127,7 +127,7 @@ class Result(NamedTuple):
 
 
 def run(plan: Plan, directory: Path) -> Result:
-    """Do it. Raises AssertionError if the node does not come back or does not finish."""
+    """Run it. Raises AssertionError if the node does not come back or does not finish."""
     levels = " ".join(f"{seconds}s" for seconds in plan.levels_s)
     with Node(directory, store={**STORE, "delay_levels": levels}) as node:
         node.start()
@@ -173,7 +173,7 @@ async def _watch(node: Node, memory: dict[str, int]) -> None:
                 try:
                     memory[role] = max(memory[role], rss_anon(node.pid(role)))
                 except (OSError, AssertionError):
-                    continue  # it was killed between the two looks
+                    continue  # it was killed in between
         await asyncio.sleep(WATCH_S)
 
 
@@ -184,7 +184,7 @@ async def _kill(plan: Plan, node: Node, begun: float) -> list[Outage]:
     outages: list[Outage] = []
     for number in range(plan.kills):
         at = begun + part_s * (number + 0.5 + random.random() * 0.5)
-        # Where a start takes long, the node is up for a while all the same.
+        # If a start takes long, the node is up for a while all the same.
         at = max(at, time.monotonic() + UP_S_MIN if outages else at)
         await asyncio.sleep(max(0.0, at - time.monotonic()))
         killed_ms = time.time_ns() // 1_000_000
@@ -206,7 +206,7 @@ async def _send(plan: Plan, node: Node, sent: Sent, begun: float) -> None:
     async with aiohttp.ClientSession(headers=headers) as session:
         while len(sent.acked) < plan.messages:
             await asyncio.sleep(max(0.0, next_at - time.monotonic()))
-            # What an outage has kept back is not made up for: the pace stays what it is.
+            # Sends missed in an outage are not made up for: the pace stays the same.
             next_at = max(next_at + pace_s, time.monotonic())
             count = min(BATCH, plan.messages - len(sent.acked))
             numbers = range(number, number + count)
@@ -218,7 +218,7 @@ async def _send(plan: Plan, node: Node, sent: Sent, begun: float) -> None:
                     await answer.read()
                     status = answer.status
             except aiohttp.ClientConnectorError:
-                status = 503  # nobody there
+                status = 503  # no node answered
             except (aiohttp.ClientError, OSError):
                 status = 504  # it died with the request
             if status == 503:

@@ -111,13 +111,13 @@ def test_the_page_behind_changing_bytes_cannot_be_read() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "inside\n"), done.stderr
 
 
-def test_a_planted_read_behind_the_end_is_found(sanitized: Path, tmp_path: Path) -> None:
+def test_a_planted_read_behind_the_end_is_detected(sanitized: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "setup.py", tmp_path)
     (tmp_path / SPEEDUPS).mkdir(parents=True)
     for source in (ROOT / SPEEDUPS).iterdir():
         if source.suffix == ".h" or source.name == "encode.pyx":
             shutil.copy(source, tmp_path / SPEEDUPS)
-    # It changes no result: only the sanitizer can tell. Behind bytes stands a zero that is theirs.
+    # It changes no result: only the sanitizer can detect it. A zero byte follows the buffer.
     header = tmp_path / SPEEDUPS / "entry.h"
     check = "if (room < TIDEMARK_ENTRY_OVERHEAD) return 0;"
     planted = "(void)*(volatile const uint8_t *)(at + room + 1);"

@@ -1,8 +1,8 @@
-"""Whether a message waits for delivery or for processing, from real members that run long enough
-for the messages that they fetch ahead to reach their bound.
+"""Whether a message waits for delivery or for processing, with real members that run until their
+prefetch is full.
 
-1. A handler hangs; 2. its member fetches up to ``max_in_flight`` messages and no more; 3. all that
-is sent from then on stays in the broker, where it was once said to wait to be fetched.
+1. A handler hangs; 2. its member fetches up to ``max_in_flight`` messages and no more; 3. all later
+messages stay in the broker, where they were once shown as waiting for delivery.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def delays(shown: Shown) -> tuple[float, float] | None:
-    """Seconds of delivery and of processing; None before the first look."""
+    """Seconds of delivery and of processing; None before the first sample."""
     names = ("awaiting_delivery", "oldest_uncommitted")
     awaiting, uncommitted = (shown.get(f"group_{name}_timestamp_seconds{PAIR}") for name in names)
     dispatched = shown.get("log_dispatched_message_timestamp_seconds")
@@ -45,7 +45,7 @@ def delays(shown: Shown) -> tuple[float, float] | None:
 
 
 async def until(node: Node, holds: Callable[[Shown], bool], what: str) -> Shown:
-    """The first scrape of which it holds; the client runs on meanwhile."""
+    """Return the first scrape for which a condition holds; the client runs on meanwhile."""
     shown: Shown = {}
     try:
         async with asyncio.timeout(WITHIN_S):

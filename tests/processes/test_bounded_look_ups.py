@@ -1,5 +1,5 @@
-"""Look-ups by key over real processes: bounded by bytes and by what they look at, and gone on
-with."""
+"""Look-ups by key over real processes: bounded by bytes and by work, and continued by the
+client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's figures on a real node, held against its own answers and against its log."""
+"""The broker's metrics on a real node, compared with its own answers and with its log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def ranges_of(node: Node, topic: str) -> dict[int, tuple[int, int]]:
-    """Min and max offset of each queue, as the API says."""
+    """Min and max offset of each queue from the API."""
     status, answer = node.request_json("GET", f"/v1/topics/{topic}")
     assert status == 200, answer
     return {each["queue"]: (each["min_offset"], each["max_offset"]) for each in answer["queues"]}
@@ -74,7 +74,7 @@ def family(shown: Shown, name: str) -> Shown:
     }
 
 
-def test_offsets_and_times_are_what_the_api_and_the_log_say(node: Node) -> None:
+def test_offsets_and_times_equal_those_of_the_api_and_the_log(node: Node) -> None:
     for number in range(10):
         send(node, {"body_text": f"zero {number}", "queue": 0})
     send(node, *({"body_text": "one", "queue": 1} for _ in range(4)))
@@ -112,7 +112,7 @@ def test_offsets_and_times_are_what_the_api_and_the_log_say(node: Node) -> None:
     )
 
     def settled() -> bool:
-        """A look that began after the last commit was written to the log."""
+        """A sample that began after the last commit was written to the log."""
         shown = scrape(node)
         times = [
             shown.get(f"log_{at}_message_timestamp_seconds") for at in ("newest", "dispatched")
@@ -171,7 +171,7 @@ def test_offsets_and_times_are_what_the_api_and_the_log_say(node: Node) -> None:
         if committed[f"billing orders {queue}"] < end
     }
     assert family(shown, "group_queue_oldest_timestamp_seconds") == oldest
-    # Queue 0 was handed out up to HANDED, of the others nothing was.
+    # Messages of queue 0 were handed out up to HANDED, of the others none.
     undelivered = min(stored_s(0, HANDED), *(stored_s(queue, 0) for queue in (1, 2)))
     pair = " billing orders"
     assert shown["group_oldest_undelivered_timestamp_seconds" + pair] == undelivered
@@ -209,7 +209,7 @@ def connection_to(node: Node) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", node.ports["api"])
 
 
-def test_requests_connections_and_volumes_are_counted_as_they_are(
+def test_requests_connections_and_volumes_are_counted_correctly(
     node: Node, request: pytest.FixtureRequest
 ) -> None:
     assert node.request_json("GET", "/v1/topics/nothing")[0] == 404
@@ -265,7 +265,7 @@ def test_requests_connections_and_volumes_are_counted_as_they_are(
     free = family(shown, "store_free_bytes")
     assert free.keys() == capacity.keys() == {"log", "queue", "index"}
     facts = os.statvfs(node.store_dir)
-    # Others write on the same file system.
+    # Other programs write on the same file system.
     there = facts.f_bavail * facts.f_frsize
     assert free["log"] == pytest.approx(there, rel=0.05, abs=2 << 30)
     send(node, {"body_text": "the held pull ends", "queue": 2})
@@ -280,7 +280,7 @@ def times_of(shown: Shown) -> list[float] | None:
     return [shown[name] for name in names] if names[0] in shown else None
 
 
-def test_a_slave_tells_the_times_of_its_log_and_a_dead_reput_shows_as_dispatch(
+def test_a_slave_shows_the_times_of_its_log_and_a_dead_reput_shows_as_dispatch(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, store=FIXED) as cluster:
@@ -313,7 +313,7 @@ def test_a_slave_tells_the_times_of_its_log_and_a_dead_reput_shows_as_dispatch(
             send(master, {"body_text": f"waits {number}", "queue": 1})
 
         def is_dispatch() -> bool:
-            """Delay shows where it comes from: neither at replication nor at the consumer."""
+            """Delay shows at its source: neither at replication nor at the consumer."""
             shown = scrape(master)
             newest, confirmed, dispatched = times_of(shown) or (0.0, 0.0, 0.0)
             undelivered = shown.get(

@@ -1,4 +1,4 @@
-"""Building where there is no C compiler: the pure originals run, and it is said."""
+"""Building without a C compiler: the pure implementation runs, and a message says so."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def run(tree: Path, *arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_without_a_compiler_the_build_ends_well_and_twins_say_why_they_are_pure(
+def test_without_a_compiler_the_build_succeeds_and_the_reason_for_pure_code_is_known(
     tree: Path,
 ) -> None:
-    # It did not: cythonize makes new extensions, and forgot that they are optional.
+    # The build once failed: cythonize makes new extensions, and lost that they are optional.
     said = run(tree, "setup.py", "build_ext", "--inplace", CC="/bin/false")
     assert 'building extension "tidemark.formats.speedups.encode" failed' in said
     assert not list(tree.rglob("*.so"))
@@ -54,7 +54,7 @@ def test_without_a_compiler_the_build_ends_well_and_twins_say_why_they_are_pure(
     assert "a C compiler" in why
 
 
-def test_the_pure_ones_run_if_they_are_asked_for() -> None:
+def test_the_pure_implementation_runs_on_request() -> None:
     _, why = run(ROOT, "-c", WHICH, TIDEMARK_PURE="1").splitlines()
     assert why == "TIDEMARK_PURE is set"
     output = run(ROOT, "-c", "import sys, tidemark; print(*sys.modules)", TIDEMARK_PURE="1")

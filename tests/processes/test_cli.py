@@ -31,8 +31,8 @@ pytest_plugins = ["tidemark.testing.fixtures"]
 
 
 TERMINAL: Final = ("env", "--default-signal=INT")
-"""As a terminal starts a command. Who runs the tests in the background of a script has them ignore
-SIGINT, and a child inherits that: two tests then waited for a Ctrl-C that nobody heard."""
+"""A command with the signals of a terminal. If the tests run in the background of a script, SIGINT
+is ignored, and child processes inherit that: two tests then waited for a Ctrl-C without effect."""
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ def test_a_killed_dev_leaves_no_service_behind(dev: Dev) -> None:
 
 
 def test_dev_opens_a_store_of_other_sizes_that_rocketmq_wrote(tmp_path: Path) -> None:
-    # It asked for the local profile's sizes and refused every store that had been made elsewhere.
+    # It required the local profile's sizes and refused every store that was made elsewhere.
     store = golden.unpack("cut", tmp_path)
     wanted = golden.manifest("cut")
-    # What has waited in it since then is due, and would be delivered behind the ends compared here.
+    # Messages that have waited in it are due by now, and would be delivered behind these ends.
     dev = Dev(store, free_port_of_three(), TIDEMARK_BROKER_DELIVER_DELAYED="false")
     try:
         dev.wait_for("Stop with Ctrl-C")
@@ -144,7 +144,7 @@ def test_a_second_dev_on_the_same_store_names_the_holder_and_gives_up(
     assert second.returncode == 1
     said = (second.stdout + second.stderr).decode()
     assert "store-locked" in said
-    # Whichever of its two services came first.
+    # Whichever of its two services started first.
     assert any(f"process {dev.child(service)}" in said for service in ("broker", "reput"))
     assert "Traceback" not in said
 
@@ -180,7 +180,7 @@ def test_lines_and_messages_of_a_node(tidemark_node: LocalNode, tmp_path: Path) 
     since = str(messages[0]["store_timestamp_ms"])
     assert tidemark("consume", "lines", "--from-time", since, *queue) == source.read_bytes()
     assert tidemark("consume", "lines", "--offset", "2", "--max", "1", *queue) == b"b\r\n"
-    # Queue 0 is empty: nothing was asked of it, and the mistake was no mistake.
+    # Queue 0 is empty: it was not read, and the mistake remained undetected.
     wrong = run("consume", "lines", "--tags", "a && b", "--queue", "0", *url)
     assert (wrong.returncode, wrong.stdout) == (1, b"")
     assert b"[bad-tags]" in wrong.stderr
@@ -193,7 +193,7 @@ def test_lines_and_messages_of_a_node(tidemark_node: LocalNode, tmp_path: Path) 
     assert run("topic", "show", "lines", *url).returncode == 1
 
 
-async def test_a_follower_sees_what_comes_through_a_crash_of_the_node(
+async def test_a_follower_sees_new_messages_through_a_crash_of_the_node(
     tidemark_node: LocalNode,
 ) -> None:
     follower = await asyncio.create_subprocess_exec(
@@ -373,7 +373,7 @@ def test_rebuilding_gives_the_same_queues_and_look_ups(tidemark_node: LocalNode)
         assert mq.send("orders", b"next", queue=0).queue_offset == 1500
 
 
-def test_a_damaged_record_stops_the_node_and_a_cut_lets_it_serve_what_is_before(
+def test_a_damaged_record_stops_the_node_and_a_cut_lets_it_serve_earlier_ones(
     tidemark_node: LocalNode,
 ) -> None:
     store = tidemark_node.store_dir

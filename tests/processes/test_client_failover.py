@@ -1,4 +1,4 @@
-"""The client on groups of real nodes: sends, subscriptions and reads ride through failovers."""
+"""The client on groups of real nodes: sends, subscriptions and reads survive failovers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ Place = tuple[int, int]
 
 
 class Load:
-    """Producers of every kind, and what they were told. Bodies are ``<producer>-<number>``."""
+    """Producers of every kind, and the answers that they got. Bodies are
+    ``<producer>-<number>``."""
 
     def __init__(self) -> None:
         self.acked: list[tuple[float, bytes]] = []
@@ -88,7 +89,7 @@ class Load:
 
 
 class Members:
-    """Members of one group, which queue is whose, and all that they were given."""
+    """Members of one group, the owners of queues, and all messages that they received."""
 
     def __init__(self, group: str, *, order: bool = False, broadcast: bool = False) -> None:
         self.group, self.order, self.broadcast = group, order, broadcast
@@ -210,7 +211,7 @@ async def log_of(mq: tidemark.Client) -> dict[Place, bytes]:
 
 
 def check_log(final: dict[Place, bytes], load: Load) -> None:
-    """What was acknowledged is there once, and each producer's messages are in their order."""
+    """Each acked message is there once, and each producer's messages are in their order."""
     counts = Counter(final.values())
     assert not [body for body in load.bodies if counts[body] != 1]
     assert max(counts.values()) == 1
@@ -304,7 +305,7 @@ async def test_a_client_begins_with_the_address_of_a_lost_node_in_its_list(
             await mq.create_topic(TOPIC, queues=1)
         cluster.kill(master)
         urls = [cluster.api_url(name) for name in (master, slave)]
-        async with tidemark.connect(urls) as mq:  # nobody is master yet
+        async with tidemark.connect(urls) as mq:  # there is no master yet
             assert (await mq.send(TOPIC, b"1")).level == "disk"
         with tidemark.connect_sync(urls) as blocking:
             assert blocking.send(TOPIC, b"2").queue_offset == 1
@@ -399,7 +400,7 @@ async def test_reads_from_slaves_and_commands_that_ride_a_failover(tmp_path: Pat
         )
         assert b"1" in output_of(got)
 
-        # A slave that is gone costs a reader nothing but the way to another node.
+        # A missing slave costs a reader only a second request to another node.
         async with tidemark.connect([url[slave], url[master]], read_from="any") as mq:
             assert (await mq.topic(TOPIC)).queues == 1
             cluster.kill(slave)

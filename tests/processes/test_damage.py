@@ -1,9 +1,10 @@
 """Each kind of damage × each file of a store × moment, on real processes, with one judge.
 
-The judge (``support.damage_judge``): no acknowledged message is lost silently, nothing derived
-takes sound data down, and the remedy that the message names heals it. A run takes a sample of the
-table, drawn from a seed that is printed; ``TIDEMARK_DAMAGE=all`` takes all of it (``make damage``),
-a number so many cases, and ``TIDEMARK_DAMAGE_SEED`` draws the same again.
+The judge (``support.damage_judge``) checks that no acked message is lost silently, that damage of
+derived files does not make valid data unavailable, and that the remedy in the message heals it. A
+run takes a sample of the table, drawn from a seed that is printed; ``TIDEMARK_DAMAGE=all`` takes
+all of it (``make damage``), a number that many cases, and ``TIDEMARK_DAMAGE_SEED`` draws the same
+again.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def heal(
     has_copy: bool,
     drawn: random.Random,
 ) -> None:
-    """Put back, or do what the messages say until nothing is named any more."""
+    """Restore, or follow the advice of the messages until no damage is reported any more."""
     survivors = list(acked)
     for remedy in range(REMEDIES_MAX):
         if remedy or not has_copy:
@@ -193,7 +194,7 @@ def heal(
         seen = judge.settle(survivors)
         if seen.is_complete:
             print(f"healed: {len(survivors)} of {len(acked)} messages")
-            if not survivors:  # the cut took the topics, too, as the tool said
+            if not survivors:  # the cut removed the topics too, as the tool reported
                 wait_until(lambda: node.ready("broker").get("ready"), "the broker")
                 make_topics(node)
             check_goes_on(node, judge, survivors)
@@ -205,7 +206,7 @@ def heal(
 
 
 def check_goes_on(node: Node, judge: Judge, acked: list[Acked]) -> None:
-    """Sends go on, no queue offset is used twice, and it is all there after one more start."""
+    """Sends go on, no queue offset is used twice, and all messages survive one more start."""
     topic, queue = QUEUES[0]
     first: list[Acked] = []
 

@@ -1,4 +1,5 @@
-"""Replicas whose disk does not fit the group's history: cut, copied anew or refused, by name."""
+"""Replicas whose disk does not fit the group's history: cut, copied anew or refused, with a
+reason."""
 
 from __future__ import annotations
 
@@ -23,26 +24,26 @@ from tidemark.formats.checkpoint import Slot
 
 
 def told_of(cluster: Cluster, name: str, by: str) -> dict[str, Any]:
-    """What a node's ha says of a node; {} while it does not answer."""
+    """What a node's ha reports of a node; {} while it does not answer."""
     nodes = cluster.status(by).get("nodes", [])
     return next((node for node in nodes if node["node"] == name), {})
 
 
 def wait_halted(cluster: Cluster, name: str, code: str) -> str:
-    """Wait until a node says of itself that it is halted, and why; the reason."""
+    """Wait until a node reports that it is halted; return the reason."""
     found: list[str] = []
 
     def is_halted() -> bool:
-        told = told_of(cluster, name, name)
-        found[:] = [str(told.get("reason"))]
-        return told.get("state") == "halted" and code in found[0]
+        status = told_of(cluster, name, name)
+        found[:] = [str(status.get("reason"))]
+        return status.get("state") == "halted" and code in found[0]
 
     wait_until(is_halted, f"{name} to halt with {code}, it says {found}")
     return found[0]
 
 
 def keep_alive(cluster: Cluster, name: str) -> None:
-    """Start again what ended by itself, as whoever runs the services does."""
+    """Restart services that ended by themselves, as a supervisor does."""
     ended = [role for role in GROUP_ROLES if not cluster.nodes[name].is_alive(role)]
     if ended:
         cluster.nodes[name].start(*ended)
@@ -90,11 +91,11 @@ def check_whole(cluster: Cluster, sent: list[str]) -> None:
     wait_until(lambda: cluster.compare_logs() >= end, "both logs to be confirmed so far")
 
 
-def test_a_former_master_cuts_what_nobody_confirmed_and_keeps_it_aside(
+def test_a_former_master_cuts_unconfirmed_records_and_keeps_them_aside(
     pair: tuple[Cluster, list[str]],
 ) -> None:
     cluster, sent = pair
-    # The sender's own ha: what it had put into the socket of a paused receiver would still arrive.
+    # The sender's own ha: bytes in the socket of a paused receiver would still arrive.
     cluster.pause("n0", "ha")
     for number in range(40):  # on the disk of n0 and nowhere else; asked for level disk
         send(cluster, "n0", f"lost {number}", ack="memory", timeout_ms=1)
@@ -113,7 +114,7 @@ def test_a_former_master_cuts_what_nobody_confirmed_and_keeps_it_aside(
     check_whole(cluster, [*sent, "of the next epoch"])
 
 
-def test_a_slave_is_copied_anew_when_an_operator_says_so(
+def test_a_slave_is_copied_anew_on_an_operators_command(
     pair: tuple[Cluster, list[str]],
 ) -> None:
     cluster, sent = pair
@@ -121,7 +122,7 @@ def test_a_slave_is_copied_anew_when_an_operator_says_so(
     status, body = cluster.command("n1", "resync", {"group": "other"})
     assert (status, body["code"]) == (409, "cluster-refused")
     resync(cluster, "n1")
-    # Broker and reput end: what they have mapped is about to go.
+    # Broker and reput end: the files that they have mapped are about to be deleted.
     for role in ("broker", "reput"):
         assert cluster.nodes["n1"].wait_exit(role) != 0
     wait_together(cluster, "n1")
@@ -212,7 +213,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
     tmp_path: Path, met_by: str
 ) -> None:
     # Reads there were refused for as long as it was master, a slave whose volume was replaced could
-    # not join, and ha had no trouble, no alarm, and two sound members to hand over to.
+    # not join, and ha had no trouble, no alarm, and two healthy members to hand over to.
     with Cluster(tmp_path, nodes=3) as cluster:
         cluster.start()
         old = cluster.wait_master()
@@ -224,7 +225,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
         flip(cluster, old, b"kept 17 ")
         replaced = next(name for name in cluster.names if name != old)
         if met_by == "a reader":
-            # A reader stops at the damaged message; who reads is told, and ha is.
+            # A reader stops at the damaged message; the reader and ha learn of it.
             assert len(bodies_at(cluster, old)) < len(sent)
         cluster.kill(replaced)
         shutil.rmtree(cluster.nodes[replaced].store_dir)
@@ -233,12 +234,12 @@ def test_a_master_whose_log_is_damaged_hands_over_and_is_copied_anew(
         wait_joined(cluster, replaced, new)
         assert "at physical offset" in wait_halted(cluster, old, "corrupt-record")
         if met_by == "a reader":
-            cluster.restart(old, "ha")  # which forgot the damage, and was in sync again
+            cluster.restart(old, "ha")  # it lost its record of the damage, and was in sync again
             assert "at physical offset" in wait_halted(cluster, old, "corrupt-record")
         wait_readable(cluster, new, set(sent))
         resync(cluster, old)
-        # Both end, reput perhaps after ha has said that the node is in the set again: one that was
-        # still there then was not started again, and its node no target of a switch.
+        # Both end, reput perhaps after ha has reported the node in the set again: if it was still
+        # running then, it was not restarted, and its node was no target of a switch.
         for role in ("broker", "reput"):
             assert cluster.nodes[old].wait_exit(role) != 0
         wait_joined(cluster, old, new)

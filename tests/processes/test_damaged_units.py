@@ -1,4 +1,4 @@
-"""Flipped bits in old queue units: sends go on, and reads heal without anybody's help."""
+"""Flipped bits in old queue units: sends go on, and reads heal without an operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def flip(node: Node, number: int, byte: int, queue: str = "t/0", bits: int = 0x4
 
 
 def send(node: Node, text: str) -> None:
-    # A message of another queue between two of ours: a unit may then be of a wrong size unseen.
+    # A message of another queue between two of ours: a wrong size of a unit may stay undetected.
     for queue in (0, 1):
         message = {"body_text": text, "queue": queue}
         status, answer = node.request_json(
@@ -35,8 +35,7 @@ def send(node: Node, text: str) -> None:
 
 
 def read_all(node: Node, expected: list[str]) -> None:
-    """Read message by message; whatever is refused is refused for a moment, and nothing is passed
-    over."""
+    """Read message by message; a read may fail for a moment, but no message is skipped."""
     for number, text in enumerate(expected):
         found: list[str] = []
 
@@ -63,8 +62,8 @@ def last_unit(node: Node, queue: str) -> int:
 
 
 def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) -> None:
-    """The first read made the node unready, for good; a size that reached behind the log's end hid
-    all messages from there on without a word."""
+    """The first read made the node unready, for good; a size that reached behind the log's end
+    silently hid all messages from there on."""
     with Node(tmp_path, store=STORE) as node:
         node.start()
         node.wait_ready()
@@ -72,7 +71,7 @@ def test_flipped_bits_in_old_units_heal_while_the_node_serves(tmp_path: Path) ->
         expected = [f"body {number}" for number in range(COUNT)]
         for text in expected:
             send(node, text)
-        # Of the state, too, a unit that no other one contradicts.
+        # Also a unit of the state that no other one contradicts.
         assert node.request_json("PUT", "/v1/groups/g", {})[0] == 200
         send(node, "behind")
         expected.append("behind")

@@ -1,8 +1,8 @@
 """Delayed messages under SIGKILL: each once, in bounded memory (``delay_drill``).
 
 The instants come from a seed (TIDEMARK_DELAY_SEED), printed with the counts; the number of messages
-from TIDEMARK_DELAY_MESSAGES. The pace is the same for many: more messages take longer. How late
-they came is printed here, and decides only the drill run by hand: on a busy machine it says little.
+from TIDEMARK_DELAY_MESSAGES. The pace is fixed: more messages take longer. Lateness is printed
+here, but decides only the drill run by hand, because on a busy machine it proves little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The calls about delayed messages over real processes: what they take, and what they refuse."""
+"""The calls of delayed messages over real processes: what they accept, and what they refuse."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def bodies(node: Node, queue: int) -> list[str]:
     return [each["body_text"] for each in node.request_json("GET", path)[1]["messages"]]
 
 
-def test_a_message_waits_is_seen_and_comes(node: Node) -> None:
+def test_a_delayed_message_is_listed_and_delivered(node: Node) -> None:
     status, answer = send(node, body_text="soon", delay_ms=1500, queue=1, unique_id="soon")
     assert status == 200, answer
     (result,) = answer["results"]
     assert result["topic"] == "rmq_sys_wheel_timer"
     assert bodies(node, 1) == []
-    # Seen once it is dispatched.
+    # It is listed once it is dispatched.
     wait_until(lambda: waiting(node, topic="reminders")["messages"], "the message to be listed")
     (shown,) = waiting(node, topic="reminders")["messages"]
     assert shown["unique_id"] == "soon"
@@ -96,13 +96,13 @@ def test_a_delay_that_cannot_be_kept_is_refused_and_nothing_is_stored(
     assert waiting(node)["pending"] == before
 
 
-def test_what_does_not_wait_is_not_cancelled(node: Node) -> None:
+def test_a_message_that_does_not_wait_is_not_cancelled(node: Node) -> None:
     status, answer = node.request_json("DELETE", "/v1/delayed/nobody")
     assert (status, answer["code"]) == (404, "unknown-delayed")
     assert send(node, unique_id="there", delay_level=3)[0] == 200
     status, answer = node.request_json("DELETE", "/v1/delayed/there?topic=elsewhere")
     assert (status, answer["code"]) == (404, "unknown-delayed")
-    # At once after it was sent: the call waits until it can be found.
+    # Immediately after the send: the call waits until the index has it.
     status, answer = node.request_json("DELETE", "/v1/delayed/there")
     assert (status, answer["cancelled"]) == (200, 1)
 
@@ -116,7 +116,7 @@ def test_a_wrong_parameter_is_named(node: Node, query: str) -> None:
     assert query.split("=")[0] in answer["detail"]
 
 
-def test_what_waits_is_measured(node: Node) -> None:
+def test_waiting_messages_have_metrics(node: Node) -> None:
     assert send(node, unique_id="measured", delay_level=3)[0] == 200
     wait_until(
         lambda: node.metric("broker", "tidemark_timer_pending_messages") == 1, "it to be counted"

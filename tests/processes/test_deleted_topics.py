@@ -1,4 +1,4 @@
-"""A topic is deleted, and made again, while members of a group read it and others."""
+"""A topic is deleted, and created again, while members of a group read it and others."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_member_joins_a_broker_that_started_without_one_of_its_topics(
 
 
 def test_its_queues_are_gone_after_an_orderly_stop_and_its_numbers_go_on(tmp_path: Path) -> None:
-    """RocketMQ serves every queue that has a directory: a deleted topic was there again."""
+    """RocketMQ serves every queue that has a directory: a deleted topic reappeared."""
     with Node(tmp_path) as node:
         body = {"messages": [{"body_text": str(n), "queue": 0} for n in range(3)]}
 

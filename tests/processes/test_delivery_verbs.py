@@ -1,7 +1,7 @@
 """Every verb of delivery, used once on real processes, its output compared with the log.
 
-The log is read by ``tidemark store dump`` while the node runs: whatever a command or the client
-says must be there as records. Levels of delay are short here, everything else is as it comes.
+``tidemark store dump`` reads the log while the node runs: everything that a command or the client
+reports must be there as records. Delay levels are short here, all other settings are the defaults.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_group_reads_every_line_once_and_its_offsets_are_in_the_log(node: Node
     first = consumed(node, "lines", "billing", "--max", "10")
     assert len(first) == 10
 
-    # What is not read yet, counted from the log.
+    # Unread messages, counted from the log.
     log = log_of(node)
     committed = log.offsets["billing"]
     unread = [
@@ -125,7 +125,7 @@ def test_a_reset_moves_a_group_to_the_first_message_to_a_time_or_to_an_offset(no
 
 
 @pytest.mark.parametrize("start", ["first", "last", "time"])
-def test_a_new_group_starts_where_it_was_told(node: Node, start: str) -> None:
+def test_a_new_group_starts_at_its_configured_start(node: Node, start: str) -> None:
     topic, group = f"from-{start}", f"starts-{start}"
     produce(node, topic, ["old"] * 8)
     since_ms = 1 + max(facts["store_timestamp_ms"] for facts in log_of(node).of(topic))
@@ -141,7 +141,7 @@ def test_a_new_group_starts_where_it_was_told(node: Node, start: str) -> None:
 
 
 def node_time_ms(node: Node) -> int:
-    """The node's time, by what it says of a group."""
+    """The node's time, from its answer about a group."""
     command(node, "group", "create", "clock")
     return int(command(node, "group", "describe", "clock")["at_ms"])
 
@@ -176,7 +176,7 @@ async def test_every_member_of_a_broadcast_group_gets_everything_and_commits_not
     assert (total["messages"], total["why"]) == (None, "broadcasting")
 
 
-async def test_a_subscription_takes_the_tags_that_it_names(node: Node) -> None:
+async def test_a_subscription_gets_only_its_tags(node: Node) -> None:
     async with sdk.connect(node.api_url) as mq, asyncio.timeout(WAIT_S):
         await mq.create_topic("tagged", queues=1)
         for number in range(30):
@@ -299,7 +299,7 @@ def test_a_follower_that_is_interrupted_leaves_its_group_and_gets_nothing_again(
     produce(node, "followed", [f"line {number}" for number in range(50)])
     follower = subprocess.Popen(
         [
-            # As a terminal starts it: who runs the tests in the background ignores SIGINT.
+            # With the signals of a terminal: tests in the background of a script ignore SIGINT.
             *("env", "--default-signal=INT", sys.executable, "-m", "tidemark.cli.main"),
             *("consume", "followed", "--group", "watchers", "--follow", "--url", node.api_url),
         ],
@@ -321,7 +321,7 @@ def test_a_follower_that_is_interrupted_leaves_its_group_and_gets_nothing_again(
     assert (follower.stdout.read(), follower.stderr.read()) == (b"", b"")
     follower.stdout.close()
     follower.stderr.close()
-    # It has left: nobody waits for its session to end.
+    # It has left: its session need not expire first.
     assert command(node, "group", "describe", "watchers")["members"] == []
     assert consumed(node, "followed", "watchers") == []
 
@@ -336,7 +336,7 @@ async def _read_on(messages: Any) -> None:
         pass
 
 
-def test_what_a_dead_member_held_is_delivered_again(node: Node) -> None:
+def test_messages_of_a_dead_member_are_delivered_again(node: Node) -> None:
     produce(node, "held", ["precious"], queues=1)
     member = "/v1/groups/fragile/members"
     join = {"subscriptions": [{"topic": "held"}], "session_ms": 5000}
@@ -354,6 +354,6 @@ def test_what_a_dead_member_held_is_delivered_again(node: Node) -> None:
         return [event["member"] for event in trace["events"] if event["what"] == "delivered"]
 
     assert delivered_to() == ["doomed"]
-    # No heartbeat, no commit: after its session somebody else gets it.
+    # No heartbeat, no commit: after its session another member gets it.
     assert consumed(node, "held", "fragile") == ["precious"]
     assert delivered_to()[-1] != "doomed"

@@ -1,4 +1,4 @@
-"""The verbs of what comes later, compared with the log: retries, redrive, delays, retention."""
+"""The verbs of later delivery, compared with the log: retries, redrive, delays, retention."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_message_that_always_fails_is_retried_listed_as_dead_and_redriven(node
     )
 
 
-def test_a_redrive_to_the_group_reaches_nobody_else(node: Node) -> None:
+def test_a_redrive_to_the_group_reaches_no_other_group(node: Node) -> None:
     produce(node, "private", ["only for one"])
     fail_until_dead(node, "private", "alone", 1)
     done = command(node, "dlq", "redrive", "alone", "--to", "group")
@@ -104,7 +104,7 @@ def test_a_redrive_to_the_group_reaches_nobody_else(node: Node) -> None:
             break
 
 
-def test_a_trace_tells_what_the_log_says_became_of_a_message(node: Node) -> None:
+def test_a_trace_shows_the_events_that_are_in_the_log(node: Node) -> None:
     produce(node, "traced", ["followed"], queues=1)
     fail_until_dead(node, "traced", "tracked", 1)
     log = log_of(node)
@@ -153,7 +153,7 @@ def test_delayed_messages_are_listed_cancelled_and_delivered_once_at_their_time(
         assert waiting.keys() == {"never", "level", "soon", "at", "in an hour", "in a day"}
         assert (0, never["queue_offset"]) in log.cancelled
 
-        # By the command line what is far enough away: it takes its time on a busy machine.
+        # The command line sends the ones with time to spare: it is slow on a busy machine.
         far = {waiting[body]["unique_id"]: waiting[body] for body in ("in an hour", "in a day")}
         listed = command(node, "delay", "list", "--topic", "later")
         assert {
@@ -207,7 +207,7 @@ def test_a_delay_level_that_there_is_not_is_refused(node: Node) -> None:
 # -- retention ------------------------------------------------------------------------------------
 
 
-def test_a_topic_shows_messages_for_as_long_as_it_promised(node: Node) -> None:
+def test_a_topic_shows_messages_for_its_retention_time(node: Node) -> None:
     made = command(node, "topic", "create", "short", "--queues", "1", "--retention", "2s")
     assert made["retention_ms"] == 2000
     with sdk.connect_sync(node.api_url) as mq:
@@ -225,14 +225,14 @@ def test_a_topic_shows_messages_for_as_long_as_it_promised(node: Node) -> None:
         mq.send("short", b"new")
         pulled = mq.pull("short", 0, 1, wait_ms=5000)
         assert [message.body for message in pulled.messages] == [b"new"]
-    # A promise about what is shown: the log still has both.
+    # Only the view is limited: the log still has both.
     assert log_of(node).bodies("short") == [b"old", b"new"]
     (shown,) = command(node, "topic", "show", "short")
     assert shown["min_offset"] in (1, 2)  # 2 once the second is too old as well
     assert shown["max_offset"] == 2
 
 
-def test_retention_tells_of_the_log_that_there_is_and_when_the_disk_is_full(node: Node) -> None:
+def test_retention_shows_the_log_and_when_the_disk_will_be_full(node: Node) -> None:
     produce(node, "kept", ["x" * 1000] * 100)
     facts = command(node, "retention")
     files = sorted(path.name for path in (node.store_dir / "commitlog").glob("[0-9]*"))

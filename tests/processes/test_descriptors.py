@@ -1,4 +1,4 @@
-"""Descriptors that run out: idle connections, and a limit that is reached while the log grows."""
+"""Running out of descriptors: idle connections, and a limit that is reached while the log grows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def send(connection: http.client.HTTPConnection, body: str) -> tuple[int, dict[s
     return answer.status, json.loads(answer.read())
 
 
-def test_idle_connections_keep_nobody_out_of_an_admin_port(tmp_path: Path) -> None:
-    """1,100 connections that said nothing took all descriptors of a process, and with them its API
-    for as long as they were open: the admin port had no bound."""
+def test_idle_connections_do_not_block_an_admin_port(tmp_path: Path) -> None:
+    """1,100 silent connections took all descriptors of a process, and blocked its API for as long
+    as they were open: the admin port had no bound."""
     with Node(tmp_path) as node, contextlib.ExitStack() as held:
         node.start()
         node.wait_ready()
@@ -55,7 +55,7 @@ def test_idle_connections_keep_nobody_out_of_an_admin_port(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_opened_ends_no_process_and_sends_come_back(tmp_path: Path) -> None:
-    """EMFILE where the log went on in the next file ended the broker."""
+    """EMFILE at the border of a log file ended the broker."""
     with Node(tmp_path) as node, contextlib.ExitStack() as held:
         node.start()
         node.wait_ready()
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_opened_ends_no_process_and_sends_come_back(tmp_pa
         assert send(connection, "first")[0] == 200
         pid = node.pid("broker")
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        # Below what it has open: whatever it opens from now on fails.
+        # Below its present number: every open from now on fails.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
         stored, body = 1, "x" * 100_000
         for _ in range(100):

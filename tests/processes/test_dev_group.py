@@ -56,7 +56,7 @@ def test_a_group_in_a_terminal_survives_kills_and_is_found_again(tmp_path: Path)
         assert sorted(lines) == sorted([b"1", *(service.encode() for service in SERVICES)])
         shown = tidemark("cluster", "status", "--url", url).decode()
         assert "with all messages acknowledged as replicated" in shown
-        # Neither who nor when stood beside the epochs.
+        # The epochs had neither node nor time.
         epochs = json.loads(tidemark("cluster", "history", "-o", "json", "--url", url))
         assert {epoch["node"] for epoch in epochs} <= {"n0", "n1"}
         began_ms = [epoch["at_ms"] for epoch in epochs]

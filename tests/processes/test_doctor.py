@@ -1,4 +1,4 @@
-"""The doctor beside a real group: nothing wrong, a node gone, and both said as they are."""
+"""The doctor on a real group: healthy, and with a node missing; both are reported correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def doctor(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def in_time(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
-    """What the doctor says once the machine lets it read the settings within its time."""
+    """The doctor's findings once the machine lets it read the settings within its time."""
     status, found = doctor(*arguments)
     while any("not read within" in each["cause"] for each in found):
         status, found = doctor(*arguments)
@@ -45,7 +45,7 @@ def group(tmp_path: Path) -> Iterator[Dev]:
         dev.close()
 
 
-def test_a_group_is_well_and_a_node_that_is_gone_is_named(group: Dev) -> None:
+def test_a_healthy_group_is_ok_and_a_missing_node_is_named(group: Dev) -> None:
     first, port = group.url.rsplit(":", 1)
     urls = f"{group.url},{first}:{int(port) + 10}"
     status, found = doctor("--url", urls)
@@ -59,13 +59,13 @@ def test_a_group_is_well_and_a_node_that_is_gone_is_named(group: Dev) -> None:
         if f"/{gone} " in command:
             os.kill(pid, signal.SIGSTOP)  # alive, and answers nothing
 
-    def told() -> bool:
+    def reported() -> bool:
         nonlocal status, found
         status, found = doctor("--url", urls)
         return level(found, "nodes.in-sync").get(gone) == "error"
 
     try:
-        wait_until(told, f"the doctor to say that {gone} is not in sync")
+        wait_until(reported, f"the doctor to say that {gone} is not in sync")
         assert status == 1
         assert level(found, "nodes.api")[gone] == "error"
         assert level(found, "nodes.admin")[gone] == "warning"
@@ -79,7 +79,7 @@ def test_a_group_is_well_and_a_node_that_is_gone_is_named(group: Dev) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_node_alone_is_looked_at_with_its_settings_while_it_runs_and_when_it_is_stopped(
+def test_a_node_alone_is_checked_with_its_settings_running_and_stopped(
     tmp_path: Path,
 ) -> None:
     with Node(tmp_path) as node:

@@ -1,7 +1,7 @@
-"""The short fault drills: real processes, a network that is cut, a judgement.
+"""The short fault drills: real processes, network partitions, a judge.
 
-Those that ``tidemark drill`` calls short; ``make drill`` runs all of them. Without the right to
-make network namespaces the drills that cut nodes apart are left out, and said so.
+These are the ones that ``tidemark drill`` calls short; ``make drill`` runs all of them. Without the
+right to make network namespaces, drills with partitions are skipped with a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.node import PROJECT
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(1800)]
 
 PATIENCE = "1"
-"""Limits are judged by how slow the machine is meanwhile (`drills/pace.py`): no more is needed."""
+"""Limits are scaled by how slow the machine is meanwhile (`drills/pace.py`); that suffices here."""
 SEED = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
 
 
@@ -46,7 +46,7 @@ def test_the_short_drills_pass(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_every_drill_is_listed_with_what_it_does() -> None:
+def test_every_drill_is_listed_with_a_description() -> None:
     done = drills("--list")
     lines = done.stdout.splitlines()
     assert done.returncode == 0

@@ -13,7 +13,7 @@ SIZE = int(os.environ.get("TIDEMARK_FILE_MB", "4")) * 1_000_000
 
 
 def _text_of_this_machine(size: int) -> bytes:
-    """So many bytes of the text files below /usr, as they are: empty and long lines, any bytes."""
+    """This many bytes of the text files below /usr, unchanged: empty and long lines, any bytes."""
     parts: list[bytes] = []
     total = 0
     for root in ("/usr/share", "/usr/include", "/usr/lib/python3"):

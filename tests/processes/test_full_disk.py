@@ -47,8 +47,8 @@ def _remount_read_only(disk: Path) -> None:
 
 
 def _node(tmp_path: Path, disk: Path, *, run_dir: Path | None = None) -> Node:
-    # Queue files of the usual size: mostly holes. A full disk takes no messages here; where it does
-    # is tested in test_retention_full_disk.
+    # Queue files of the usual size: mostly holes. A full disk refuses messages here; whether it
+    # accepts some is tested in test_retention_full_disk.
     run = {} if run_dir is None else {"run_dir": str(run_dir)}
     return Node(
         tmp_path / "node",
@@ -77,7 +77,7 @@ async def _bodies(url: str, count: int) -> int:
     found = 0
     async with tidemark.connect(url) as mq:
         while found < count:
-            # What was acknowledged is in the log: reput may not have dispatched it yet.
+            # Acked messages are in the log: reput may not have dispatched them yet.
             pulled = await mq.pull("alpha", 0, found, wait_ms=10_000)
             if not pulled.messages:
                 break
@@ -145,8 +145,8 @@ async def test_a_node_starts_on_a_full_disk_and_serves_what_it_has(
 async def test_a_node_starts_on_a_read_only_disk_and_serves_reads(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    # As by default: run_dir lies in the store, and refuses sockets and locks as everything there.
-    # Both processes ended on run/lock, although all that was stored could be read.
+    # As by default: run_dir is in the store, and refuses sockets and locks like everything there.
+    # Both processes ended on run/lock, although everything stored could be read.
     with _node(tmp_path, small_disk, run_dir=small_disk / "store" / "run") as node:
         node.start()
         node.wait_ready()

@@ -1,4 +1,4 @@
-"""A consumer group whose members come, go and are SIGKILLed at random, under load.
+"""A consumer group whose members join, leave and are SIGKILLed at random, under load.
 
 Twenty seconds here; ``python -m tests.support.group_chaos --seconds 180 --rate 20000`` is the long
 run, with --ordered that of an ordered group. The plan comes from a seed (TIDEMARK_CHAOS_SEED).
@@ -15,17 +15,17 @@ from tests.support.group_chaos_plan import Outcome, Plan
 
 SEED = int(os.environ.get("TIDEMARK_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
 DUPLICATES_MAX = 0.25
-"""Of a machine that is busy; the share is printed. Lost leases give messages out again."""
+"""Bound for a busy machine; the share is printed. Lost sessions cause redeliveries."""
 
 
 async def ran(plan: Plan, directory: Path) -> Outcome:
-    """What a plan came to; printed, so that a failure names its seed."""
+    """The result of a plan; printed, so that a failure names its seed."""
     outcome = await chaos(plan, directory)
     print(outcome.sentence())
     assert not outcome.wrong, outcome.wrong[:3]
     assert not outcome.verdict.violations, outcome.verdict.wrong
     assert outcome.verdict.distinct == outcome.sent
-    assert outcome.events["killed"], "nobody was killed"
+    assert outcome.events["killed"], "no member was killed"
     return outcome
 
 

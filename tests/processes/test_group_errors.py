@@ -1,4 +1,4 @@
-"""A service of a group that cannot go on ends at once: whoever runs it starts it again."""
+"""A service of a group that cannot go on ends at once, so that its supervisor restarts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.cluster import Cluster
 from tests.support.node import GROUP_ROLES, wait_until
 
 END_S = 10.0
-"""Far less than the grace that a part gets which does not see that the others have ended."""
+"""Much less than the grace period of a part that does not notice the end of the others."""
 
 
 def test_services_whose_page_was_replaced_end_and_their_next_start_goes_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lag as a running node tells it, over HTTP and as metrics, held against the records in its log."""
+"""Lag of a running node, over HTTP and as metrics, compared with the records in its log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def metrics(node: Node) -> dict[str, float]:
     return found
 
 
-def test_lag_is_what_the_log_says(tmp_path: Path) -> None:
+def test_lag_equals_the_records_in_the_log(tmp_path: Path) -> None:
     with Node(tmp_path) as node:
         node.start()
         node.wait_ready()
@@ -65,9 +65,9 @@ def test_lag_is_what_the_log_says(tmp_path: Path) -> None:
         assert node.request_json("PUT", "/v1/groups/billing", config)[0] == 200
         for queue, count in SENT.items():
             send(node, queue, count)
-        nobody = view(node)
-        assert (nobody["state"], nobody["generation"], nobody["members"]) == ("empty", None, [])
-        assert nobody["lag"]["reasons"]["messages"] == "never_committed"
+        empty = view(node)
+        assert (empty["state"], empty["generation"], empty["members"]) == ("empty", None, [])
+        assert empty["lag"]["reasons"]["messages"] == "never_committed"
 
         member = RawMember(node, "billing", "m1")
         member.join()
@@ -85,7 +85,7 @@ def test_lag_is_what_the_log_says(tmp_path: Path) -> None:
         scrapes: list[dict[str, float]] = []
 
         def share_a_look() -> bool:
-            # Within a second, if nothing keeps them apart for longer; in another look it is older.
+            # Within a second, if nothing delays the second sample; a later one shows it older.
             scrapes[:] = [metrics(node) for _ in range(2)]
             first, second = (each["lag_seconds billing orders main"] for each in scrapes)
             return first == second
@@ -108,7 +108,7 @@ def test_lag_is_what_the_log_says(tmp_path: Path) -> None:
         assert found["bytes"] == sum(each.size for each in unread)
         if unread:
             oldest_ms = min(each.store_timestamp_ms for each in unread)
-            # Whole milliseconds on either side of the look.
+            # Whole milliseconds on either side of the sample.
             assert (before_ms - oldest_ms - 1) / 1000 <= found["seconds"]
             assert found["seconds"] <= (after_ms - oldest_ms + 1) / 1000
         else:

@@ -1,7 +1,7 @@
 """A store that was used before becomes a group's first node: the others copy all of it.
 
-What RocketMQ wrote in between may carry record CRC properties of other records: the master does
-not judge them there, and its slaves must not either.
+Records that RocketMQ wrote in between may have record CRC properties of other records: the master
+does not check them there, and its slaves must not either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def all_bodies(cluster: Cluster, name: str, topic: str, queue: int, offset: int 
         offset = answer["next_offset"]
 
 
-def test_a_slave_copies_what_rocketmq_wrote_in_between(tmp_path: Path) -> None:
+def test_a_slave_copies_records_that_rocketmq_wrote_in_between(tmp_path: Path) -> None:
     with Node(tmp_path / "alone", store=STORE) as node:
         start(node)
         use(node)

@@ -1,4 +1,4 @@
-"""What a group's log loses at its beginning: the master decides, its slaves follow."""
+"""Deletion at the beginning of a group's log: the master decides, its slaves follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.formats.checkpoint import Slot
 FILE_SIZE = 1 << 20
 
 
-def test_a_slave_lets_go_what_its_master_has_let_go(tmp_path: Path) -> None:
+def test_a_slave_deletes_the_files_that_its_master_deleted(tmp_path: Path) -> None:
     with Cluster(tmp_path, broker={"retention_size_max": 4 * FILE_SIZE}) as cluster:
         cluster.start()
         master = cluster.wait_master()
@@ -30,8 +30,8 @@ def test_a_slave_lets_go_what_its_master_has_let_go(tmp_path: Path) -> None:
             lambda: cluster.slot(slave, Slot.MIN) >= cluster.slot(master, Slot.MIN),
             "the slave to follow",
         )
-        # The minimum is published first, and made durable before the name goes
-        # (broker/retention/deletion): read at once, the directory showed the file before it.
+        # The minimum is published first, and made durable before the file is removed
+        # (broker/retention/deletion): a listing in between has the file before it.
         wait_until(
             lambda: cluster.log_start(slave) == cluster.slot(slave, Slot.MIN),
             "the names of the slave's files to go",

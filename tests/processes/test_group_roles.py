@@ -1,4 +1,4 @@
-"""The broker of a node of a group, by what it does when ha says something in the page.
+"""The broker of a node of a group: its reactions to what ha publishes in the page.
 
 Broker and reput are real processes, ha is a script (``tests.support.scripted_ha``), stopped or
 killed between any two of its steps.
@@ -78,7 +78,7 @@ def test_a_granted_epoch_is_served_and_given_back(node: Node, ha: ScriptedHa) ->
     wait_slave(node)
 
 
-def test_what_keeps_a_slave_from_serving_says_nothing_of_the_master(
+def test_reasons_why_a_slave_does_not_serve_are_cleared_on_the_master(
     node: Node, ha: ScriptedHa
 ) -> None:
     ha.start()
@@ -90,13 +90,15 @@ def test_what_keeps_a_slave_from_serving_says_nothing_of_the_master(
         return [reason["code"] for reason in answer.get("reasons", ())]
 
     wait_until(lambda: reasons() == ["no-role"], "the slave to have no role")
-    # It never follows: the grant comes between two of its looks.
+    # It never follows: the grant comes between two of its polls.
     ha.serve(1)
     wait_master(node)
     assert (node.get_json(node.broker_admin_url + "/ready")[0], reasons()) == (200, [])
 
 
-def test_what_a_node_that_becomes_the_master_waits_for_is_said(node: Node, ha: ScriptedHa) -> None:
+def test_a_node_that_becomes_the_master_reports_what_it_waits_for(
+    node: Node, ha: ScriptedHa
+) -> None:
     ha.start()
     node.start("broker", "reput")
     wait_slave(node)
@@ -140,7 +142,9 @@ def serve_orders(node: Node, ha: ScriptedHa, epoch: int = 1) -> None:
     assert node.request_json("PUT", TOPIC, {"queues": 1})[0] == 200
 
 
-def test_a_slave_shows_what_is_confirmed_to_who_asks_for_it(node: Node, ha: ScriptedHa) -> None:
+def test_a_slave_serves_confirmed_messages_to_readers_that_allow_it(
+    node: Node, ha: ScriptedHa
+) -> None:
     serve_orders(node, ha)
     assert send(node, "first")[0] == 200
     ha.take_back()
@@ -162,7 +166,7 @@ def test_sends_wait_for_the_group_and_the_outcome_of_those_it_does_not_confirm_i
     assert answer["ack"] == {"level": "disk", "copies": 1}
     assert send(node, "disk", ack="disk")[1]["ack"] == {"level": "disk", "copies": 1}
     status, answer = pull(node)
-    assert (status, texts(answer)) == (200, []), "nobody sees what is not confirmed"
+    assert (status, texts(answer)) == (200, []), "unconfirmed messages are invisible"
     ha.holds_confirm = False
     wait_until(lambda: texts(pull(node)[1]) == ["unconfirmed", "disk"], "both to be shown")
 
@@ -172,7 +176,7 @@ def test_a_send_repeated_after_a_failover_is_stored_once(node: Node, ha: Scripte
     ha.holds_confirm = True
     message = {"body_text": "once", "unique_id": "ID-1"}
     body = {"messages": [message]}
-    status, told = node.request_json("POST", f"{TOPIC}/messages", body)
+    status, repeated = node.request_json("POST", f"{TOPIC}/messages", body)
     assert status == 504
     ha.holds_confirm = False
     ha.take_back()
@@ -186,7 +190,7 @@ def test_a_send_repeated_after_a_failover_is_stored_once(node: Node, ha: Scripte
         status, answer = node.request_json("POST", f"{TOPIC}/messages", again)
         assert (status, answer["ack"]) == (200, {"level": "replicated", "copies": 2})
         first, second = answer["results"]
-        assert first["physical_offset"] == told["results"][0]["physical_offset"]
+        assert first["physical_offset"] == repeated["results"][0]["physical_offset"]
         assert (first["queue_offset"], second["queue_offset"]) == (0, 1)
     wait_until(lambda: texts(pull(node)[1]) == ["once", "new"], "both to be shown, once each")
 
@@ -322,7 +326,7 @@ def test_a_node_that_is_to_be_emptied_ends_broker_and_reput(node: Node, ha: Scri
     for role in ("broker", "reput"):
         assert node.wait_exit(role) == 1
         assert "restart-needed" in node.log_text(role)
-    # Both bytes are ha's now: their next start waits.
+    # ha holds both bytes now: the next start waits.
     held = [ha.directory.lock(Role.BROKER), ha.directory.lock(Role.REPUT)]
     node.start("broker", "reput")
     wait_until(
@@ -363,8 +367,8 @@ def test_a_group_goes_on_behind_a_failover_with_a_new_generation(
     assert status != 200, "a generation of before the failover never fits"
     status, joined = node.request_json("POST", member, subscribe)
     assert (status, joined["generation"] >> 32) == (200, 2)
-    status, told = node.request_json("GET", "/v1/groups/billing/offsets")
-    assert {"topic": "orders", "queue": 0, "offset": 1} in told["offsets"]
+    status, offsets = node.request_json("GET", "/v1/groups/billing/offsets")
+    assert {"topic": "orders", "queue": 0, "offset": 1} in offsets["offsets"]
 
 
 @pytest.mark.parametrize("moment", ["following", "granted", "recorded", "master", "fenced"])
@@ -392,11 +396,11 @@ def test_ha_killed_at_any_step_leaves_a_broker_that_its_next_start_goes_on_with(
     wait_until(lambda: texts(pull(node)[1]) == ["before", "after"], "both to be shown")
 
 
-def test_whoever_is_held_is_told_when_the_grant_ends(node: Node, ha: ScriptedHa) -> None:
+def test_held_calls_are_answered_when_the_grant_ends(node: Node, ha: ScriptedHa) -> None:
     serve_orders(node, ha)
     ha.holds_confirm = True
     path = f"{TOPIC}/queues/0/messages?offset=0&wait_ms=60000"
-    # Neither ends by itself while anybody waits for it here: callers give up after 30 s.
+    # Neither ends by itself as long as a caller waits for it here: callers give up after 30 s.
     with ThreadPoolExecutor(2) as callers:
         pulled = callers.submit(node.request_json, "GET", path)
         sent = callers.submit(send, node, "held", timeout_ms=60_000)
@@ -411,7 +415,7 @@ def test_whoever_is_held_is_told_when_the_grant_ends(node: Node, ha: ScriptedHa)
         assert answer["ack"] == {"level": "disk", "copies": 1}
         status, answer = pulled.result(60)
         assert (status, answer["code"]) == (421, "not-master")
-        print(f"both were told after {time.monotonic() - started:.3f} s")
+        print(f"both were answered after {time.monotonic() - started:.3f} s")
 
 
 def entry(text: str) -> bytes:
@@ -422,7 +426,7 @@ def state_run(body: bytes) -> Run:
     return Run(STATE_TOPIC, STATE_QUEUE, batch.encode([WireMessage(body)]), 1, HOST, HOST, 1)
 
 
-def test_a_slave_follows_what_its_ha_copies(node: Node, ha: ScriptedHa) -> None:
+def test_a_slave_follows_the_records_that_its_ha_copies(node: Node, ha: ScriptedHa) -> None:
     serve_orders(node, ha)
     ha.take_back()
     wait_slave(node)
@@ -442,8 +446,8 @@ def test_a_slave_follows_what_its_ha_copies(node: Node, ha: ScriptedHa) -> None:
     ha.copy((state_run(made), state_records(node)))
 
     def names() -> list[str]:
-        _, told = node.request_json("GET", "/v1/topics", headers=ANYWHERE)
-        return [each["topic"] for each in told["topics"]]
+        _, listed = node.request_json("GET", "/v1/topics", headers=ANYWHERE)
+        return [each["topic"] for each in listed["topics"]]
 
     wait_until(lambda: "copied" in names(), "the topic to be known")
     ha.serve(2)

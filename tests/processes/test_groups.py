@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP and real processes: shares, hand-overs, kills, and every mistake."""
+"""Consumer groups over HTTP and real processes: shares, rebalances, kills, and every error."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def test_raw_records_follow_their_map(node: Node) -> None:
         assert answer.headers["Content-Type"] == "application/vnd.tidemark.records"
         data = answer.read()
     (size,) = struct.unpack_from(">I", data)
-    told = msgpack.unpackb(data[4 : 4 + size])["queues"]
+    queues = msgpack.unpackb(data[4 : 4 + size])["queues"]
     at, bodies = 4 + size, []
     while at < len(data):
         found = record.decode(memoryview(data)[at:])
         bodies.append(bytes(found.body).decode())
         at += found.size
-    assert {each["queue"]: each["next_offset"] for each in told} == {1: 5, 3: 2}
+    assert {each["queue"]: each["next_offset"] for each in queues} == {1: 5, 3: 2}
     assert sorted(bodies) == [*(f"1-{n}" for n in range(5)), "3-0", "3-1"]
 
 
@@ -168,8 +168,8 @@ def test_every_mistake_has_its_own_code(node: Node) -> None:
     assert refused(node, "POST", offsets, strange) == (404, "unknown-member")
     elsewhere = {**commit, "offsets": [{"topic": "other", "queue": 0, "offset": 0}]}
     assert refused(node, "POST", offsets, elsewhere) == (409, "not-assigned")
-    nobody = {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}
-    assert refused(node, "POST", offsets, nobody) == (409, "member-required")
+    anonymous = {"offsets": [{"topic": "orders", "queue": 0, "offset": 1}]}
+    assert refused(node, "POST", offsets, anonymous) == (409, "member-required")
     reset = {"topic": "orders", "to": "first"}
     assert refused(node, "POST", GROUP + "/reset", reset) == (409, "group-in-use")
     assert refused(node, "PUT", GROUP, {"order": True}) == (409, "group-in-use")
@@ -186,7 +186,7 @@ def test_every_mistake_has_its_own_code(node: Node) -> None:
     far = {**reset, "to": {"offset": 9}}
     assert refused(node, "POST", GROUP + "/reset", far) == (400, "offset-beyond-end")
     call(node, "PUT", GROUP, {"broadcast": True})
-    assert refused(node, "POST", offsets, nobody) == (409, "broadcast-group")
+    assert refused(node, "POST", offsets, anonymous) == (409, "broadcast-group")
     call(node, "PUT", GROUP, {"broadcast": False, "consume_enabled": False})
     assert refused(node, "POST", M1, TAKES) == (403, "consume-disabled")
 

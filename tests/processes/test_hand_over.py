@@ -1,4 +1,5 @@
-"""A node that is about to be stopped hands its mastership over, as preStop of a pod asks it to."""
+"""A node that is about to be stopped hands its master role over, as the preStop hook of a pod
+does."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
                 assert during.queue_offset >= 0
                 assert after.queue_offset >= 0
 
-                # Without anybody to take over it says so in its time, and the node goes on.
+                # Without a candidate it reports that in time, and the node goes on.
                 wait_until(lambda: mq.send("orders", b"x").level == "replicated", "the set of two")
                 other = dev.child("ha", "n0")
                 assert other is not None
@@ -73,9 +74,8 @@ def test_all_containers_of_a_master_hand_it_over_once_and_nothing_is_lost() -> N
                 assert mq.send("orders", b"z").level == "disk"
                 os.kill(other, signal.SIGCONT)
 
-                # A RocketMQ broker can go on with the store of a master that ended in order, also
-                # where another node replaces it meanwhile. One that only stepped down writes
-                # nothing.
+                # A RocketMQ broker can go on with the store of a master that ended in order, even
+                # if another node replaces it meanwhile. One that only stepped down writes nothing.
                 wait_until(lambda: mq.send("orders", b"x").level == "replicated", "the set of two")
                 assert not (store / "n0" / "timerlog").exists()
                 broker = dev.child("broker", "n1")

@@ -1,4 +1,4 @@
-"""Bad input over real HTTP: a named answer each, nothing stored, others unaffected."""
+"""Bad input over real HTTP: each gets a named error, nothing is stored, others are unaffected."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def send(node: Node, value: object, *, content_type: str = JSON, topic: str = "o
 
 
 def refused(answer: Answer, status: int, code: str) -> dict[str, Any]:
-    """The error's fields, all five of them there."""
+    """The error's fields; all five must be present."""
     assert (answer.status, answer.body.get("code")) == (status, code), answer.body
     for name in ("title", "detail", "advice", "retriable"):
         assert name in answer.body
@@ -374,7 +374,7 @@ def test_a_message_id_of_nothing_is_a_404(node: Node) -> None:
     refused(call(node, "GET", "/v1/messages/" + "00" * 16), 404, "unknown-message")
 
 
-def test_bytes_in_a_body_that_look_like_a_record_are_nobodys_message(node: Node) -> None:
+def test_bytes_in_a_body_that_resemble_a_record_are_no_message(node: Node) -> None:
     """The id names a byte inside the snapshot record that the log begins with."""
     port = node.ports["api"]
     inside = f"7F000001{port:08X}{100:016X}"
@@ -406,7 +406,7 @@ def test_an_unknown_path_is_a_404_and_another_method_a_405_with_those_allowed(no
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_what_is_not_http_gets_a_400_and_a_closed_connection(node: Node, raw: bytes) -> None:
+def test_bytes_that_are_not_http_get_a_400_and_a_closed_connection(node: Node, raw: bytes) -> None:
     with connect(node) as connection:
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
@@ -431,7 +431,7 @@ def _closes(connection: socket.socket, within_s: float) -> bool:
     return True
 
 
-def test_a_connection_that_says_nothing_is_closed(node: Node) -> None:
+def test_a_silent_connection_is_closed(node: Node) -> None:
     with connect(node) as connection:
         assert _closes(connection, 60 * READ_TIMEOUT_S)
 
@@ -498,7 +498,7 @@ def test_a_client_that_goes_away_in_the_middle_of_its_body_is_no_error_of_ours(n
     assert "outside of its handler" not in node.log_text("broker")
 
 
-def test_a_flood_of_silent_connections_keeps_nobody_out(node: Node) -> None:
+def test_a_flood_of_silent_connections_blocks_no_client(node: Node) -> None:
     """The oldest connection that has sent no request makes room for a new one."""
     with contextlib.ExitStack() as held:
         served = held.enter_context(connect(node))
@@ -623,14 +623,14 @@ def test_a_message_that_is_damaged_on_disk_is_named_and_not_handed_out(tmp_path:
         status, answer = node.request_json("GET", path.format(0))
         assert (status, answer["code"]) == (503, "corrupt-record")
         assert answer["at"] == results[0]["physical_offset"]
-        # A damaged node went on saying that it was ready: nothing would have sent anybody there.
+        # A damaged node remained ready: no load balancer would have sent clients elsewhere.
         assert node.ready()["ready"] is False
         assert node.ready()["reasons"][0]["code"] == "corrupt-record"
         assert node.request_json("GET", path.format(1))[1]["status"] == "FOUND"
 
 
 def test_a_damaged_log_keeps_the_node_up_and_unready_and_names_the_byte(tmp_path: Path) -> None:
-    # Recovery starts at what the queues cover on disk, so that must not move past the damage.
+    # Recovery starts at the durable end of the queues, so that must not move past the damage.
     with Node(tmp_path, reput={"sync_interval_ms": 10_000}) as node:
         node.start()
         node.wait_ready()
@@ -656,7 +656,9 @@ def test_a_damaged_log_keeps_the_node_up_and_unready_and_names_the_byte(tmp_path
         assert node.stop("broker") == {"broker": 0}
 
 
-def test_without_reput_sends_go_on_to_a_bound_and_then_say_why_they_do_not(tmp_path: Path) -> None:
+def test_without_reput_sends_go_on_to_a_bound_and_are_then_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
     with Node(tmp_path, broker={"dispatch_lag_max": 1 << 20}) as node:
         node.start()
         node.wait_ready()

@@ -1,4 +1,4 @@
-"""A group of real nodes whose lease an API server of Kubernetes keeps, well and badly."""
+"""A group of real nodes with a lease on a Kubernetes API server, which works well or badly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Api:
         self.url = self._process.stdout.readline().strip()
 
     def faults(self, **values: object) -> None:
-        """From now on it behaves so."""
+        """Set its behaviour from now on."""
         self._ask(Request(self.url + "/faults", json.dumps(values).encode(), method="PUT"))
 
     def answers(self, what: str) -> int:
@@ -82,13 +82,13 @@ def test_a_group_lives_through_errors_and_lost_answers_and_ends_its_term_without
         renewed = api.answers("PUT 200")
         wait_until(lambda: api.answers("PUT 200") > renewed + 3, "renewals between errors", 60)
 
-        # Enough errors in a row end a term: whoever leads now is asked for.
+        # Enough consecutive errors end a term: the present master is looked up.
         api.faults()
         master = cluster.wait_master()
         cluster.wait_in_sync()
         epoch = cluster.epoch()
 
-        # Applied, and the answer lost: the next read finds its own success.
+        # Applied, but the answer was lost: the next read finds its own success.
         lost = api.answers("PUT none")
         api.faults(drop_answers=True, only_methods=["PUT"])
         wait_until(lambda: api.answers("PUT none") > lost, "an answer to be lost", 60)
@@ -97,7 +97,7 @@ def test_a_group_lives_through_errors_and_lost_answers_and_ends_its_term_without
         wait_until(lambda: api.answers("PUT 200") > renewed, "the next renewal", 60)
         assert (cluster.epoch(), cluster.serving()) == (epoch, master)
 
-        # Nobody else may be elected, and the master stops before anybody could be.
+        # No other node may be elected, and the master stops before one could be.
         api.faults(drop_requests=True)
         wait_until(lambda: cluster.serving() is None, "the master to stop", 60)
         api.faults()

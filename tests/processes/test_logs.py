@@ -1,4 +1,4 @@
-"""Logs of real processes: what they hold, what they never do, how a message is followed."""
+"""Logs of real processes: their contents, what they never contain, how a message is followed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _check_other_calls(cluster: Cluster, master: str, message_id: str) -> None:
 
 
 async def _check_quiet(cluster: Cluster, master: str) -> None:
-    """Nothing is written for requests that nobody traces, nor while nothing happens."""
+    """Nothing is written for requests that are not traced, nor while nothing happens."""
     before = counts(cluster)
     async with tidemark.connect(cluster.api_url(master)) as mq:
         for number in range(300):
@@ -154,7 +154,7 @@ async def _check_quiet(cluster: Cluster, master: str) -> None:
 
 
 def _check_all_lines(cluster: Cluster) -> None:
-    """Every line is JSON with a known event, and says nothing that is nobody's business."""
+    """Every line is JSON with a known event, and contains no private data."""
     secret = cluster.secret_path.read_text(encoding="ascii")
     for name in cluster.names:
         for role in GROUP_ROLES:

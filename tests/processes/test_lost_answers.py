@@ -1,4 +1,4 @@
-"""Calls whose answer is lost behind a running node: what a repeat says is what was done."""
+"""Calls whose answer is lost behind a running node: a repeat returns the result of the first."""
 
 from __future__ import annotations
 
@@ -84,23 +84,23 @@ class Proxy:
 
 
 @pytest.mark.parametrize("lost_count", [1, 2, 3])
-async def test_a_cancellation_whose_answer_was_lost_tells_that_it_worked(
+async def test_a_cancellation_whose_answer_was_lost_succeeds_when_repeated(
     node: LocalNode, lost_count: int
 ) -> None:
-    # One lost answer is a case of its own: the HTTP library used to repeat the call by itself.
+    # One lost answer is a separate case: the HTTP library used to repeat the call by itself.
     async with Proxy().before(node) as proxy, tidemark.connect(proxy.url) as mq:
         sent = await mq.send("reminders", b"x", delay_ms=HOUR_MS)
         assert sent.unique_id is not None
         proxy.lose = {"DELETE": lost_count}
         assert await mq.delayed.cancel("reminders", sent.unique_id) == 1
         assert len(proxy.lost) == lost_count
-        # A cancellation that nobody made before is told that nothing waits.
+        # A first cancellation gets the error that no message waits.
         with pytest.raises(errors.UnknownDelayed):
             await mq.delayed.cancel("reminders", sent.unique_id)
         assert (await mq.delayed.list("reminders")).messages == []
 
 
-async def test_without_repetitions_a_lost_answer_is_said_to_be_of_unknown_outcome(
+async def test_without_repetitions_a_lost_answer_raises_an_unknown_outcome(
     node: LocalNode,
 ) -> None:
     async with Proxy().before(node) as proxy, tidemark.connect(proxy.url, retry_for_s=0) as mq:
@@ -183,7 +183,7 @@ async def test_a_nack_whose_answers_were_lost_is_stored_once(node: LocalNode, lo
     assert len(proxy.lost) == 2 * count
 
 
-# An unknown outcome is the program's to repeat: it repeats the same call, not a second one.
+# After an unknown outcome the program may repeat the call: as the same nack, not as a second one.
 async def test_a_nack_that_a_program_repeats_after_a_lost_answer_is_stored_once(
     node: LocalNode,
 ) -> None:

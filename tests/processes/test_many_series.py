@@ -1,5 +1,5 @@
-"""Ten thousand topics and groups made up on a real node: few series, right sums, one that is used
-is shown, one that is deleted is gone. Times are ``bench/metrics``'s business."""
+"""Ten thousand artificial topics and groups on a real node: few series with correct sums; a used
+one is shown, a deleted one is gone. ``bench/metrics`` measures times."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tidemark.client.messages import NewMessage
 SECONDS = float(os.environ.get("TIDEMARK_SOAK_SECONDS", "20"))
 WARM_UP_SHARE = 0.3
 GROWTH_MAX = 12 << 20
-"""Bytes, however long the load lasts: what a heap that does not grow may still breathe."""
+"""Bytes, however long the load lasts: the variation of a heap that does not grow."""
 QUEUES = 2000
 TOPICS = 10
 DESCRIPTORS_MAX = 400

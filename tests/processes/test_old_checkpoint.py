@@ -1,4 +1,4 @@
-"""An older copy of the checkpoint is put back: that costs time, and never a message."""
+"""An older copy of the checkpoint is restored: that costs time, and never a message."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_damaged_record_behind_it_is_named_and_no_message_is_cut(
         assert str(acked[69].physical_offset) in seen.named
         assert not (node.store_dir / "cut").exists()
         node.kill()
-        log.write_bytes(sound)  # what the message names first: a sound copy of the file
+        log.write_bytes(sound)  # the first remedy in the message: a valid copy of the file
         begin(node, order)
         assert judge.settle(acked).is_complete
         node.wait_ready("broker")  # reads open a moment before sends

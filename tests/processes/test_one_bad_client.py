@@ -1,6 +1,6 @@
-"""One client at a time does its worst: another one's sends all succeed, and memory is bounded.
+"""One badly behaved client at a time: another one's sends all succeed, and memory is bounded.
 
-How long those sends take is measured by ``bench/one_bad_client.py``; times decide nothing here.
+``bench/one_bad_client.py`` measures how long those sends take; times decide nothing here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def own_memory(node: Node) -> int:
-    """Bytes of the broker that are no mapped file."""
+    """Memory of the broker without mapped files."""
     text = Path(f"/proc/{node.pid('broker')}/status").read_text()
     found = re.search(r"RssAnon:\s+(\d+) kB", text)
     assert found is not None

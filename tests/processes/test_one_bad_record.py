@@ -1,4 +1,4 @@
-"""One damaged record among sound ones: what is before it is served, and it is named as damaged."""
+"""One damaged record among valid ones: earlier ones are served, and the damage is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flip_body(node: Node, message: dict[str, Any]) -> None:
 
 
 def test_a_bad_record_blocks_no_sound_one(tmp_path: Path) -> None:
-    """A pull of 32 from 0 was 503, one of 31 fine; the record's id was said to be unknown."""
+    """A pull of 32 from 0 was 503, one of 31 fine; the record's id was reported as unknown."""
     with Node(tmp_path) as node:
         node.start()
         node.wait_ready()

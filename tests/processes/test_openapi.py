@@ -1,8 +1,8 @@
 """The OpenAPI document against the running server, in both directions.
 
-schemathesis makes requests from the document, valid and invalid ones: no answer is a 500, none is
-one that the document does not list, what it allows is not refused as malformed, and what it forbids
-is not accepted.
+schemathesis makes requests from the document, valid and invalid ones: no answer is a 500, every
+answer is documented, allowed requests are not refused as malformed, and forbidden ones are not
+accepted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ EXAMPLES: Final = 60
 RULES_BETWEEN_PARAMETERS: Final = {
     "find", "nack", "traceMessage", "joinGroup", "fetch", "commit", "resetGroup"
 }  # fmt: skip
-"""Calls with a rule that OpenAPI cannot say: either key or unique_id; delay levels are configured;
-a unique id is traced with its topic; no topic, or queue, is named twice; an offset needs a queue.
+"""Calls with a rule that OpenAPI cannot express: either key or unique_id; delay levels are
+configured; a unique id is traced with its topic; no topic, or queue, is named twice; an offset
+needs a queue.
 """
 NOTHING_TO_GET_WRONG: Final = {"openapi", "getRetention", "getCluster"}
 """Calls without any input."""
@@ -77,7 +78,7 @@ def test_the_document_has_all_calls() -> None:
 
 
 def _aimed(case: Any, data: st.DataObject) -> Any:
-    """The same request, half of the time at something that exists; never a long wait."""
+    """The same request, half of the time for something that exists; never a long wait."""
     given = case.path_parameters
     if data.draw(st.booleans()) and case.method != "DELETE":
         for name, value in (("topic", "orders"), ("queue", 0), ("group", "billing")):
@@ -89,7 +90,7 @@ def _aimed(case: Any, data: st.DataObject) -> Any:
             given[name] = given[name].replace("%", "_")
     body = case.body
     if isinstance(body, dict) and body.get("retry") is True:
-        # A rule between fields, which the schema says in words: what is repeated has an id.
+        # A rule between fields, which the schema has only as text: a repeated message has an id.
         for number, message in enumerate(body.get("messages") or ()):
             if isinstance(message, dict) and not message.get("unique_id"):
                 message["unique_id"] = f"{number:032X}"
@@ -106,7 +107,7 @@ def test_schemathesis_finds_no_500_and_no_undocumented_answer(
 ) -> None:
     operation = schemathesis.openapi.from_dict(_document())[path][method.upper()]
     cases = operation.as_strategy(generation_mode=mode)
-    # Its opinion is that every 5xx is a defect; a documented 503 is an answer, a 500 is not.
+    # It treats every 5xx as a defect; a documented 503 is valid, a 500 is not.
     excluded = [not_a_server_error]
     if name in RULES_BETWEEN_PARAMETERS:
         excluded.append(positive_data_acceptance)

@@ -1,7 +1,7 @@
 """The commands of the pages on Kubernetes, in their order, on pods of the rendered manifests.
 
-What `kubectl` would ask of a cluster is asked of the pods here; what a command runs in a container
-runs in that container, with its user, root and environment.
+Requests of `kubectl` to a cluster go to the pods here; a command in a container runs in that
+container, with its user, root and environment.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Pages:
 
     @property
     def master(self) -> str | None:
-        """The one pod that is labelled so; None while there is none, or more than one."""
+        """The one pod with this label; None while there is none, or more than one."""
         present = [name for name in self.group.names if name in self._cluster.pods]
         names = [name for name in present if self._cluster.role(name) == "master"]
         return names[0] if len(names) == 1 else None
 
     async def line(self, line: str) -> str:
-        """Do what it says; what it printed, if it runs in a container."""
+        """Run the command; return its output if it runs in a container."""
         sent, _, after = line.rpartition(" | ")
         words = shlex.split(after.removeprefix("kubectl ").replace("-n tidemark ", ""))
         match words:
@@ -100,7 +100,9 @@ class Pages:
         return ""
 
 
-async def test_what_the_pages_say_happens(overlay: Path, tmp_path: Path) -> None:
+async def test_the_commands_of_the_pages_have_their_described_effects(
+    overlay: Path, tmp_path: Path
+) -> None:
     objects = render(overlay)
     async with Cluster(objects, tmp_path / "out", new_network(), on_event=print) as cluster:
         pages = Pages(cluster)

@@ -26,7 +26,7 @@ from tests.support.node import PROJECT
 pytestmark = [pytest.mark.xdist_group("pods"), pytest.mark.timeout(900)]
 
 PATIENCE: Final = "1"
-"""Limits are judged by how slow the machine is meanwhile (`drills/pace.py`): no more is needed."""
+"""Limits are scaled by how slow the machine is meanwhile (`drills/pace.py`); that suffices here."""
 SEED: Final = os.environ.get("TIDEMARK_DRILL_SEED", str(time.time_ns() % 1_000_000))
 STOP_S: Final = 150.0
 
@@ -81,7 +81,7 @@ def running(overlay: Path, tmp_path: Path) -> Iterator[Running]:
 
 
 def _ready(process: subprocess.Popen[str]) -> Running:
-    """Read what it prints until it says where everything is."""
+    """Read its output until it says where everything is."""
     assert process.stdout is not None
     said: list[str] = []
     found: list[str] = []
@@ -127,10 +127,10 @@ print(json.dumps({
         ("kubernetes.default.svc", 80))},
 }))
 """
-"""What a process finds in a container, and what its first process is."""
+"""The environment of a process in a container, and the container's first process."""
 
 
-def test_a_container_is_what_the_manifest_says(running: Running) -> None:
+def test_a_container_corresponds_to_its_manifest(running: Running) -> None:
     inside = ("nsenter", "--all", "--target", running.pid, "--setuid", "10001", "--setgid", "10001")
     done = subprocess.run(
         [*inside, sys.executable, "-c", INSIDE], capture_output=True, text=True, check=False
@@ -142,7 +142,7 @@ def test_a_container_is_what_the_manifest_says(running: Running) -> None:
     assert found["name"] == "tidemark-g0-0"
     assert found["command"] == "tidemark-broker"
     assert found["written"] == ["/var/lib/tidemark/x", "/run/tidemark/x", "/tmp/x"]
-    # Dropped by the policies; where nft is missing the packet arrives, and nobody listens.
+    # Dropped by the policies; without nft the packet arrives, and no process listens.
     denied = "silence" if shutil.which("nft") else "refused"
     assert found["reached"] == {
         "tidemark-g0-1.tidemark-g0-nodes.tidemark.svc:8084": "open",
@@ -196,11 +196,11 @@ def test_the_services_of_running_pods_answer_and_all_stop_in_order(
     assert "SIGKILL" not in said
 
 
-def test_who_is_not_root_is_told_what_to_do() -> None:
+def test_a_user_who_is_not_root_gets_advice() -> None:
     if os.geteuid() != 0:
         assert "run it as root, with sudo" in what_is_missing()
         return
-    # In a child: this process does not come back from being somebody else.
+    # In a child process: a change of the user cannot be undone.
     program = (
         "import os; from drills.pods.starting import what_is_missing;"
         "os.seteuid(65534); print(what_is_missing())"

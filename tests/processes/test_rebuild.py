@@ -1,4 +1,4 @@
-"""Queues, index and checkpoint are derived: delete them, start again, and they are back."""
+"""Queues, index and checkpoint are derived: if they are deleted, the next start rebuilds them."""
 
 from __future__ import annotations
 

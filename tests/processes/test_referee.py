@@ -1,7 +1,7 @@
 """A store that Tidemark wrote opens with Apache RocketMQ's own classes, and answers the same.
 
 The program in tests/referee opens the directory with RocketMQ's message store, reads every message
-through its queues, looks unique ids up, puts a few messages of its own and closes. Afterwards
+through its queues, searches unique ids, puts a few messages of its own and closes. Afterwards
 Tidemark opens what RocketMQ left. `make referee` builds the program.
 """
 
@@ -195,9 +195,9 @@ async def test_rocketmq_reads_a_store_of_many_files_however_tidemark_ended(
 async def test_a_broker_started_on_a_store_in_use_is_refused_before_it_changes_a_file(
     tmp_path: Path,
 ) -> None:
-    """RocketMQ recovers before it takes the lock: it removed the log files that were made ahead,
-    the one that was written to by then too, and the index files. The node ended with
-    log-file-replaced, and its next start was refused.
+    """RocketMQ recovers before it takes the lock: it removed the preallocated log files, even the
+    one that was in use by then, and the index files. The node ended with log-file-replaced, and its
+    next start was refused.
     """
     classpath()
     with Node(tmp_path / "node", store={"record_crc": False, **ROLLED_STORE}) as node:

@@ -1,4 +1,4 @@
-"""A send that is repeated with its unique id before its first try is anywhere but in memory."""
+"""A send that is repeated with its unique id while its first try is only in memory."""
 
 from __future__ import annotations
 

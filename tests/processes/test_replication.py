@@ -1,4 +1,4 @@
-"""Groups of real nodes: they elect, replicate, fail over, and lose nothing acknowledged."""
+"""Groups of real nodes: they elect a master, replicate, fail over, and lose no acked message."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def wait_readable(cluster: Cluster, node: str, bodies: set[str]) -> None:
 
 
 def in_sync_by(cluster: Cluster, node: str) -> set[str]:
-    """Members of the in-sync set as a node says."""
+    """Members of the in-sync set as a node reports it."""
     return {each["node"] for each in cluster.status(node)["nodes"] if each["in_sync"]}
 
 
 def assert_handed_over(cluster: Cluster, old: str, new: str) -> None:
-    """The old master gave its lease to the new one: nobody waited for it to run out.
+    """The old master gave its lease to the new one, which did not wait for its expiry.
 
-    What the old one's ha says tells so, not the time: that one is printed, `make drill` judges it.
+    The report of the old one's ha proves it, not the time: that is printed, `make drill` judges it.
     """
     said = [json.loads(line) for line in cluster.nodes[old].log_text("ha").splitlines()]
     assert [entry["to"] for entry in said if entry["event"] == "switchover"] == [new]

@@ -61,8 +61,8 @@ class Port:
             await writer.wait_closed()
 
     async def speak(self, name: str, *said: Frame, patience_s: float = 1.5) -> list[Frame]:
-        """Prove to be ``name``, say frames, and return what is answered until the link ends or
-        patience does."""
+        """Prove to be ``name``, send frames, and return the answers until the link ends or the time
+        is up."""
         secret = self.cluster.secret_path.read_bytes()
         size = int(str(SMALL_STORE["commit_log_file_size"]))
         proof = Connecting(
@@ -118,7 +118,7 @@ def events(cluster: Cluster, node: str, event: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.timeout(SECONDS + 600)
-async def test_noise_costs_a_closed_connection_and_a_line_per_peer_and_minute(
+async def test_noise_closes_the_connection_and_logs_one_line_per_peer_and_minute(
     cluster: Cluster,
 ) -> None:
     print(f"seed {SEED}; again: TIDEMARK_FUZZ_SEED={SEED} TIDEMARK_FUZZ_SECONDS={SECONDS}")
@@ -164,7 +164,7 @@ def hello(cluster: Cluster, name: str) -> Frame:
 async def test_a_peer_that_lies_about_its_end_is_closed_and_counts_for_nothing(
     cluster: Cluster,
 ) -> None:
-    cluster.pause("n1", "ha")  # whom it speaks for cannot object
+    cluster.pause("n1", "ha")  # so that the real node cannot contradict
     port, epoch = Port(cluster, "n0"), cluster.epoch()
     confirm = cluster.slot("n0", Slot.CONFIRM)
     lie = payloads.frame(epoch, Ack(HUGE, HUGE, 0))
@@ -190,10 +190,10 @@ async def test_a_recorded_session_is_refused_when_it_is_played_again(cluster: Cl
     cluster.wait_in_sync()
 
 
-async def test_bytes_of_an_epoch_that_is_over_are_answered_by_the_one_that_is_promised(
+async def test_bytes_of_an_earlier_epoch_are_answered_with_the_promised_epoch(
     cluster: Cluster,
 ) -> None:
-    """A recorded APPEND of the first epoch, from somebody who knows the secret."""
+    """A recorded APPEND of the first epoch, from a peer that knows the secret."""
     cluster.restart("n0", "broker")
     wait_until(lambda: cluster.epoch() == 2, "the second epoch")
     cluster.wait_master()
@@ -207,10 +207,10 @@ async def test_bytes_of_an_epoch_that_is_over_are_answered_by_the_one_that_is_pr
 
 
 @pytest.mark.timeout(2 * SECONDS + 600)
-async def test_nonsense_of_a_peer_that_knows_the_secret_ends_nothing_but_its_links(
+async def test_nonsense_of_a_peer_with_the_secret_ends_only_its_links(
     cluster: Cluster,
 ) -> None:
-    """Whole frames that say what no node says, in the epoch that is: a node with a bug."""
+    """Whole frames of the present epoch with contents that no node sends: a node with a bug."""
     print(f"seed {SEED}")
     rng, epoch, said = random.Random(SEED), cluster.epoch(), 0
     ports = {name: Port(cluster, name) for name in cluster.names}

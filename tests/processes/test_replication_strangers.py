@@ -1,4 +1,4 @@
-"""Peers that know the secret and do not belong here, or say what nobody asked for."""
+"""Peers that know the secret but do not belong here, or send what was not requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def claimed(name: str, **changed: Any) -> Identity:
-    """What a peer says of itself: true of n0 and n1 but for the incarnation."""
+    """The introduction of a peer: true for n0 and n1 except for the incarnation."""
     size = int(str(SMALL_STORE["commit_log_file_size"]))
     return Identity("test", "g0", name, "ab" * 16, size)._replace(**changed)
 
@@ -58,14 +58,14 @@ def connected(cluster: Cluster, target: str, identity: Identity) -> Iterator[Hos
         (claimed("n1", file_size=12_345), "file-size-differs"),
     ],
 )
-def test_a_node_that_does_not_fit_is_told_why(
+def test_a_node_that_does_not_fit_gets_the_reason(
     group: Cluster, identity: Identity, reason: str
 ) -> None:
     with pytest.raises(Refused, match=f"{reason}: n0 says"), connected(group, "n0", identity):
         pass
 
 
-def test_a_node_without_the_secret_is_told_nothing(group: Cluster) -> None:
+def test_a_node_without_the_secret_gets_no_information(group: Cluster) -> None:
     with HostilePeer(group.hosts["n0"], group.ports["n0"]["replication"]) as peer:
         challenge = peer.receive()
         assert challenge is not None
@@ -75,13 +75,13 @@ def test_a_node_without_the_secret_is_told_nothing(group: Cluster) -> None:
         assert peer.prove(claimed("n1"), secret=wrong, wanted="n0", nodes=group.names) is None
 
 
-def test_bytes_that_nobody_asked_for_are_appended_nowhere(group: Cluster) -> None:
+def test_unrequested_bytes_are_appended_nowhere(group: Cluster) -> None:
     send_acked(group, "n0", "before")
     epoch, end = group.epoch(), group.slot("n1", Slot.WRITTEN)
     with connected(group, "n1", claimed("n0")) as peer:
         peer.say(epoch, Append(epoch, 0, end, 1 << 40, 1, 4, b"evil"))
         peer.say(epoch, Status())
-        answer = peer.receive()  # so the frame before it has been looked at, too
+        answer = peer.receive()  # so the frame before it has been processed, too
         assert answer is not None
         assert answer.type is FrameType.STATUS_OK
     assert group.slot("n1", Slot.CONFIRM) <= group.slot("n0", Slot.WRITTEN)
@@ -94,16 +94,16 @@ def alarms(cluster: Cluster, name: str) -> set[str]:
     return {alarm["code"] for alarm in cluster.status(name).get("alarms", [])}
 
 
-def test_an_epoch_that_nobody_holds_stops_the_group_until_the_lease_is_made_again(
+def test_an_epoch_without_a_holder_stops_the_group_until_the_lease_is_recreated(
     group: Cluster,
 ) -> None:
-    # Whoever knows the secret can have an epoch promised. The promise stands: the lease, which
-    # shows less, might as well be a restored backup, so nobody takes it without an operator.
+    # Any peer with the secret can have an epoch promised. The promise stands: the lease, which has
+    # an older one, might be a restored backup, so no node takes it without an operator.
     assert send_acked(group, "n0", "before the promise") == REPLICATED
     epoch = group.epoch()
-    nobody = Holder("n0", "ab" * 16, "00" * 8)
+    unknown = Holder("n0", "ab" * 16, "00" * 8)
     with connected(group, "n1", claimed("n0")) as peer:
-        peer.say(epoch + EPOCH_STEP, Promise(PromisePurpose.NEW_TERM, nobody))
+        peer.say(epoch + EPOCH_STEP, Promise(PromisePurpose.NEW_TERM, unknown))
         answer = peer.receive()
         assert answer is not None
         assert answer.type is FrameType.PROMISE_OK

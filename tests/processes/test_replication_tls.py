@@ -16,7 +16,7 @@ SILENCE_S: Final = 0.3
 
 
 def heard_in_clear(address: tuple[str, int]) -> bytes:
-    """What the port says to somebody who only connects."""
+    """The first bytes that the port sends to a plain connection."""
     with socket.create_connection(address, timeout=SILENCE_S) as connection:
         try:
             return connection.recv(4096)
@@ -25,7 +25,7 @@ def heard_in_clear(address: tuple[str, int]) -> bytes:
 
 
 def heard_through_tls(address: tuple[str, int], made: Certificate | None) -> bytes:
-    """What it says to somebody with that certificate. Raises ssl.SSLError if it is refused."""
+    """The first bytes that it sends for that certificate. Raises ssl.SSLError if it is refused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if made is not None:

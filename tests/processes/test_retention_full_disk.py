@@ -1,13 +1,13 @@
 """Retention on a small file system under constant load: never full, oldest first, losses exact.
 
-Messages that wait for their time outlive the files they were stored in: they are delivered once.
+Delayed messages outlive the files that they were stored in: they are delivered once.
 
-A group's member reads more slowly than others write, so that deletion overtakes it again and again,
-and somebody pulls at the very beginning of a queue. What was lost is what the member was never
-handed, and the counter of lost messages has to say the same number, to the message.
+A group's member reads more slowly than the producers write, so that deletion overtakes it again and
+again, and another client pulls at the very beginning of a queue. Lost are the messages that the
+member was never handed, and the counter of lost messages must be exactly equal to their number.
 
 TIDEMARK_RETENTION_SECONDS: how long the load lasts at least. On a busy machine it goes on until
-more was sent than the disk holds: what is proved does not depend on how fast the machine is.
+more was sent than the disk holds, so that the result does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SENDS_PER_S: Final = 60
 MESSAGES_MIN: Final = 40_000
 """80 MB: more than the disk holds, so that some of it has to go however slowly it comes."""
 LATE_S: Final = 1.0
-"""A load that goes on for so much longer than it was to, or begins so late, may still have been on
-when delayed messages came: then they have gone with the rest."""
+"""If the load lasts so much longer than planned, or begins so late, it may still have run when
+delayed messages came: then they have been deleted with the rest."""
 FETCHES_PER_S: Final = 20
 PER_FETCH: Final = 40
 """The member reads 1.6 MB/s at most,"""
@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 
 
 class DiskWatch:
-    """Looks at the disk and the log's names all the time, in a thread."""
+    """Measures the disk and lists the log's files all the time, in a thread."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
@@ -65,7 +65,7 @@ class DiskWatch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.fullest = 0.0
-        self.looks = 0
+        self.samples = 0
         self.first = 0
         self.wrong: list[str] = []
 
@@ -82,7 +82,7 @@ class DiskWatch:
             facts = os.statvfs(self._disk)
             used = facts.f_blocks - facts.f_bfree
             self.fullest = max(self.fullest, used / (used + facts.f_bavail))
-            self.looks += 1
+            self.samples += 1
             self._look_at_names()
 
     def _look_at_names(self) -> None:
@@ -97,7 +97,7 @@ class DiskWatch:
 
 @dataclass
 class Ledger:
-    """What was sent, handled and told."""
+    """Messages sent and handled, and the answers."""
 
     acked: int = 0
     refused: list[str] = field(default_factory=list)
@@ -115,18 +115,20 @@ async def call(
 
 
 async def load(http: aiohttp.ClientSession, ledger: Ledger, until: float) -> None:
-    """Send at a steady pace, whatever is answered, until then and until there was enough."""
+    """Send at a steady pace, whatever the answers, until that time and until enough was sent."""
     next_at, number = time.monotonic(), 0
     while (now := time.monotonic()) < until or number * PER_SEND < MESSAGES_MIN:
         await asyncio.sleep(max(0.0, next_at - now))
         next_at += 1 / SENDS_PER_S
         messages = [{"body_text": BODY, "queue": number % QUEUES} for _ in range(PER_SEND)]
         number += 1
-        status, told = await call(http, "POST", "/v1/topics/load/messages", {"messages": messages})
+        status, answer = await call(
+            http, "POST", "/v1/topics/load/messages", {"messages": messages}
+        )
         if status == 200:
-            ledger.acked += len(told["results"])
+            ledger.acked += len(answer["results"])
         else:
-            ledger.refused.append(told["code"])
+            ledger.refused.append(answer["code"])
 
 
 async def read_slowly(
@@ -170,8 +172,8 @@ async def read_slowly(
             commits.append({"topic": "load", "queue": queue, "offset": places[queue]})
         if commits:
             body = {"member": "m1", "generation": generation, "offsets": commits}
-            status, told = await call(http, "POST", f"{GROUP}/offsets", body)
-            assert status == 200, told
+            status, answer = await call(http, "POST", f"{GROUP}/offsets", body)
+            assert status == 200, answer
         if is_over and not got["queues"]:
             return
         next_at += 0 if is_over else 1 / FETCHES_PER_S
@@ -181,15 +183,18 @@ async def read_slowly(
 async def pull_at_the_beginning(
     http: aiohttp.ClientSession, ledger: Ledger, loading: asyncio.Task[None]
 ) -> None:
-    """Whoever asks for what is gone is told where to go on, and can."""
+    """A reader of deleted messages gets the offset at which to go on, and goes on there."""
     path = "/v1/topics/load/queues/0/messages?max=1&offset="
     while not loading.done():
-        _, told = await call(http, "GET", path + "0")
-        if told["status"] not in ("FOUND", "NO_MESSAGE_IN_QUEUE"):
-            if told["status"] != "OFFSET_TOO_SMALL" or told["next_offset"] != told["min_offset"]:
-                ledger.wrong.append(f"offset 0 got {told}")
+        _, answer = await call(http, "GET", path + "0")
+        if answer["status"] not in ("FOUND", "NO_MESSAGE_IN_QUEUE"):
+            if (
+                answer["status"] != "OFFSET_TOO_SMALL"
+                or answer["next_offset"] != answer["min_offset"]
+            ):
+                ledger.wrong.append(f"offset 0 got {answer}")
             ledger.too_small += 1
-            start = told["next_offset"]
+            start = answer["next_offset"]
             _, found = await call(http, "GET", f"{path}{start}")
             fine = (
                 found["messages"][0]["queue_offset"] == start
@@ -221,10 +226,10 @@ async def send_delayed(node: Node) -> None:
         {"body_text": "soon", "delay_ms": int(SECONDS * 1000)},
         {"body_text": "by level", "delay_level": 3},
     ]
-    status, told = await asyncio.to_thread(
+    status, answer = await asyncio.to_thread(
         node.request_json, "POST", "/v1/topics/later/messages", {"messages": messages}
     )
-    assert status == 200, told
+    assert status == 200, answer
 
 
 def delivered(node: Node) -> tuple[int, list[str]]:
@@ -232,9 +237,9 @@ def delivered(node: Node) -> tuple[int, list[str]]:
     _, topic = node.get_json(node.api_url + "/v1/topics/later")
     bounds = topic["queues"][0]
     path = f"/v1/topics/later/queues/0/messages?offset={bounds['min_offset']}"
-    status, told = node.get_json(node.api_url + path)
+    status, answer = node.get_json(node.api_url + path)
     assert status == 200
-    return bounds["max_offset"], sorted(message["body_text"] for message in told["messages"])
+    return bounds["max_offset"], sorted(message["body_text"] for message in answer["messages"])
 
 
 def ranges(node: Node) -> dict[int, tuple[int, int]]:
@@ -265,7 +270,7 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
             f"{SECONDS:.0f} s and {late_s:.2f} s more: {sum(sent.values())} sent "
             f"({len(ledger.refused)} sends refused), {handled} handled, "
             f"{lost} lost and {node.metric('broker', SKIPPED)} counted; disk at most "
-            f"{watch.fullest:.1%} full in {watch.looks} looks, log from {watch.first}; "
+            f"{watch.fullest:.1%} full in {watch.samples} samples, log from {watch.first}; "
             f"{ledger.jumps} jumps of the member, {ledger.too_small} of the puller"
         )
         assert ledger.wrong == []
@@ -296,7 +301,7 @@ async def test_a_small_disk_under_constant_load_never_fills_and_losses_are_exact
             assert "delayed messages were carried on" in node.log_text("broker")
         bounds = ranges(node)
 
-        # Both are killed; what reput removed meanwhile does not pass for missing.
+        # Both are killed; files that reput removed meanwhile must not count as missing.
         node.kill()
         node.start()
         node.wait_ready()

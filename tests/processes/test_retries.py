@@ -138,7 +138,7 @@ def test_a_message_that_always_fails_ends_as_a_dead_letter_and_redrive_brings_it
 
 
 def check_trace_of_a_dead_letter(node: Node, message_id: str) -> None:
-    """One message's whole story, from either end."""
+    """One message's whole trace, from either end."""
     trace: dict[str, Any] = {}
 
     def commits_are_dispatched() -> bool:
@@ -214,7 +214,7 @@ def check_redrive(
 def check_log(
     store: Path, sent: dict[str, dict[str, Any]], back: dict[str, dict[str, Any]]
 ) -> None:
-    """What was answered is what the log holds."""
+    """The answers are consistent with the log."""
     records = by_id(store)
     for unique_id, first in sent.items():
         own = records[unique_id]
@@ -243,8 +243,8 @@ def check_log(
         assert {each.born_timestamp_ms for each in own} == {own[0].born_timestamp_ms}
 
 
-# An answered nack is on disk: whoever commits the message after it loses nothing.
-def test_what_was_sent_back_survives_a_sigkill(tmp_path: Path) -> None:
+# An answered nack is on disk: a commit of the message after it loses nothing.
+def test_a_nacked_message_survives_a_sigkill(tmp_path: Path) -> None:
     with started(tmp_path) as node:
         send(node, [{"body_text": str(number), "unique_id": f"ID-{number}"} for number in range(9)])
         member = RawMember(node, "billing")
@@ -335,8 +335,8 @@ def test_letters_are_redriven_once_although_the_broker_is_killed_meanwhile(tmp_p
     assert copies == {f"ID-{number}": 1 for number in range(count)}
 
 
-# Members must get on while senders cannot: what they send back is taken, and comes again when there
-# is room. What a redrive makes is new messages, refused like those of senders.
+# Members must get on while senders cannot: their nacks are accepted, and delivered when there is
+# space. The copies of a redrive are new messages, refused like those of senders.
 def test_on_a_full_disk_messages_are_still_sent_back(tmp_path: Path) -> None:
     with (
         mounted("tmpfs", tmp_path, 48 * MIB) as disk,

@@ -1,8 +1,8 @@
-"""A store of ours that RocketMQ had in between: nothing lost, nothing called corrupt.
+"""A store of ours that RocketMQ had in between: nothing is lost or reported as corrupt.
 
-RocketMQ is played by hand (``support.by_hand``): it appends over the border of a file without a
-snapshot, with record CRC properties that it carried along, delivers a delayed message, rewrites its
-JSON files without our key, and stops in order or is killed.
+A script plays RocketMQ (``support.by_hand``): it appends over the border of a file without a
+snapshot, with record CRC properties copied from other records, delivers a delayed message, rewrites
+its JSON files without our key, and stops in order or is killed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def pulled(node: Node, topic: str, queue: int, offset: int) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_rocketmq_did_is_taken_over_and_survives_a_rebuild(
+def test_changes_by_rocketmq_are_taken_over_and_survive_a_rebuild(
     tmp_path: Path, *, killed: bool
 ) -> None:
     with Node(tmp_path, store=STORE) as node:
@@ -159,7 +159,7 @@ def test_what_rocketmq_did_is_taken_over_and_survives_a_rebuild(
         assert not list((node.store_dir / "cut").glob("*"))
 
 
-def test_rocketmqs_own_classes_read_our_groups_and_what_they_change_is_taken_over(
+def test_rocketmqs_own_classes_read_our_groups_and_their_changes_are_taken_over(
     tmp_path: Path,
 ) -> None:
     classpath()
@@ -205,8 +205,8 @@ def test_rocketmqs_own_classes_read_our_groups_and_what_they_change_is_taken_ove
 
 
 def test_verify_calls_an_index_that_a_killed_rocketmq_removed_no_damage(tmp_path: Path) -> None:
-    """RocketMQ removes index files at its start after a kill, and makes again only what lies behind
-    its checkpoint."""
+    """RocketMQ removes index files at its start after a kill, and rebuilds only the part behind its
+    checkpoint."""
     with Node(tmp_path, store=STORE) as node:
         start(node)
         use(node)

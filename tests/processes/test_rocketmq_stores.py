@@ -35,8 +35,8 @@ def test_inner_batches_are_no_damage(tmp_path: Path, flags: tuple[str, ...]) -> 
 
 
 def test_tags_and_due_times_in_extensions_are_those_of_the_records(tmp_path: Path) -> None:
-    """With ``enableConsumeQueueExt`` a unit holds the address of its tags code. Taken for hashes,
-    pulls by tag missed messages; taken for due times, messages of level 18 were delivered at once.
+    """With ``enableConsumeQueueExt`` a unit has the address of its tags code. Treated as hashes,
+    pulls by tag missed messages; treated as due times, messages of level 18 were delivered at once.
     """
     classpath()
     with Node(tmp_path / "node", store=SHAPE) as node:
@@ -63,7 +63,7 @@ def test_tags_and_due_times_in_extensions_are_those_of_the_records(tmp_path: Pat
 
 
 def verified(store: Path) -> dict[str, Any]:
-    """What `store verify` reports, whatever its status."""
+    """The report of `store verify`, whatever its status."""
     report: dict[str, Any] = json.loads(
         run("store", "verify", "--store", store, "-o", "json").stdout
     )

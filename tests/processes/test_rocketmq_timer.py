@@ -1,7 +1,7 @@
 """Messages for any time, with RocketMQ's own timer and ours on one store in turns.
 
-Whatever the order of the two, and however RocketMQ ends, each message comes once, and a cancelled
-one never.
+Whatever the order of the two, and however RocketMQ ends, each message is delivered once, and a
+cancelled one never.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOUR_MS: Final = 3_600_000
 IN_TIME: Final = ("ours", "last", "first", "soon", "ours-later", "mine")
 LATER: Final = ("late", "far")
 WINDOW_S: Final = 2
-"""RocketMQ's roll window: what is due later is put into the queue again meanwhile."""
+"""RocketMQ's roll window: later messages are put into the queue again meanwhile."""
 
 
 def send(node: Node, unique_id: str, at_ms: int) -> None:

@@ -22,7 +22,7 @@ from tidemark.testing import LocalNode
 CALLS = 4096
 TIMEOUT_MS = 500
 HANGS_S = 25.0
-"""Below every time-out that a call had before it had its own, far above the ones asked for here."""
+"""Below every time-out that a call had before it had its own, far above those requested here."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,8 @@ def sockets() -> int:
 
 
 async def stored_in(mq: tidemark.Client, topic: str, count: int) -> int:
-    """Messages in a topic's queues, once there are so many: they end where dispatch has come to."""
+    """Messages in a topic's queues, once there are that many: the queues end at the dispatched
+    one."""
     async with asyncio.timeout(60):
         while True:
             found = sum(each.max_offset for each in (await mq.topic(topic)).ranges)
@@ -143,7 +144,7 @@ async def test_a_client_of_a_stopped_broker_can_be_left(node: LocalNode) -> None
 async def test_messages_that_the_broker_refuses_fail_alone_among_a_thousand(
     node: LocalNode,
 ) -> None:
-    """A day too far ahead, a level that is none, a body too large: only the broker can tell."""
+    """A day too far ahead, an invalid level, a body too large: only the broker can detect these."""
     far_ms = time.time_ns() // 1_000_000 + DELAY_MS_MAX + 86_400_000
     bad: list[dict[str, Any]] = [{"deliver_at": far_ms}, {"delay_level": 999}]
     async with tidemark.connect(node.url) as mq:

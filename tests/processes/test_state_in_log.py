@@ -1,7 +1,7 @@
-"""All state is in the log: without JSON, queues, index and checkpoint it comes back equal.
+"""All state is in the log: without JSON, queues, index and checkpoint it is restored unchanged.
 
-Real processes, asked over HTTP before and after; what the log's bytes add up to is the measure.
-Whatever happens to a store, queue offsets go on and none is given out twice.
+Real processes are asked over HTTP before and after; the log's bytes are the reference. Whatever
+happens to a store, queue offsets go on and none is used twice.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def test_without_the_oldest_files_it_comes_back_from_a_snapshot(
     stop(node)
     in_log = state_in_log(node.store_dir)
     log_files = sorted((node.store_dir / "commitlog").glob("[0-9]*"))
-    # As retention does: the new start is durable before a file goes.
+    # As retention does: the new start is durable before a file is removed.
     write_log_start(OsDisk(), node.store_dir / "log-start", int(log_files[3].name))
     for path in log_files[:3]:
         path.unlink()
@@ -223,7 +223,7 @@ def test_without_the_oldest_files_it_comes_back_from_a_snapshot(
         assert after[name] == before[name], name
     stop(node)
     state = state_in_log(node.store_dir)
-    # Level 2: what waited there has gone with the files, which retention would not have taken.
+    # Level 2: its waiting messages were lost with the files, which retention would have kept.
     assert state.delay.levels[1] == in_log.delay.levels[1]
     assert state.delay.timer == in_log.delay.timer
 
@@ -287,7 +287,7 @@ def test_offsets_of_a_queue_whose_records_have_all_gone_go_on_after_a_rebuild(no
         start(node)
 
 
-def test_a_member_of_before_a_restart_is_refused(node: Node) -> None:
+def test_a_member_from_before_a_restart_is_refused(node: Node) -> None:
     start(node)
     call(node, "PUT", "/v1/topics/orders", {"queues": 1})
     join = {"subscriptions": [{"topic": "orders"}]}

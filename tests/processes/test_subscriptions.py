@@ -38,12 +38,12 @@ class Members:
         session_ms: int = 30_000,
         work_s: float = 0.0,
     ) -> None:
-        """session_ms: so long that no member of a busy machine is taken for dead. work_s: how long
-        a message is in hand."""
+        """session_ms: so long that no member on a busy machine seems dead. work_s: how long a
+        message is in hand."""
         self.mq, self.order, self.session_ms, self.work_s = mq, order, session_ms, work_s
         self.handled: Counter[bytes] = Counter()
         self.owners: dict[tuple[str, int], str] = {}
-        """As the callbacks say it."""
+        """The queues as the callbacks report them."""
         self.changed = asyncio.Event()
         self._running: dict[str, tuple[tidemark.Subscription, asyncio.Task[None]]] = {}
 
@@ -96,7 +96,7 @@ class Members:
             await self.changed.wait()
 
     async def until_shared(self) -> None:
-        """Wait until every queue has an owner and nobody has two more than another."""
+        """Wait until every queue has an owner and no member has two more than another."""
         while True:
             counts = Counter(self.owners.values())
             shares = [counts[name] for name in self._running]
@@ -170,13 +170,13 @@ async def test_a_killed_node_costs_a_subscription_no_message(tmp_path: Path) -> 
 
 
 async def test_a_killed_node_gives_no_ordered_queue_to_a_second_member(tmp_path: Path) -> None:
-    """The first that joins again gets what it holds, and not what the other has in its hands.
+    """The first member that joins again gets the queues that it holds, and none of the other's.
 
-    Who is told of a queue and who handles one asserts that it is nobody else's. Commits of the last
-    tenth of a second are gone with the broker, and cost no message handled twice.
+    Callbacks and handlers assert that a queue has no second owner. Commits of the last tenth of a
+    second before the kill are lost, but no message is handled twice.
     """
     async with running_node(tmp_path) as node, tidemark.connect(node.url) as mq:
-        # Sessions outlast a start of the node: who is back before its lease has ended may claim.
+        # Sessions outlast a start of the node: a member that is back in time may claim its queues.
         members = Members(mq, order=True, session_ms=30_000, work_s=0.002)
         for name in ("m0", "m1"):
             await members.join(name)
@@ -203,7 +203,7 @@ async def test_a_killed_node_gives_no_ordered_queue_to_a_second_member(tmp_path:
         assert again <= sent * DUPLICATES_MAX
 
 
-async def test_the_synchronous_subscription_sends_back_what_fails(tmp_path: Path) -> None:
+async def test_the_synchronous_subscription_nacks_failed_messages(tmp_path: Path) -> None:
     """A message that fails comes again from the retry topic, under its own topic."""
 
     def consume(url: str) -> list[tuple[str, int, str]]:
@@ -232,7 +232,7 @@ async def test_the_synchronous_subscription_sends_back_what_fails(tmp_path: Path
 
 
 async def test_every_member_of_a_broadcast_group_gets_every_message(tmp_path: Path) -> None:
-    """Also what comes while the node is away from them, and nothing of before they joined."""
+    """Also messages sent while the node is down, and none from before they joined."""
     async with running_node(tmp_path) as node, tidemark.connect(node.url) as mq:
         await mq.send("orders", b"before", queue=0)
         seen: dict[str, Counter[bytes]] = {"a": Counter(), "b": Counter()}
@@ -264,7 +264,7 @@ async def test_every_member_of_a_broadcast_group_gets_every_message(tmp_path: Pa
         await asyncio.to_thread(node.start)
         async with tidemark.connect(node.url) as sender:
             await sender.send("orders", b"3", queue=0)
-            await sender.send("orders", b"4", queue=1)  # of which nobody has had a message
+            await sender.send("orders", b"4", queue=1)  # no member has had a message of it
         await until(4)
         for task in running:
             task.cancel()

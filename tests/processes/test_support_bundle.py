@@ -1,6 +1,6 @@
 """A bundle of a real node with planted bodies, keys, properties and secrets: none of them is in it.
 
-Also of a node that is stopped, of a store that is damaged, and of one on a read-only disk.
+Also of a stopped node, of a damaged store, and of one on a read-only disk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def assert_nothing_planted(files: dict[str, bytes]) -> None:
     for planted in PLANTED:
         for form in (planted.encode(), planted.encode().hex().encode()):
             assert form not in everything, f"{planted} is in the bundle"
-        # Whatever stands before it, one of three alignments is its base64.
+        # Whatever precedes it, one of three alignments is its base64.
         for lead in range(3):
             encoded = base64.b64encode(b"\0" * lead + planted.encode())[4:-4]
             assert encoded not in everything, f"{planted} is in the bundle as base64"
@@ -140,13 +140,13 @@ async def test_nothing_of_a_message_and_no_secret_is_in_the_bundle(
     assert "listening" in {line["event"] for line in real}
     assert kept[2]["stack"] == ['File "a.py", line 1, in f']
     assert "1 lines of logs/broker.log" in left_out(files)
-    # It was met where no shape could tell that it was one, and is gone all the same.
+    # It was in a place where no pattern could identify it, and is removed all the same.
     assert "a secret in logs/broker.log" in left_out(files)
     paths = {json.loads(each)["path"] for each in files["store/files.jsonl"].splitlines()}
     assert "commitlog/00000000000000000000" in paths
 
 
-async def test_of_a_stopped_node_with_a_damaged_store_the_rest_is_told(
+async def test_a_bundle_of_a_stopped_node_with_a_damaged_store_has_the_rest(
     node: Node, tmp_path: Path
 ) -> None:
     await send(node.api_url)
@@ -161,16 +161,18 @@ async def test_of_a_stopped_node_with_a_damaged_store_the_rest_is_told(
     assert done.returncode == 0, done.stderr
     files = files_of(done.stdout)
     assert_nothing_planted(files)
-    told = left_out(files)
-    assert "0 bytes, not 4096" in told["store/checkpoint.json"]
-    assert any(name.startswith("nodes/") for name in told), "it does not answer, and that is told"
+    missing = left_out(files)
+    assert "0 bytes, not 4096" in missing["store/checkpoint.json"]
+    assert any(name.startswith("nodes/") for name in missing), (
+        "a node that does not answer is listed"
+    )
     assert files["store/tidemark.json"] == b"{ half"
     doctor = json.loads(files["doctor.json"])
     assert any(each["code"] == "doctor-unreachable" for each in doctor)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts: run the tests as root")
-def test_a_read_only_disk_is_told_and_hinders_nothing(tmp_path: Path) -> None:
+def test_a_read_only_disk_is_reported_and_does_not_prevent_a_bundle(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "x", disk], check=True)
@@ -193,7 +195,7 @@ def test_a_read_only_disk_is_told_and_hinders_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "bundle.tar.gz"
     target.write_bytes(b"mine")
     done = run("support-bundle", "--store", tmp_path, "--file", target)

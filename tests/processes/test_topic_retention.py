@@ -14,21 +14,21 @@ SKIPPED: Final = (
 
 
 def pull(node: Node, offset: int) -> dict[str, Any]:
-    status, told = node.get_json(f"{node.api_url}{TOPIC}/queues/0/messages?offset={offset}")
+    status, answer = node.get_json(f"{node.api_url}{TOPIC}/queues/0/messages?offset={offset}")
     assert status == 200
-    return told
+    return answer
 
 
 def send(node: Node, count: int) -> None:
     messages = [{"body_text": f"m{number}", "keys": ["k"]} for number in range(count)]
-    status, told = node.request_json("POST", TOPIC + "/messages", {"messages": messages})
-    assert status == 200, told
+    status, answer = node.request_json("POST", TOPIC + "/messages", {"messages": messages})
+    assert status == 200, answer
 
 
 def found_by_key(node: Node) -> int:
-    status, told = node.get_json(f"{node.api_url}{TOPIC}/messages?key=k")
+    status, answer = node.get_json(f"{node.api_url}{TOPIC}/messages?key=k")
     assert status == 200
-    return len(told["messages"])
+    return len(answer["messages"])
 
 
 async def test_messages_are_hidden_on_time_and_nothing_brings_them_back(tmp_path: Path) -> None:
@@ -42,12 +42,12 @@ async def test_messages_are_hidden_on_time_and_nothing_brings_them_back(tmp_path
         send(node, 5)
         wait_until(lambda: pull(node, 0)["status"] == "FOUND", "messages to be seen", 10)
         assert found_by_key(node) == 5
-        # Only now: a slow machine may take longer to look than a short retention lets it.
+        # Only now: a slow machine may need longer to read than a short retention allows.
         status, topic = node.request_json("PUT", TOPIC, {"retention_ms": 1500})
         assert (status, topic["retention_ms"]) == (200, 1500)
         wait_until(lambda: pull(node, 0)["status"] == "OFFSET_TOO_SMALL", "them to be hidden", 10)
-        told = pull(node, 0)
-        assert (told["next_offset"], told["min_offset"], told["max_offset"]) == (5, 5, 5)
+        answer = pull(node, 0)
+        assert (answer["next_offset"], answer["min_offset"], answer["max_offset"]) == (5, 5, 5)
         assert found_by_key(node) == 0
         wait_until(lambda: node.metric("broker", SKIPPED) == 5, "the loss to be counted", 10)
 

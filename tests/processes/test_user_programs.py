@@ -1,4 +1,4 @@
-"""Programs as their authors write them, with the public client, against a running node."""
+"""Programs as users write them, with the public client, against a running node."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Shop:
         self.began: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         """Requests whose handler runs, by order number."""
         self.hung_up: set[int] = set()
-        """Of which the caller went away before the answer."""
+        """Requests whose caller disconnected before the answer."""
 
     async def order(self, request: web.Request) -> web.Response:
         wanted: dict[str, Any] = await request.json()
@@ -194,7 +194,7 @@ class Shop:
         return web.json_response({"queue": sent.queue, "queue_offset": sent.queue_offset})
 
     async def connected(self, _app: web.Application) -> AsyncIterator[None]:
-        # Sends wait for others a little: those whose callers go away are still in the row.
+        # Sends wait for others a little: those of disconnected callers are still in the queue.
         async with tidemark.connect(self._broker_url, linger_ms=20.0) as self.mq:
             yield
 
@@ -222,7 +222,7 @@ BAD: list[tuple[dict[str, object], str, str]] = [
 ]
 
 
-async def test_a_web_service_stores_good_orders_once_whoever_hangs_up_or_sends_nonsense(
+async def test_a_web_service_stores_good_orders_once_despite_lost_callers_and_bad_requests(
     tmp_path: Path,
 ) -> None:
     print(f"seed {SEED}")
@@ -277,7 +277,7 @@ async def test_a_web_service_stores_good_orders_once_whoever_hangs_up_or_sends_n
                     stored[int(message.body)] += 1
     assert {number: stored[number] for number in good} == dict.fromkeys(good, 1)
     assert stored.keys() & bad == set()
-    # A message whose caller went away may have left: never twice, all the same.
+    # A message whose caller disconnected may have been sent, but never twice.
     assert max(stored.values()) == 1
 
 

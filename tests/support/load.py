@@ -1,6 +1,6 @@
-"""Producers that remember what they were told, and what a store then owes them.
+"""Producers that remember their acks, and checks of a store against them.
 
-``Load`` sends from several tasks until it is told to stop, over the real client, and survives a
+``Load`` sends from several tasks until it is stopped, over the real client, and survives a
 broker that dies under it: an answer goes into the ``Ledger``, no answer is an unknown outcome. No
 message is ever sent twice, so nothing may be found twice.
 """
@@ -23,8 +23,8 @@ MESSAGES_PER_SEND_MAX: Final = 12
 PAUSE_AFTER_ERROR_S: Final = 0.1
 
 
-class Told(NamedTuple):
-    """What one message's sender was told."""
+class Ack(NamedTuple):
+    """The ack of one message."""
 
     topic: str
     queue: int
@@ -36,9 +36,9 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """Everything sent, by its body: it says who sent it, in which send, as which message."""
+    """Everything sent, by its body, which names its sender, send and message."""
 
-    told: dict[bytes, Told] = field(default_factory=dict)
+    acked: dict[bytes, Ack] = field(default_factory=dict)
     unknown: set[bytes] = field(default_factory=set)
     """Sent without an answer: stored or not."""
     refused: int = 0
@@ -46,11 +46,11 @@ class Ledger:
     topics: dict[bytes, str] = field(default_factory=dict)
 
     def as_of_now(self) -> Ledger:
-        """A copy to judge by, while more is being sent; what was sent later is known, not owed."""
-        return replace(self, told=dict(self.told), unknown=set(self.unknown))
+        """A copy to check against while more is being sent; later messages may be missing."""
+        return replace(self, acked=dict(self.acked), unknown=set(self.unknown))
 
     def violations(self, topic: str, queues: dict[int, list[Message]]) -> list[str]:
-        """What is wrong with a topic's queues, each read whole from its first message on."""
+        """Errors in a topic's queues, each read whole from its first message on."""
         wrong: list[str] = []
         places: dict[bytes, tuple[int, int]] = {}
         for queue, messages in queues.items():
@@ -63,15 +63,15 @@ class Ledger:
                 if message.body not in self.topics:
                     wrong.append(f"{topic}: {message.body!r} at {place} was never sent")
                 places[message.body] = place
-        for body, told in self.told.items():
-            if told.topic == topic and places.get(body) != (told.queue, told.queue_offset):
-                wrong.append(f"{body!r} was acked at {told}, found at {places.get(body)}")
+        for body, ack in self.acked.items():
+            if ack.topic == topic and places.get(body) != (ack.queue, ack.queue_offset):
+                wrong.append(f"{body!r} was acked at {ack}, found at {places.get(body)}")
         numbers: dict[tuple[int, int], bytes] = {}
-        for body, told in self.told.items():
-            if told.topic == topic:
-                other = numbers.setdefault((told.queue, told.queue_offset), body)
+        for body, ack in self.acked.items():
+            if ack.topic == topic:
+                other = numbers.setdefault((ack.queue, ack.queue_offset), body)
                 if other != body:
-                    wrong.append(f"{other!r} and {body!r} were both told {told}")
+                    wrong.append(f"{other!r} and {body!r} were both acked at {ack}")
         return wrong
 
 
@@ -98,9 +98,9 @@ class Load:
 
     async def acked(self, more: int, timeout_s: float = 30.0) -> None:
         """Wait until so many more messages have been acked: there is load on the store."""
-        goal = len(self.ledger.told) + more
+        goal = len(self.ledger.acked) + more
         async with asyncio.timeout(timeout_s):
-            while len(self.ledger.told) < goal:
+            while len(self.ledger.acked) < goal:
                 self._answered.clear()
                 await self._answered.wait()
 
@@ -136,7 +136,7 @@ class Load:
             raise
         self._answered.set()
         for body, result in zip(bodies, results, strict=True):
-            self.ledger.told[body] = Told(
+            self.ledger.acked[body] = Ack(
                 topic,
                 result.queue,
                 result.queue_offset,
@@ -161,9 +161,9 @@ async def read_topic(url: str, topic: str) -> dict[int, list[Message]]:
 async def wait_dispatched(node: Node, url: str, ledger: Ledger, timeout_s: float = 30.0) -> None:
     """Wait until the newest acked message of every queue can be pulled."""
     newest: dict[tuple[str, int], int] = {}
-    for told in ledger.told.values():
-        queue = (told.topic, told.queue)
-        newest[queue] = max(newest.get(queue, 0), told.queue_offset)
+    for ack in ledger.acked.values():
+        queue = (ack.topic, ack.queue)
+        newest[queue] = max(newest.get(queue, 0), ack.queue_offset)
     async with asyncio.timeout(timeout_s), tidemark.connect(url) as mq:
         for (topic, number), offset in newest.items():
             while not (await mq.pull(topic, number, offset, max=1, wait_ms=1000)).messages:
