@@ -23,7 +23,7 @@ MESSAGES_PER_SEND_MAX: Final = 12
 PAUSE_AFTER_ERROR_S: Final = 0.1
 
 
-class Ack(NamedTuple):
+class Acked(NamedTuple):
     """The ack of one message."""
 
     topic: str
@@ -38,7 +38,7 @@ class Ack(NamedTuple):
 class Ledger:
     """Everything sent, by its body, which names its sender, send and message."""
 
-    acked: dict[bytes, Ack] = field(default_factory=dict)
+    acked: dict[bytes, Acked] = field(default_factory=dict)
     unknown: set[bytes] = field(default_factory=set)
     """Sent without an answer: stored or not."""
     refused: int = 0
@@ -136,7 +136,7 @@ class Load:
             raise
         self._answered.set()
         for body, result in zip(bodies, results, strict=True):
-            self.ledger.acked[body] = Ack(
+            self.ledger.acked[body] = Acked(
                 topic,
                 result.queue,
                 result.queue_offset,
