@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,13 +25,14 @@ from bench.harness import Figure, interleave, options, report
 from bench.servers import (
     HOST,
     Node,
-    Process,
     RedisServer,
     redis_version,
     settle,
+    start_pinned,
     wait_until,
     work_dir,
 )
+from tidemark.testing.child import ChildProcess
 
 COUNT: Final = 1_500_000
 COUNT_QUICK: Final = 300_000
@@ -105,13 +105,14 @@ class Flows:
         )
         return count / seconds
 
-    def _end(self, ends: ExitStack, name: str, arguments: Sequence[str]) -> tuple[Process, Path]:
+    def _end(
+        self, ends: ExitStack, name: str, arguments: Sequence[str]
+    ) -> tuple[ChildProcess, Path]:
         """Start one end of the flow; it is killed when the run ends for any reason."""
         log = self._logs / f"{self._runs}-{name}-{arguments[0]}.log"
         log.unlink(missing_ok=True)
-        process = Process([sys.executable, "-m", "bench.flow", name, *arguments], log)
-        ends.callback(process.wait)
-        ends.callback(process.send_signal, signal.SIGKILL)
+        process = start_pinned([sys.executable, "-m", "bench.flow", name, *arguments], log)
+        ends.callback(process.kill)
         return process, log
 
 
@@ -121,7 +122,7 @@ def _on_two_cores(pid: int) -> None:
         os.sched_setaffinity(int(thread.name), range(min(2, os.cpu_count() or 1)))
 
 
-def _lines(end: tuple[Process, Path]) -> list[str]:
+def _lines(end: tuple[ChildProcess, Path]) -> list[str]:
     process, log = end
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     if not any(line.startswith("{") for line in lines):
@@ -129,11 +130,11 @@ def _lines(end: tuple[Process, Path]) -> list[str]:
     return lines
 
 
-def _done(end: tuple[Process, Path]) -> bool:
+def _done(end: tuple[ChildProcess, Path]) -> bool:
     return any(line.startswith("{") for line in _lines(end))
 
 
-def _sent(end: tuple[Process, Path]) -> Sent:
+def _sent(end: tuple[ChildProcess, Path]) -> Sent:
     (line,) = (line for line in _lines(end) if line.startswith("{"))
     return Sent(**json.loads(line))
 

@@ -24,13 +24,13 @@ from bench.load import Produced, Shape, measured, produce
 from bench.servers import (
     NatsServer,
     Node,
-    Process,
     RedisServer,
     nats_version,
     pin_to_load_core,
     redis_version,
     settle,
 )
+from tidemark.testing.child import ChildProcess
 
 CONNECTIONS: Final = 8
 MESSAGES: Final = 256
@@ -109,7 +109,7 @@ class Compare:
             lambda: kind(self.nats, asked, self.seconds),
         )
 
-    def _compared(self, name: str, process: Process, run: Callable[[], Outcome]) -> float:
+    def _compared(self, name: str, process: ChildProcess, run: Callable[[], Outcome]) -> float:
         settle()
         before = process.cpu_s()
         outcome = run()

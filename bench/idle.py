@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 seconds = time.perf_counter() - began
                 cpu[role].append((process.cpu_s() - cpu_s) / seconds * 100)
                 woken[role].append((wake_ups(process.pid) - count) / seconds)
-                memory[role].append(process.status("RssAnon") / MIB)
+                memory[role].append(process.memory("RssAnon") / MIB)
     figures: list[Figure] = []
     for role in ROLES:
         figures += [

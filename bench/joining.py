@@ -77,11 +77,9 @@ def join(group: Group) -> Joined:
     settle()
     size = group.master.position(Slot.WRITTEN)
     group.slave.start()
-    wait_until(lambda: _copied(group.slave) > 0, "the first byte", JOIN_TIMEOUT_S, FIRST_BYTE_S)
+    _wait_copied(group, 1, "the first byte")
     began, cpu_s = time.perf_counter(), _cpu_s(group)
-    wait_until(
-        lambda: _copied(group.slave) >= size, "a copy of the log", JOIN_TIMEOUT_S, FIRST_BYTE_S
-    )
+    _wait_copied(group, size, "a copy of the log")
     joined = Joined(began, time.perf_counter(), size, _cpu_s(group) - cpu_s)
     group.wait_in_sync()
     return joined
@@ -104,12 +102,10 @@ def observe(group: Group, topic: str, seconds: float) -> Observed:
     return Observed(before, percentiles(during).p99, len(during), joined)
 
 
-def _copied(node: Node) -> int:
-    """Number of bytes that a node has on disk; 0 before it has a store."""
-    try:
-        return node.position(Slot.FLUSHED)
-    except FileNotFoundError:
-        return 0
+def _wait_copied(group: Group, size: int, what: str) -> None:
+    """Wait until the slave has that many bytes on disk."""
+    slave = group.slave
+    wait_until(lambda: slave.position(Slot.FLUSHED) >= size, what, JOIN_TIMEOUT_S, FIRST_BYTE_S)
 
 
 def _cpu_s(group: Group) -> float:

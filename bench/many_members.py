@@ -95,10 +95,10 @@ async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str
                 async with asyncio.timeout(DELIVERED_WITHIN_S):
                     return await arrived[topic] - sent_at
 
-        empty = broker.status("RssAnon")
+        empty = broker.memory("RssAnon")
         topics = [f"topic-{number}" for number in range(members)]
         await asyncio.gather(*map(make, topics))
-        with_topics = broker.status("RssAnon")
+        with_topics = broker.memory("RssAnon")
         say("topics are made")
         subscriptions = [mq.subscribe(topic, group=f"group-{topic}") for topic in topics]
         began, cpu = time.perf_counter(), broker.cpu_s()
@@ -124,7 +124,7 @@ async def measure(node: Node, url: str, members: int, idle_s: float) -> dict[str
         figures["held"] = int(await asyncio.to_thread(node.metric, "broker", HELD))
         figures["memory_kib_each"] = {
             "topic": round((with_topics - empty) / members / 1024, 1),
-            "group and member": round((broker.status("RssAnon") - with_topics) / members / 1024, 1),
+            "group and member": round((broker.memory("RssAnon") - with_topics) / members / 1024, 1),
         }
         say(f"idle: {figures}, warnings: {dict(warnings.events)}")
         sampled = random.Random(1).sample(topics, min(SAMPLES, members))

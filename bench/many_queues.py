@@ -6,6 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from bench.harness import Figure, options, report
@@ -41,8 +42,9 @@ class Measured:
         for role in ROLES:
             process = node.processes[role]
             for field in ("RssAnon", "RssFile"):
-                self.values[f"{field} of {role} {when}"].append(process.status(field) / MIB)
-            self.values[f"descriptors of {role} {when}"].append(process.descriptor_count())
+                self.values[f"{field} of {role} {when}"].append(process.memory(field) / MIB)
+            descriptors = list(Path(f"/proc/{process.pid}/fd").iterdir())
+            self.values[f"descriptors of {role} {when}"].append(len(descriptors))
 
 
 def start(node: Node) -> float:

@@ -125,7 +125,7 @@ def sends(node: Node, seconds: float) -> Sent:
                 raise OSError(f"a send was refused: {data!r}")
             delayed_s = min(ended - began, sum(map(run_delay_s, pids)) - delayed_s)
             done.append(Send(ended, ended - began, delayed_s))
-            most = max(most, node.processes["broker"].status("RssAnon"))
+            most = max(most, node.processes["broker"].memory("RssAnon"))
             time.sleep(PAUSE_S)
     return Sent(done, most)
 

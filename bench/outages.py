@@ -32,7 +32,7 @@ class Sender:
     """Sends one message after another at the level that the group can provide."""
 
     def __init__(self, group: Group, topic: str) -> None:
-        self._nodes = itertools.cycle(group.nodes)
+        self._nodes = itertools.cycle(group.nodes.values())
         self._path = f"/v1/topics/{topic}/messages"
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

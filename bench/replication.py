@@ -174,7 +174,7 @@ def lags_at_half_load(group: Group, full: float, seconds: float) -> Lags:
 def idle_shares(group: Group, seconds: float) -> list[float]:
     """Per cent of a core that ha of each node uses while nothing is sent."""
     settle()
-    processes = [node.processes["ha"] for node in group.nodes]
+    processes = [node.processes["ha"] for node in group.nodes.values()]
     before = [process.cpu_s() for process in processes]
     time.sleep(seconds)
     return [

@@ -12,12 +12,9 @@ deadline. The data are removed at the end.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,31 +23,35 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, ClassVar, Final, Self
 
-from bench.harness import PROJECT, WORK_DIR
-from tidemark.formats.checkpoint import SLOT_SIZE, Slot
-from tidemark.testing.node import free_port as free_port
-from tidemark.testing.settings_file import toml
+from bench.harness import WORK_DIR
+from drills.node_group import ask
+from drills.positions import slot as read_slot
+from shared.runtime.parent_death import kill_with_parent
+from tidemark.formats.checkpoint import Slot
+from tidemark.testing.child import ChildProcess
+from tidemark.testing.node import LOOPBACK, NodeProcesses
+from tidemark.testing.node import ROLES as ROLES
+from tidemark.testing.node import START_TIMEOUT_S as START_TIMEOUT_S
+from tidemark.testing.ports import free_port as free_port
 from tidemark.testing.waiting import wait_until as wait_until
 
 SERVER_CORE: Final = 0
 LOAD_CORE: Final = 1
-ROLES: Final = ("broker", "reput")
-START_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 60.0
-HOST: Final = "127.0.0.1"
-_CPUCLOCK_SCHED: Final = 2
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None)  # loaded here, because a child should load nothing before exec
+HOST: Final = LOOPBACK
+CALL_TIMEOUT_S: Final = 120.0
 
 
 def pin_to(core: int) -> None:
     """Pin this process and its children to one core, or to the only one."""
-    os.sched_setaffinity(0, {core if core < (os.cpu_count() or 1) else 0})
+    os.sched_setaffinity(0, _cores(core))
+
+
+def _cores(core: int) -> set[int]:
+    return {core if core < (os.cpu_count() or 1) else 0}
 
 
 def pin_to_load_core() -> None:
@@ -68,80 +69,32 @@ def work_dir(prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{prefix}.{os.getpid()}-", dir=WORK_DIR))
 
 
-def _begin_child(core: int | None) -> None:
-    """Pin a child before its program starts (None: all cores), and make it die with this process.
+def pinned(core: int | None = SERVER_CORE) -> Callable[[], None]:
+    """Return what pins a child to a core (None: to all) before its program starts.
 
     The kernel kills the child when this process ends for any reason.
     """
-    if core is None:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    else:
-        pin_to(core)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    cores = range(os.cpu_count() or 1) if core is None else _cores(core)
+
+    def before_exec() -> None:
+        os.sched_setaffinity(0, cores)
+        kill_with_parent()
+
+    return before_exec
 
 
-class Process:
-    """One child process pinned to a core, with its output in a file."""
-
-    def __init__(self, command: list[str], log: Path, *, core: int | None = SERVER_CORE) -> None:
-        self.name = command[0]
-        self._log = log
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd=PROJECT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                preexec_fn=lambda: _begin_child(core),
-            )
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def check_alive(self) -> None:
-        """Raise RuntimeError with the end of the log if the process has ended."""
-        if self._process.poll() is not None:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(
-                f"{self.name} ended with status {self._process.returncode}:\n{text[-4000:]}"
-            )
-
-    def cpu_s(self) -> float:
-        """CPU time used so far, in user and kernel [s]; all threads."""
-        # The process's CPU clock (clock_getcpuclockid), since /proc/PID/stat has ticks of 10 ms.
-        return time.clock_gettime((~self.pid << 3) | _CPUCLOCK_SCHED)
-
-    def status(self, field: str) -> int:
-        """A line of /proc/PID/status in kB, returned in bytes: RssAnon, RssFile, VmHWM …"""
-        for line in Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-        raise KeyError(field)
-
-    def descriptor_count(self) -> int:
-        """Number of open descriptors."""
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
-
-    def send_signal(self, signum: signal.Signals) -> None:
-        """Send a signal if the process still runs."""
-        self._process.send_signal(signum)
-
-    def wait(self) -> int:
-        """Wait for the end, kill after a deadline; return the exit status, −signal if signalled."""
-        try:
-            return self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+def start_pinned(command: Sequence[str], log: Path) -> ChildProcess:
+    """Start a program on the servers' core."""
+    process = ChildProcess(log, before_exec=pinned())
+    process.start(command)
+    return process
 
 
-class Node:
+class Node(NodeProcesses):
     """A broker and a reput of one store, ready when the ``with`` block starts."""
+
+    STORE: ClassVar[Mapping[str, object]] = {}
+    """The files have the sizes of the profile."""
 
     def __init__(
         self,
@@ -149,54 +102,38 @@ class Node:
         profile: str = "default",
         store: Mapping[str, object] | None = None,
         broker: Mapping[str, object] | None = None,
-        reput: Mapping[str, object] | None = None,
-        store_dir: Path | None = None,
         cluster: Mapping[str, object] | None = None,
         ports: Mapping[str, int] | None = None,
         core: int | None = SERVER_CORE,
     ) -> None:
-        """profile: ``default`` or ``local``. store: the [store] table of all services.
-
-        broker, reput: more settings of one service. store_dir: an existing store, which is not
-        removed. cluster: the [cluster] table of a node of a group (``group``), which also runs ha.
-        ports: of the API and of each service; default: free ones. core: None for all cores.
+        """profile: ``default`` or ``local``. store: the [store] table of all services. broker: more
+        settings of the broker. cluster, ports: of a node of a group (``group``), which also runs
+        ha. core: None for all cores.
         """
-        self.directory = work_dir("node")
-        self.store_dir = store_dir if store_dir is not None else self.directory / "store"
-        # Not below directory: its path may be too long for a socket (108 bytes).
-        self._run_dir = Path(tempfile.mkdtemp(prefix="tm-"))
         self._profile = profile
-        self._core = core
-        self.roles = ROLES if cluster is None else (*ROLES, "ha")
-        self.ports = dict(ports or {name: free_port() for name in ("api", *self.roles)})
-        self.processes: dict[str, Process] = {}
-        grouped = {} if cluster is None else {"cluster": dict(cluster)}
-        shown = {} if cluster is None else {"visible_after": "confirmed"}
-        self._settings: dict[str, dict[str, object]] = {
-            role: {
-                "store_dir": str(self.store_dir),
-                "run_dir": str(self._run_dir),
-                "admin_port": self.ports[role],
-                "log_level": "warning",
-                **({"port": self.ports["api"]} if role == "broker" else {}),
-                **({"commands": "port"} if role == "ha" else {}),
-                **(more or {}),
-                "store": {**(store or {}), **shown},
-                **({} if role == "reput" else grouped),
-            }
-            for role, more in (("broker", broker), ("reput", reput), ("ha", None))
-            if role in self.roles
-        }
+        quiet: dict[str, object] = {"log_level": "warning"}
+        super().__init__(
+            work_dir("node"),
+            settings={
+                "store": store or {},
+                "broker": {**quiet, **(broker or {})},
+                "reput": quiet,
+                "ha": quiet,
+            },
+            ports=ports,
+            cluster=cluster,
+            before_exec=pinned(core),
+        )
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT`` of the API."""
-        return f"http://{HOST}:{self.ports['api']}"
+        """URL of the API."""
+        return self.api_url
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the API."""
-        return HOST, self.ports["api"]
+        return self.host, self.ports["api"]
 
     def __enter__(self) -> Self:
         try:
@@ -207,87 +144,28 @@ class Node:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            for role in self.processes:
-                text = self.log_path(role).read_text(encoding="utf-8", errors="replace")
-                print(f"--- end of the log of {role}\n{text[-2000:]}", file=sys.stderr)
-        self.close()
-
-    def start(self, *roles: str) -> None:
-        """Start the named services (default: all) without waiting for them."""
-        for role in roles or self.roles:
-            config = self.directory / f"{role}.toml"
-            config.write_text(toml(self._settings[role]), encoding="utf-8")
-            self.processes[role] = Process(
-                [
-                    *(sys.executable, "-m", f"services.{role}"),
-                    *("--config", str(config), "--profile", self._profile),
-                ],
-                self.log_path(role),
-                core=self._core,
-            )
-
-    def log_path(self, role: str) -> Path:
-        """Path of a service's output."""
-        return self.directory / f"{role}.log"
-
-    def wait_ready(self, *roles: str) -> None:
-        """Wait until the named services (default: all running) are ready."""
-        for role in roles or tuple(self.processes):
-
-            def is_ready(role: str = role) -> bool:
-                self.processes[role].check_alive()
-                return self.is_ready(role)
-
-            wait_until(is_ready, f"{role} to be ready", START_TIMEOUT_S)
-
-    def is_ready(self, role: str) -> bool:
-        """Whether /ready of a service reports ready; False without an answer."""
-        url = f"http://{HOST}:{self.ports[role]}/ready"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
-            return bool(json.loads(answer.read())["ready"])
-        return False
-
-    def pid(self, role: str) -> int:
-        """Process id of a service."""
-        return self.processes[role].pid
+    def command(self, role: str) -> list[str]:
+        """Return the command line of a service with its profile."""
+        return [*super().command(role), "--profile", self._profile]
 
     def cpu_s(self) -> float:
         """CPU time of its services so far [s]."""
-        return sum(process.cpu_s() for process in self.processes.values())
+        return sum(process.cpu_s() for process in self.processes.values() if process.is_alive)
 
     def metric(self, role: str, name: str) -> float:
         """Value of a metric; name includes its labels. Raises KeyError if it is missing."""
-        url = f"http://{HOST}:{self.ports[role]}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.admin_url(role)}/metrics", timeout=10) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith(name + " "):
                     return float(line.rsplit(" ", 1)[1])
         raise KeyError(name)
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Make a call with a JSON body. Raises urllib.error.HTTPError, OSError."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path,
-            data=data,
-            method=method,
-            headers={"Content-Type": "application/json", "Accept": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            # The body explains the status.
-            error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:500]}"
-            raise
-        return cast(dict[str, Any], json.loads(text)) if text else {}
+        """Make a call with a JSON body. Raises CallFailed unless it succeeds."""
+        status, answer = ask(self.url + path, method, body, timeout_s=CALL_TIMEOUT_S)
+        if not 200 <= status < 300:
+            raise CallFailed(f"{method} {path}: status {status}, {str(answer)[:500]}")
+        return answer
 
     def make_topic(self, name: str, queues: int) -> None:
         """Create a topic durably."""
@@ -300,9 +178,7 @@ class Node:
 
     def position(self, slot: Slot) -> int:
         """The last published value of a slot; costs the servers nothing."""
-        with (self.store_dir / "checkpoint").open("rb") as page:
-            page.seek(slot * SLOT_SIZE)
-            return int.from_bytes(page.read(SLOT_SIZE), "little")
+        return read_slot(self.store_dir, slot)
 
     def lag_bytes(self) -> int:
         """Bytes of log that are not flushed or not dispatched yet."""
@@ -322,30 +198,14 @@ class Node:
 
         wait_until(is_synced, "reput to sync", START_TIMEOUT_S)
 
-    def kill(self, *roles: str) -> None:
-        """SIGKILL the named services (default: all running), and wait until they have ended."""
-        self._end(signal.SIGKILL, roles)
-
-    def stop(self, *roles: str) -> None:
-        """SIGTERM the named services (default: all running), and wait until they have ended."""
-        self._end(signal.SIGTERM, roles)
-
-    def _end(self, signum: signal.Signals, roles: tuple[str, ...]) -> None:
-        ended = [
-            self.processes.pop(role)
-            for role in roles or tuple(self.processes)
-            if role in self.processes
-        ]
-        for process in ended:
-            process.send_signal(signum)
-        for process in ended:
-            process.wait()
-
     def close(self) -> None:
         """Kill running services and remove the directories."""
-        self.kill()
+        super().close()
         shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.rmtree(self._run_dir, ignore_errors=True)
+
+
+class CallFailed(Exception):
+    """A call was refused or had no answer; the message has the status and the error."""
 
 
 class MissingServer(SystemExit):
@@ -372,7 +232,7 @@ class Compared(ABC):
         self.name = name
         self.directory = work_dir(name)
         self.port = free_port()
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -384,13 +244,13 @@ class Compared(ABC):
         return HOST, self.port
 
     @property
-    def process(self) -> Process:
+    def process(self) -> ChildProcess:
         """The running process."""
         assert self._process is not None, "it runs only in the with block"
         return self._process
 
     def __enter__(self) -> Self:
-        process = self._process = Process(self.command(), self.directory / "log")
+        process = self._process = start_pinned(self.command(), self.directory / f"{self.name}.log")
 
         def listens() -> bool:
             process.check_alive()
@@ -411,8 +271,7 @@ class Compared(ABC):
     def close(self) -> None:
         """Kill the server and remove its data."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.kill()
             self._process = None
         shutil.rmtree(self.directory, ignore_errors=True)
 

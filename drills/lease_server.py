@@ -13,9 +13,9 @@ from typing import Any, Final
 import aiohttp
 
 from drills.namespaces import Network
-from drills.processes import ServiceProcess
 from shared.runtime import programs
-from tidemark.testing.node import free_ports
+from tidemark.testing.child import ChildProcess
+from tidemark.testing.ports import free_ports
 
 HOST: Final = "lease"
 START_TIMEOUT_S: Final = 20.0
@@ -37,15 +37,11 @@ class LeaseServer:
             f"{self.url}/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease_name}"
         )
         directory.mkdir(parents=True, exist_ok=True)
-        self.process = ServiceProcess(
-            [
-                *programs.python_module(f"{__package__}.lease_api"),
-                *("--host", host.address, "--port", str(port), "--seed", str(seed)),
-            ],
-            host,
-            directory / "lease.log",
-            {},
-        )
+        self.process = ChildProcess(directory / "lease.log", before_exec=host.before_exec)
+        self._command = [
+            *programs.python_module(f"{__package__}.lease_api"),
+            *("--host", host.address, "--port", str(port), "--seed", str(seed)),
+        ]
 
     @property
     def settings(self) -> dict[str, object]:
@@ -57,16 +53,17 @@ class LeaseServer:
         }
 
     async def __aenter__(self) -> LeaseServer:
-        self.process.start()
+        self.process.start(self._command)
         deadline = time.monotonic() + START_TIMEOUT_S
         while (await self._ask("GET", f"{self.url}/faults"))[0] != 200:
+            self.process.check_alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the lease's server does not answer: {self.process.log_tail()}")
             await asyncio.sleep(POLL_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.process.kill(again=False)
+        self.process.kill()
 
     async def faults(self, **values: object) -> None:
         """Replace the faults of the server; without values, remove them."""

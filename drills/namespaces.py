@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from shared.runtime.parent_death import kill_with_parent
+
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWNET: Final = 0x4000_0000
 MS_PRIVATE: Final = 0x4_0000
@@ -38,7 +40,13 @@ class Host(NamedTuple):
     name: str
     address: str
     enter: Callable[[], None] | None
-    """Called in a child before it executes the service; None to stay in this namespace."""
+    """Called in a child to enter the namespace of the host; None to stay in this namespace."""
+
+    def before_exec(self) -> None:
+        """Prepare a child that runs a service on this host: it ends with this process."""
+        kill_with_parent()
+        if self.enter is not None:
+            self.enter()
 
 
 class Network(Protocol):

@@ -174,7 +174,7 @@ class Pace:
     def _sample_delays(self) -> None:
         own = os.getpid()
         processes: dict[str, Iterable[int | None]] = {
-            name: [service.pid for service in node.services.values()]
+            name: [process.pid for process in node.processes.values() if process.is_alive]
             for name, node in self._nodes.items()
         }
         if not processes:

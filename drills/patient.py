@@ -52,7 +52,7 @@ async def patient_send(stage: Stage, name: str, key: str) -> Outcome:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as session,
             session.post(
-                f"{stage.group.nodes[name].api}/v1/topics/{TOPIC}/messages",
+                f"{stage.group.nodes[name].api_url}/v1/topics/{TOPIC}/messages",
                 data=body,
                 headers=HEADERS,
             ) as response,

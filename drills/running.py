@@ -35,6 +35,8 @@ READY_S: Final = 60.0
 DRILL_S: Final = 600.0
 LONG_DRILL_S: Final = 1800.0
 GROUP_NAME: Final = "drills-g0"
+LINES_SHOWN: Final = 20
+"""Log lines of each service in the report of a failed drill."""
 
 
 class Described(Protocol):
@@ -224,7 +226,7 @@ class Runner:
             await stage.lease.faults()
         for node in group.nodes.values():
             node.faults.clear()
-            group.unpause(node.name)
+            group.resume(node.name)
         group.start()
         if drill.needs.fresh:
             await stage.acked_again(READY_S)
@@ -246,7 +248,7 @@ class Runner:
             for name, status in zip(group.names, known, strict=True)
         )
         path.write_text(
-            f"{result.failure}\n\n{status_text}\n{group.log_tail()}\n", encoding="utf-8"
+            f"{result.failure}\n\n{status_text}\n{group.logs(LINES_SHOWN)}\n", encoding="utf-8"
         )
 
 

@@ -27,7 +27,9 @@ GIVE_UP_S: Final = 60.0
 async def make_topic(stage: Stage) -> None:
     """Create the topic of tails on the current master."""
     node = stage.group.nodes[await stage.master()]
-    status, answer = await stage.group.ask(f"{node.api}/v1/topics/{TOPIC}", "PUT", {"queues": 1})
+    status, answer = await stage.group.ask(
+        f"{node.api_url}/v1/topics/{TOPIC}", "PUT", {"queues": 1}
+    )
     if status not in (200, 201):
         raise DrillFailed(f"the topic {TOPIC} cannot be made: {status} {answer}")
 
@@ -52,7 +54,7 @@ async def grow_tail(stage: Stage, name: str, size: int) -> int:
             aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
         ):
             while slot(node.store_dir, Slot.WRITTEN) - began < size:
-                url = f"{node.api}/v1/topics/{TOPIC}/messages"
+                url = f"{node.api_url}/v1/topics/{TOPIC}/messages"
                 async with session.post(url, data=body) as answer:
                     answered = f"{answer.status} {(await answer.text())[:300]}"
                     if answer.status != 200:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from random import Random
 from typing import Final
 
 from drills.group import DrillNode
 from drills.intruder import Intruder
 from drills.positions import slot
-from drills.processes import ServiceProcess, faulty_command
 from drills.stage import Needs, Stage, drill
 from services.ha.wire import payloads
 from services.ha.wire.frames import FrameType, encode
@@ -19,6 +17,7 @@ from services.ha.wire.handshake import Identity
 from services.ha.wire.payloads import Ack, Append, Hello
 from services.ha.wire.versions import SPOKEN
 from tidemark.formats.checkpoint import Slot
+from tidemark.testing.child import ChildProcess
 
 TWO: Final = Needs(nodes=2)
 THREE: Final = Needs(nodes=3)
@@ -56,20 +55,18 @@ async def same_name_twice(stage: Stage) -> None:
         ]
         lines = ["port = 0" if line.startswith("port") else line for line in lines]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        second = ServiceProcess(
-            faulty_command(service, node.store_dir, path),
-            node.host,
+        second = ChildProcess(
             node.directory / f"second-{service}.log",
-            node.environment,
+            environment=node.processes[service].environment,
+            before_exec=node.place.before_exec,
         )
-        second.start()
-        second.wanted = False
+        second.start([*node.command(service)[:-1], str(path)])
         seconds.append(second)
     await stage.pass_time(5.0)
     for second in seconds:
-        state = "waits" if second.alive else "has ended"
+        state = "waits" if second.is_alive else "has ended"
         stage.note(f"the second {second.log_path.stem.removeprefix('second-')} {state}")
-        second.kill(again=False)
+        second.kill()
     stage.check(stage.epoch == epoch, f"the epoch went from {epoch} to {stage.epoch}")
     stage.check(await stage.master() == master, "another node is master")
 
@@ -264,7 +261,7 @@ async def _recorded_handshake(stage: Stage, name: str) -> bytes:
 
 
 def _connect(node: DrillNode) -> Intruder:
-    return Intruder(node.host.address, node.ports["replication"])
+    return Intruder(node.host, node.ports["replication"])
 
 
 def _identity(name: str) -> Identity:
@@ -272,19 +269,14 @@ def _identity(name: str) -> Identity:
 
 
 def _secret(stage: Stage) -> bytes:
-    return Path(str(stage.group.table["secret_file"])).read_bytes().strip()
+    return stage.group.secret_path.read_bytes().strip()
 
 
 def _anonymous(node: DrillNode) -> int:
     """Return the anonymous memory of a node's ha process [bytes]."""
-    text = Path(f"/proc/{node.services['ha'].pid}/status").read_text(encoding="utf-8")
-    for line in text.splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    return 0
+    return node.processes["ha"].memory("RssAnon")
 
 
 def _lines(node: DrillNode) -> int:
     """Return the number of lines about peers in the log of ha."""
-    text = node.services["ha"].log_path.read_text(encoding="utf-8", errors="replace")
-    return sum('"peer"' in line for line in text.splitlines())
+    return sum('"peer"' in line for line in node.log_text("ha").splitlines())

@@ -53,7 +53,7 @@ async def lease_deleted(stage: Stage) -> None:
     stage.check(await server.read() is None, "somebody made the lease without all promises")
     late = [ack for ack in stage.ledger.acks() if ack.sent_at > deleted + stage.fenced_s + 0.5]
     stage.check(not late, f"{len(late)} sends were acknowledged without a lease")
-    stage.group.unpause(silent)
+    stage.group.resume(silent)
     await _recreate(stage)
 
 

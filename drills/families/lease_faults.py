@@ -34,7 +34,7 @@ async def lost_lease_answers(stage: Stage) -> None:
     await server.faults(
         drop_answers=1,
         only_methods=["PUT"],
-        only_from=[stage.group.nodes[master].host.address],
+        only_from=[stage.group.nodes[master].host],
     )
     stage.group.kill(slave)
     await stage.in_sync(master, other, timeout_s=15)
@@ -48,7 +48,7 @@ async def lost_lease_answers(stage: Stage) -> None:
     await server.faults(
         apply_late_ms=1500,
         only_methods=["PUT"],
-        only_from=[stage.group.nodes[master].host.address],
+        only_from=[stage.group.nodes[master].host],
     )
     stage.restored_by = time.monotonic()
     stage.group.start(slave)
@@ -136,7 +136,7 @@ async def candidate_loses(stage: Stage) -> None:
     slaves = stage.slaves(master)
     await stage.load.acked(50)
     stage.mark()
-    addresses = [stage.group.nodes[name].host.address for name in (master, *slaves)]
+    addresses = [stage.group.nodes[name].host for name in (master, *slaves)]
     await server.faults(drop_requests=1, only_from=addresses[:1])
     await asyncio.sleep(stage.lease_s - 0.1)
     # The candidates' writes are delayed from now on, so that those of the master come first.

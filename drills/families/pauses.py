@@ -62,7 +62,7 @@ async def pause_master(stage: Stage) -> None:
     await stage.successor(master, 20)
     await stage.acked_again(20)
     await asyncio.sleep(max(0.0, at + 2 * stage.lease_s - time.monotonic()))
-    stage.group.unpause(master)
+    stage.group.resume(master)
     resumed = time.monotonic()
     await stage.in_sync()
     stage.note(f"{master} is back in the set {time.monotonic() - resumed:.1f} s after SIGCONT")
@@ -93,7 +93,7 @@ async def pause_before_answer(stage: Stage) -> None:
     await stage.successor(master, 20)
     await stage.acked_again(20)
     await asyncio.sleep(stage.lease_s)
-    stage.group.unpause(master)
+    stage.group.resume(master)
     outcome = await sending
     stage.note(f"the send that was stopped before its answer ended as {outcome}")
 
@@ -130,7 +130,7 @@ async def suspend_master(stage: Stage) -> None:
     stage.group.pause(master)
     stage.group.nodes[master].faults.set(Fault.BOOT_STEP_MS, SUSPENDED_MS)
     await asyncio.sleep(stage.lease_s / 3)
-    stage.group.unpause(master)
+    stage.group.resume(master)
     await stage.acked_again(20)
     stage.check(stage.epoch > epoch, f"it goes on in epoch {epoch} with a lease that has run out")
     stage.note(
@@ -157,7 +157,7 @@ async def stalled_loop(stage: Stage) -> None:
         await stage.load.acked(50)
         node.faults.set(Fault.STALL_MS, int(stall_s * 1000))
         at = stage.mark()
-        node.services[service].send(signal.SIGUSR1)
+        node.processes[service].send_signal(signal.SIGUSR1)
         await asyncio.sleep(stall_s)
         deadline = at + stage.fenced_s + SLACK_S
         late = [
@@ -191,7 +191,7 @@ async def short_stalls(stage: Stage) -> None:
         before, began = stage.epoch, time.monotonic()
         stage.group.pause(master, service)
         await stage.pass_time(SHORT_STALL_S)
-        stage.group.unpause(master, service)
+        stage.group.resume(master, service)
         paused_s = time.monotonic() - began
         await stage.acked_again(20)
         if stage.epoch > before:
@@ -227,7 +227,7 @@ async def hung_reput(stage: Stage) -> None:
     stage.check(status != 200, f"a switch to the node whose reput hangs was answered {answer}")
     await stage.pass_time(stage.lease_s)
     stage.check(await stage.master() == new, f"{new} is not the master any more")
-    stage.group.unpause(master, "reput")
+    stage.group.resume(master, "reput")
     await stage.in_sync()
     # The other node learns it with a heartbeat; stalls are forgotten only after eight leases.
     deadline = time.monotonic() + stage.lease_s * stage.finder.pace.now
@@ -258,7 +258,7 @@ async def repeated_stalls(stage: Stage) -> None:
         for _ in range(REPEATS):
             stage.group.pause(master, service)
             await stage.pass_time(STALL_S)
-            stage.group.unpause(master, service)
+            stage.group.resume(master, service)
             await stage.pass_time(BETWEEN_S)
         half = began + (time.monotonic() - began) / 2
         acked = sum(request.ended_at >= half for request in stage.ledger.acks())
@@ -290,7 +290,7 @@ def _long_stalls(number: str, service: str) -> None:
             await stage.acked_again(20)
             epoch = stage.epoch
             await stage.pass_time(max(0.0, at + stall_s - time.monotonic()))
-            stage.group.unpause(master, service)
+            stage.group.resume(master, service)
             await stage.in_sync()
             await stage.pass_time(2 * stage.lease_s)
             stage.check(await stage.master() == new, f"{new} is not the master any more")
@@ -305,9 +305,9 @@ for _number, _service in (("56a", "broker"), ("56b", "reput"), ("56c", "ha")):
 
 async def _stopped(stage: Stage, name: str) -> None:
     """Wait until the broker of a node has stopped itself."""
-    service = stage.group.nodes[name].services["broker"]
+    service = stage.group.nodes[name].processes["broker"]
     for _ in range(100):
-        if service.is_stopped:
+        if service.is_paused:
             return
         await asyncio.sleep(0.05)
     raise DrillFailed(f"the broker of {name} did not stop before an answer")

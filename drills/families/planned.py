@@ -84,7 +84,7 @@ async def rolling_restart(stage: Stage) -> None:
             await stage.in_sync()
             await stage.load.acked(30)
             at = stage.mark()
-            await stage.group.stop(name)
+            await stage.group.stop_orderly(name)
             stage.group.start(name)
             await asyncio.sleep(1.0)
             await stage.acked_again(20)

@@ -150,10 +150,10 @@ async def foreign_cluster(stage: Stage) -> None:
     stage.group.kill(slave)
     await stage.in_sync(master, other, timeout_s=20)
     node = stage.group.nodes[slave]
-    node.configure({**stage.group.table, "name": "elsewhere"}, {})
+    node.join({**stage.group.table, "name": "elsewhere"})
     stage.group.start(slave)
     deadline = time.monotonic() + NAMED_S
-    while "belongs to node" not in node.services["ha"].log_tail():
+    while "belongs to node" not in node.processes["ha"].log_tail():
         stage.check(time.monotonic() < deadline, f"ha of {slave} starts on a foreign volume")
         await asyncio.sleep(0.2)
     stage.note(f"on its volume {slave} does not start: it belongs to another cluster")
@@ -168,7 +168,7 @@ async def foreign_cluster(stage: Stage) -> None:
     stage.check(slave not in stage.finder.known.newest[master].in_sync, "it is in the set")
     stage.group.kill(slave)
     stage.group.wipe(slave)
-    node.configure(stage.group.table, {})
+    node.join(stage.group.table)
     stage.group.start(slave)
     stage.note(f"with its own name {slave} was back after {await stage.in_sync():.1f} s")
 

@@ -70,12 +70,12 @@ async def crash_at_cut(stage: Stage) -> None:
         await stage.successor(master, 20)
         await stage.load.acked(30)
         node = stage.group.nodes[master]
-        starts = node.services["ha"].starts
+        starts = node.processes["ha"].starts
         node.faults.arm(f"cut-{step}", "kill")
         stage.group.start(master)
         await _disarmed_one(stage, [master], f"cut-{step}")
         await stage.in_sync(timeout_s=60)
-        stage.check(node.services["ha"].starts >= starts + 2, "ha did not die at its step")
+        stage.check(node.processes["ha"].starts >= starts + 2, "ha did not die at its step")
     stage.note(f"killed before steps {', '.join(map(str, CUT_STEPS))} of a cut: each was completed")
 
 
@@ -93,14 +93,14 @@ async def crash_at_resync(stage: Stage) -> None:
     for step in RESYNC_STEPS:
         await stage.load.acked(30)
         node.faults.arm(f"resync-{step}", "kill")
-        starts, deadline = node.services["ha"].starts, time.monotonic() + ORDER_S
+        starts, deadline = node.processes["ha"].starts, time.monotonic() + ORDER_S
         # The command gets no response, because the process dies. It may also be starting.
         while node.faults.armed is not None:
             late = time.monotonic() > deadline
             stage.check(not late, f"{slave} did not come to step {step} of a resync")
             await stage.group.command(slave, "resync", group=GROUP)
             await asyncio.sleep(0.2)
-        again = node.services["ha"]
+        again = node.processes["ha"]
         await stage.finder.until(
             lambda _, again=again, starts=starts: again.starts > starts,  # type: ignore[misc]
             f"ha of {slave} to be started again",
@@ -132,7 +132,7 @@ async def failover_in_set_change(stage: Stage) -> None:
             20,
         )
         await stage.load.acked(100)
-        address = stage.group.nodes[master].host.address
+        address = stage.group.nodes[master].host
         wrong = "drop_answers" if applied else "drop_requests"
         # A slow disk keeps it out of the set until the master's writes are lost.
         stage.group.nodes[gone].faults.set(Fault.SYNC_DELAY_MS, 400)

@@ -5,38 +5,20 @@ They end with this process, however it ends. Logs and stores are below the given
 
 from __future__ import annotations
 
-import json
-import secrets
-import shutil
-import signal
-import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import TracebackType
+from typing import ClassVar, Final, NamedTuple, Self
 
 from drills.lag.plan import CLUSTER
-from drills.namespaces import Host
-from drills.processes import ServiceProcess
-from shared.runtime import programs
-from tidemark.testing.node import free_ports
-from tidemark.testing.settings_file import toml
+from drills.node_group import NodeGroup
+from shared.runtime.parent_death import kill_with_parent
+from tidemark.testing.child import NodeFailed
+from tidemark.testing.node import LOOPBACK, NodeProcesses
 
-ALONE: Final = ("broker", "reput")
-GROUPED: Final = ("ha", *ALONE)
-PORTS: Final = ("api", "broker", "reput", "ha", "replication")
 READY_S: Final = 90.0
-POLL_S: Final = 0.1
-TIMEOUT_S: Final = 5.0
-STORE: Final[Mapping[str, object]] = {
-    "commit_log_file_size": 16 << 20,
-    "consume_queue_file_size": 300_000,
-    "index_slots": 5_000,
-    "index_entries": 20_000,
-}
-"""Small files, which are created fast on any disk."""
+LINES_SHOWN: Final = 20
+PAIR: Final = ("n0", "n1")
 
 
 class StageFailed(Exception):
@@ -62,76 +44,27 @@ class Target(NamedTuple):
         }
 
 
-class StageNode:
-    """One node: its settings, processes and addresses."""
+class StageNode(NodeProcesses):
+    """One node. Its topics are created by the load only."""
 
-    def __init__(self, name: str, broker: str, directory: Path, ports: Mapping[str, int]) -> None:
-        """broker: the set of the node. ports: by purpose, see ``PORTS``."""
-        self.name, self.broker, self.directory, self.ports = name, broker, directory, dict(ports)
-        self.store_dir = directory / "store"
-        # Not below directory, because the path of a socket has at most 108 bytes.
-        self.run_dir = Path(tempfile.mkdtemp(prefix="tidemark-lag-"))
-        self.services: dict[str, ServiceProcess] = {}
-        directory.mkdir(parents=True, exist_ok=True)
+    STORE: ClassVar[Mapping[str, object]] = {
+        **NodeProcesses.STORE,
+        "commit_log_file_size": 16 << 20,
+        "consume_queue_file_size": 300_000,
+    }
 
-    @property
-    def api_url(self) -> str:
-        """URL of the broker's API."""
-        return f"http://127.0.0.1:{self.ports['api']}"
-
-    def admin_url(self, service: str) -> str:
-        """URL of a service's probes and metrics."""
-        return f"http://127.0.0.1:{self.ports[service]}"
-
-    def configure(self, cluster: Mapping[str, object] | None) -> None:
-        """Write the settings. cluster: its table; None for a single node."""
-        for service in ALONE if cluster is None else GROUPED:
-            values: dict[str, object] = {
-                "store_dir": str(self.store_dir),
-                "run_dir": str(self.run_dir),
-                "admin_port": self.ports[service],
-                "store": {
-                    **STORE,
-                    **({} if cluster is None else {"visible_after": "confirmed"}),
-                },
-            }
-            if service == "broker":
-                values |= {"port": self.ports["api"], "auto_create_topics": False}
-            if service == "ha":
-                values["commands"] = "port"
-            if cluster is not None and service != "reput":
-                values["cluster"] = {**cluster, "node": self.name}
-            path = self.directory / f"{service}.toml"
-            path.write_text(toml(values), encoding="utf-8")
-            self.services[service] = ServiceProcess(
-                [
-                    *programs.service(service),
-                    *("--store", str(self.store_dir), "--config", str(path)),
-                ],
-                Host(self.name, "127.0.0.1", None),
-                self.directory / f"{service}.log",
-                {},
-            )
-
-    def targets(self) -> list[Target]:
-        """Return the scrape targets."""
-        return [
-            Target(self.broker, self.name, service, self.ports[service])
-            for service in self.services
-        ]
-
-    def close(self) -> None:
-        """Kill its processes, and remove the files outside its directory."""
-        for service in self.services.values():
-            service.kill(again=False)
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-
-    def log_tail(self) -> str:
-        """Return the end of its services' output."""
-        return "\n".join(
-            f"--- {self.name} {name} ({'runs' if service.alive else 'does not run'})\n"
-            f"{service.log_tail(1500)}"
-            for name, service in self.services.items()
+    def __init__(
+        self,
+        directory: Path,
+        ports: dict[str, int] | None = None,
+        cluster: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(
+            directory,
+            settings={"broker": {"auto_create_topics": False}},
+            ports=ports,
+            cluster=cluster,
+            before_exec=kill_with_parent,
         )
 
 
@@ -140,117 +73,69 @@ class StageCluster:
 
     def __init__(self, directory: Path) -> None:
         """directory: contains all files; created if it does not exist."""
-        directory.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(3 * len(PORTS))
-        each = [
-            dict(zip(PORTS, ports[at : at + len(PORTS)], strict=True))
-            for at in range(0, len(ports), len(PORTS))
-        ]
-        self.master = StageNode("n0", "g0", directory / "n0", each[0])
-        self.slave = StageNode("n1", "g0", directory / "n1", each[1])
-        self.solo = StageNode("solo", "g1", directory / "solo", each[2])
-        self.nodes = (self.master, self.slave, self.solo)
-        pair = (self.master, self.slave)
-        secret = directory / "secret"
-        secret.touch(0o600)
-        secret.write_text(secrets.token_hex(32), encoding="ascii")
-        (directory / "lease").mkdir(exist_ok=True)
-        table = {
-            "name": CLUSTER,
-            "group": "g0",
-            "nodes": [f"{node.name}=127.0.0.1:{node.ports['replication']}" for node in pair],
-            "api": [f"{node.name}={node.api_url}" for node in pair],
-            "admin": [f"{node.name}={node.admin_url('ha')}" for node in pair],
-            "secret_file": str(secret),
-            "lease": "directory",
-            "lease_dir": str(directory / "lease"),
-            "profile": "local",
-        }
-        for node in pair:
-            node.configure(table)
-        self.solo.configure(None)
+        self.solo = StageNode(directory / "solo")
+        self.pair = NodeGroup(
+            directory,
+            dict.fromkeys(PAIR, LOOPBACK),
+            lambda name, ports, table: StageNode(directory / name, ports, table),
+            {"name": CLUSTER, "group": "g0"},
+        )
 
-    def __enter__(self) -> StageCluster:
+    def __enter__(self) -> Self:
         try:
-            for node in self.nodes:
-                for service in node.services.values():
-                    service.start()
-            self._wait_ready()
+            self.solo.start()
+            self.pair.start()
+            self.solo.wait_ready(timeout_s=READY_S)
+            for node in self.pair.nodes.values():
+                node.wait_ready(timeout_s=READY_S)
+            self.pair.wait_in_sync(timeout_s=READY_S)
+        except NodeFailed as error:
+            failed = StageFailed(f"{error}\n{self._logs()}")
+            self.close()
+            raise failed from error
         except BaseException:
             self.close()
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """Kill all processes."""
-        for node in self.nodes:
-            node.close()
+        self.solo.close()
+        self.pair.close()
 
     @property
     def orders_urls(self) -> list[str]:
         """API URLs of the nodes of ``g0``."""
-        return [node.api_url for node in (self.master, self.slave)]
+        return [node.api_url for node in self.pair.nodes.values()]
 
     def targets(self) -> list[Target]:
         """Return the targets of all processes."""
-        return [target for node in self.nodes for target in node.targets()]
+        nodes = [("g0", name, node) for name, node in self.pair.nodes.items()]
+        return [
+            Target(broker, name, role, node.ports[role])
+            for broker, name, node in (*nodes, ("g1", "solo", self.solo))
+            for role in node.roles
+        ]
 
     def stop_reput(self) -> None:
         """Stop reput of ``g1`` with SIGSTOP."""
-        self.solo.services["reput"].send(signal.SIGSTOP)
+        self.solo.pause("reput")
 
     def check(self) -> None:
         """Raise StageFailed if a process has ended."""
-        for node in self.nodes:
-            for name, service in node.services.items():
-                if not service.alive:
-                    raise StageFailed(f"{name} of {node.name} has ended.\n{node.log_tail()}")
+        try:
+            self.pair.check_alive()
+            self.solo.check_alive()
+        except NodeFailed as error:
+            raise StageFailed(str(error)) from error
 
-    def serving(self) -> StageNode | None:
-        """Return the master of ``g0``, whose broker accepts sends; None if there is none."""
-        for node in (self.master, self.slave):
-            if ask(f"{node.admin_url('broker')}/primary")[0] == 200:
-                return node
-        return None
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
-        while (missing := self._missing()) is not None:
-            self.check()
-            if time.monotonic() > deadline:
-                said = "\n".join(node.log_tail() for node in self.nodes)
-                raise StageFailed(f"after {READY_S:.0f} s {missing}.\n{said}")
-            time.sleep(POLL_S)
-
-    def _missing(self) -> str | None:
-        """Return what is not ready yet; None if all is ready."""
-        for node in self.nodes:
-            for service in node.services:
-                if ask(f"{node.admin_url(service)}/ready")[0] != 200:
-                    return f"{service} of {node.name} is not ready"
-        master = self.serving()
-        if master is None:
-            return "there is no master"
-        nodes = ask(f"{master.admin_url('ha')}/v1/cluster")[1].get("nodes", [])
-        outside = [node["node"] for node in nodes if not node["in_sync"]]
-        return f"{', '.join(outside)} is not in sync" if outside or not nodes else None
-
-
-def ask(url: str) -> tuple[int, dict[str, Any]]:
-    """Return status and JSON of a GET; status 0 without an answer."""
-    call = urllib.request.Request(url, headers={"Accept": "application/json"})
-    try:
-        with urllib.request.urlopen(call, timeout=TIMEOUT_S) as answer:
-            text, status = answer.read(), int(answer.status)
-    except urllib.error.HTTPError as error:
-        text, status = error.read(), error.code
-    except OSError:
-        return 0, {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return status, {}
-    return status, found if isinstance(found, dict) else {}
+    def _logs(self) -> str:
+        return f"{self.solo.logs(LINES_SHOWN)}\n{self.pair.logs(LINES_SHOWN)}"

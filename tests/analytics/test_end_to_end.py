@@ -211,8 +211,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         )
 
         def orders() -> str:
-            serving = cluster.serving()
-            return cluster.master.api_url if serving is None else serving.api_url
+            return cluster.pair.nodes[cluster.pair.serving() or "n0"].api_url
 
         urls = {plan.ORDERS: orders, plan.PAYMENTS: lambda: cluster.solo.api_url}
         observer = parts.enter_context(

@@ -32,7 +32,7 @@ from tests.support import range_server
 from tests.support.prometheus import Prometheus, make_blocks, over_blocks
 from tests.support.range_server import Labels, RangeServer
 from tests.support.spark import spark as spark
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 from tidemark.testing.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")

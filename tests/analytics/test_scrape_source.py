@@ -29,7 +29,7 @@ from analytics.sources.scrape.spool import Spool, SpoolWriter
 from analytics.sources.scrape.spool import read as spooled
 from tests.support.node import wait_until
 from tests.support.spark import spark as spark
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -25,7 +25,7 @@ from tests.support.dev import Dev, is_gone
 from tests.support.node import wait_until
 from tidemark.errors import UnknownMessage
 from tidemark.testing import LocalNode
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 pytest_plugins = ["tidemark.testing.fixtures"]
 

@@ -14,7 +14,7 @@ import tidemark as sdk
 from tests.support.command import tidemark
 from tests.support.dev import Dev, is_gone
 from tests.support.node import wait_until
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 SERVICES: Final = ("broker", "reput", "ha")
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.command import run
 from tests.support.dev import Dev
 from tests.support.node import Node, wait_until
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 
 def doctor(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:

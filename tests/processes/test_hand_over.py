@@ -15,7 +15,7 @@ from typing import Any, Final
 import tidemark as sdk
 from tests.support.dev import Dev
 from tests.support.node import wait_until
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 CONTAINERS: Final = 3
 """Each container of a pod has the hook, and all are run at the same time."""

@@ -14,7 +14,7 @@ import pytest
 
 from analytics.tables import TableRoot
 from tests.support.node import wait_until
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 SHADOWS = ("services", "shared", "analytics", "drills")

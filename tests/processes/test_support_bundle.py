@@ -122,7 +122,7 @@ async def test_nothing_of_a_message_and_no_secret_is_in_the_bundle(
     target = tmp_path / "bundle.tar.gz"
     tidemark(
         *("support-bundle", "--url", node.api_url, "--config", settings, "--log", log),
-        *("--log", node.log_path("broker"), "--log", node.log_path("reput")),
+        *("--log", node.processes["broker"].log_path, "--log", node.processes["reput"].log_path),
         *("--admin", f"http://127.0.0.1:{node.ports['broker']}", "--file", target),
     )
     assert target.stat().st_mode & 0o777 == 0o600

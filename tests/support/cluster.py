@@ -1,4 +1,4 @@
-"""A group of real nodes: each of three processes, one directory for all, a lease in a directory.
+"""A group of real nodes for tests: each of three processes, a lease in a directory.
 
     with Cluster(tmp_path) as cluster:
         cluster.start()
@@ -13,23 +13,20 @@ condition with a deadline. When the body of the ``with`` fails, all logs are pri
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
-from tests.support.node import GROUP_ROLES, Node, wait_until
+from drills.node_group import WAIT_TIMEOUT_S, NodeGroup, ask
+from tests.support.node import Node, wait_until
 from tidemark.formats.checkpoint import Slot
-from tidemark.testing.node import free_ports
+from tidemark.testing.node import LOOPBACK
 
-MASTER_TIMEOUT_S: Final = 120.0
 PATIENT_MS: Final = 20_000
-"""Of a send whose slaves may be slow: with less, one that is late for a second is an error."""
-PORT_NAMES: Final = ("api", *GROUP_ROLES, "replication")
+"""Timeout of a send whose slaves may be slow: with less, one second of delay is an error."""
 
 
-class Cluster:
+class Cluster(NodeGroup[Node]):
     """Nodes of one group. Start, kill and stop them together, one by one, or a service of one."""
 
     def __init__(
@@ -40,213 +37,102 @@ class Cluster:
         profile: str = "local",
         min_in_sync: int | None = None,
         cluster: Mapping[str, object] | None = None,
-        store: Mapping[str, object] | None = None,
-        broker: Mapping[str, object] | None = None,
-        reput: Mapping[str, object] | None = None,
-        ha: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
         hosts: Sequence[str] = (),
         prefixes: Sequence[tuple[str, ...]] = (),
         through: Callable[[str, str, int], int] | None = None,
+        **settings: Mapping[str, object] | None,
     ) -> None:
-        """directory: everything goes below it. cluster: more settings of [cluster], on every node,
-        for example another lease. store, broker, reput, ha, environment: as for ``Node``, of every
-        node. hosts, prefixes: of each node its address and what comes before its commands, for
-        nodes in network namespaces of their own; default: all on the loopback. through: of (a node,
-        another node, that one's replication port) the port under which the first reaches it.
+        """cluster: more settings of [cluster], on every node, for example another lease.
+        environment, settings: as for ``Node``, of every node. hosts, prefixes: of each node its
+        address and what comes before its commands, for nodes in network namespaces of their own;
+        default: all on the loopback. through: of (a node, another node, that one's replication
+        port) the port under which the first reaches it.
         """
-        self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        self.names = tuple(f"n{number}" for number in range(nodes))
-        hosts = hosts or ["127.0.0.1"] * nodes
-        prefixes = prefixes or [()] * nodes
-        numbers = free_ports(nodes * len(PORT_NAMES))
-        each = len(PORT_NAMES)
-        self.ports = {
-            name: dict(zip(PORT_NAMES, numbers[at * each : (at + 1) * each], strict=True))
-            for at, name in enumerate(self.names)
-        }
-        self.hosts = dict(zip(self.names, hosts, strict=True))
-        self.secret_path = directory / "secret"
-        self.secret_path.write_text(secrets.token_hex(32), encoding="ascii")
-        self.secret_path.chmod(0o600)
-        self.lease_dir = directory / "lease"
-        self.lease_dir.mkdir(exist_ok=True)
-        table: dict[str, object] = {
-            "name": "test",
-            "group": "g0",
-            "api": self._entries("api", "http://"),
-            "admin": self._entries("ha", "http://"),
-            "secret_file": str(self.secret_path),
-            "lease": "directory",
-            "lease_dir": str(self.lease_dir),
-            "profile": profile,
-            **({} if min_in_sync is None else {"min_in_sync": min_in_sync}),
-            **(cluster or {}),
-        }
-        self.nodes = {
-            name: Node(
+        names = [f"n{number}" for number in range(nodes)]
+        self.hosts = dict(zip(names, hosts or [LOOPBACK] * nodes, strict=True))
+        more: dict[str, Any] = dict(settings)
+        before = dict(zip(names, prefixes or [()] * nodes, strict=True))
+
+        def make(name: str, ports: dict[str, int], table: dict[str, object]) -> Node:
+            reached = table if through is None else {**table, "nodes": self._reached(name, through)}
+            return Node(
                 directory / name,
-                store=store,
-                broker=broker,
-                reput=reput,
-                ha=ha,
                 environment=environment,
-                cluster={**table, "node": name, "nodes": self._reached_from(name, through)},
-                host=host,
-                prefix=prefix,
-                ports=self.ports[name],
+                cluster=reached,
+                host=self.hosts[name],
+                prefix=before[name],
+                ports=ports,
+                **more,
             )
-            for (name, host), prefix in zip(self.hosts.items(), prefixes, strict=True)
-        }
 
-    def _entries(self, port: str, before: str) -> list[str]:
-        return [
-            f"{name}={before}{self.hosts[name]}:{self.ports[name][port]}" for name in self.names
-        ]
+        table: dict[str, object] = {"name": "test", "group": "g0", "profile": profile}
+        if min_in_sync is not None:
+            table["min_in_sync"] = min_in_sync
+        super().__init__(directory, self.hosts, make, {**table, **(cluster or {})})
 
-    def _reached_from(self, name: str, through: Callable[[str, str, int], int] | None) -> list[str]:
-        """Replication addresses of all nodes, as a node dials them."""
+    def _reached(self, name: str, through: Callable[[str, str, int], int]) -> list[str]:
+        """Return the replication addresses of all nodes, as a node dials them."""
         found = []
         for other in self.names:
             port = self.ports[other]["replication"]
-            if through is not None and other != name:
-                port = through(name, other, port)
-            found.append(f"{other}={self.hosts[other]}:{port}")
+            dialled = port if other == name else through(name, other, port)
+            found.append(f"{other}={self.hosts[other]}:{dialled}")
         return found
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-        if error is not None:
-            for name, node in self.nodes.items():
-                print(f"=== {name}")
-                node.print_logs()
-
-    # -- life -----------------------------------------------------------------------------------
-
-    def start(self, *names: str) -> None:
-        """Start all services of the named nodes (default: of all)."""
-        for name in names or self.names:
-            self.nodes[name].start(
-                *(role for role in GROUP_ROLES if not self.nodes[name].is_alive(role))
-            )
-
-    def kill(self, name: str, *roles: str) -> None:
-        """SIGKILL services of a node (default: all)."""
-        self.nodes[name].kill(*roles)
 
     def restart(self, name: str, *roles: str) -> None:
         """SIGKILL services of a node (default: all) and start them again at once."""
         self.nodes[name].kill(*roles)
-        self.nodes[name].start(*(roles or GROUP_ROLES))
+        self.nodes[name].start(*roles)
 
     def stop(self, *names: str) -> dict[str, dict[str, int]]:
-        """SIGTERM all services of the named nodes (default: of all); exit statuses."""
+        """SIGTERM all services of one node after the other (default: of all); exit statuses."""
         return {name: self.nodes[name].stop() for name in names or self.names}
-
-    def pause(self, name: str, *roles: str) -> None:
-        """SIGSTOP services of a node (default: all)."""
-        self.nodes[name].pause(*roles)
-
-    def resume(self, name: str, *roles: str) -> None:
-        """SIGCONT them."""
-        self.nodes[name].resume(*roles)
-
-    def close(self) -> None:
-        """Kill whatever runs."""
-        for node in self.nodes.values():
-            node.close()
 
     # -- asking ---------------------------------------------------------------------------------
 
     def api_url(self, name: str) -> str:
-        """Of a node's broker."""
+        """URL of the API of a node."""
         return self.nodes[name].api_url
 
     def admin_url(self, name: str, role: str = "ha") -> str:
-        """Probes, metrics and, of ha, the commands of the cluster."""
+        """URL of probes and metrics and, of ha, of the commands of the cluster."""
         return self.nodes[name].admin_url(role)
 
     def status(self, name: str, *, timeout_s: float = 5.0) -> dict[str, Any]:
-        """What a node's ha says of the group; {} while it does not answer."""
-        return self.nodes[name].request_json(
-            "GET", self.admin_url(name) + "/v1/cluster", timeout_s=timeout_s
-        )[1]
+        """Return what a node's ha reports about the group; {} without an answer."""
+        return ask(f"{self.admin_url(name)}/v1/cluster", timeout_s=timeout_s)[1]
 
     def command(
         self, name: str, command: str, arguments: Mapping[str, object] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """Give a command to a node's ha: status and body of its answer."""
+        """Give a command to a node's ha; return status and body of the answer."""
         url = f"{self.admin_url(name)}/v1/cluster/{command}"
         return self.nodes[name].request_json("POST", url, dict(arguments or {}))
 
     def epoch(self) -> int:
-        """The highest epoch that a node says in its page; 0 before the first."""
+        """Return the highest epoch that a node has in its page; 0 before the first."""
         return max(self.slot(name, Slot.EPOCH) for name in self.names)
 
-    def serving(self) -> str | None:
-        """The node whose broker accepts sends, if there is one."""
-        for name, node in self.nodes.items():
-            if (
-                node.is_alive("broker")
-                and node.get_json(self.admin_url(name, "broker") + "/primary")[0] == 200
-            ):
-                return name
-        return None
-
-    def wait_master(
-        self, *, other_than: str | None = None, timeout_s: float = MASTER_TIMEOUT_S
-    ) -> str:
-        """Wait until a node's broker accepts sends; its name. other_than: not this one."""
-        found: list[str] = []
-
-        def is_there() -> bool:
-            name = self.serving()
-            found[:] = [name] if name is not None and name != other_than else []
-            return bool(found)
-
-        wait_until(is_there, "a master that accepts sends", timeout_s)
-        return found[0]
-
-    def wait_in_sync(self, *names: str, timeout_s: float = MASTER_TIMEOUT_S) -> None:
-        """Wait until the master has the named nodes (default: all) in the set, and each of them
-        says of itself that it is."""
-        wanted = set(names or self.names)
-
-        def are_in() -> bool:
-            master = self.serving()
-            if master is None:
-                return False
-            said = self.status(master).get("nodes", [])
-            return wanted <= {
-                node["node"]
-                for node in said
-                if node["in_sync"] and node["state"] in ("master", "in-sync")
-            }
-
-        wait_until(are_in, f"{sorted(wanted)} to be in sync", timeout_s)
+    def wait(
+        self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_TIMEOUT_S
+    ) -> None:
+        """Wait for a condition; services may end meanwhile, which many tests cause."""
+        wait_until(condition, what, timeout_s)
 
     def wait_fit(self) -> None:
-        """Wait until every slave may be switched to: in sync, and its services move."""
+        """Wait until every slave can take over: it is in sync, and its services are up to date."""
 
         def are_fit() -> bool:
             master = self.serving()
-            nodes = [] if master is None else self.status(master).get("nodes", [])
-            said = [node for node in nodes if node["node"] != master]
-            return bool(said) and all(
+            members = [] if master is None else self.members(master)
+            slaves = [node for node in members if node["node"] != master]
+            return bool(slaves) and all(
                 node["in_sync"] and node["state"] == "in-sync" and not node["reason"]
-                for node in said
+                for node in slaves
             )
 
-        wait_until(are_fit, "slaves that can take over", MASTER_TIMEOUT_S)
+        self.wait(are_fit, "slaves that can take over")
 
     # -- files ----------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from shared.runtime.parent_death import kill_with_parent
+
 PROJECT: Final = Path(__file__).resolve().parents[2]
 MODULES: Final = ("services.broker.__main__", "services.reput.__main__", "services.ha.__main__")
 UNLIKE: Final = frozenset({"PYTEST_CURRENT_TEST"})
@@ -130,6 +132,7 @@ def serve() -> tuple[str, list[str]] | None:
         elif pid := os.fork():
             print(pid, flush=True)
         else:
+            kill_with_parent()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _redirect(Path(request["log"]))
             return str(request["start"]), [str(word) for word in request["arguments"]]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from drills.lag.processes import ask
+from drills.node_group import ask
 
 
 class Queue(NamedTuple):

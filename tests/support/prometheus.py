@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 from tidemark.testing.waiting import wait_until
 
 START_TIMEOUT_S: Final = 60.0

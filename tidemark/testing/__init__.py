@@ -20,8 +20,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tidemark.testing.child import NodeFailed
     from tidemark.testing.clock import FakeClock
-    from tidemark.testing.node import LocalNode, NodeFailed
+    from tidemark.testing.node import LocalNode
     from tidemark.testing.store import LocalStore
 
 __all__ = ["FakeClock", "LocalNode", "LocalStore", "NodeFailed"]
@@ -30,7 +31,7 @@ _MODULES: Final = {
     "FakeClock": "clock",
     "LocalNode": "node",
     "LocalStore": "store",
-    "NodeFailed": "node",
+    "NodeFailed": "child",
 }
 
 

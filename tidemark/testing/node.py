@@ -1,36 +1,39 @@
-"""A node for tests: broker and reput as two child processes with their own store.
+"""A node of real processes: broker and reput on one store, and ha if the node is in a group.
 
-Real processes on a real directory, without in-process parts or fakes: a test sees the behaviour of
-a deployment, at about a second per start. Files are small; ports are free loopback ports.
+``NodeProcesses`` writes the configuration and starts, stops, kills and watches the services. The
+tests, drills and benchmarks of Tidemark itself run their nodes with it, too. ``LocalNode`` is the
+node that users' tests get: a behaviour as in a deployment, at about a second per start.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import random
+import http.client
 import shutil
-import socket
-import subprocess
+import signal
+import sys
 import tempfile
-import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final, Self
 
+from shared.cluster.local_group import member_settings
 from shared.runtime import programs
+from tidemark.testing.child import ChildProcess, NodeFailed
+from tidemark.testing.ports import free_ports
+from tidemark.testing.settings_file import toml
 
+ROLES: Final = ("broker", "reput")
+GROUP_ROLES: Final = ("ha", *ROLES)
+LOOPBACK: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
-LOG_SHOWN: Final = 4000
+READY_TIMEOUT_S: Final = 10.0
+LINES_SHOWN: Final = 200
 
-SMALL_STORE: Final = {
+SMALL_STORE: Final[Mapping[str, int]] = {
     "commit_log_file_size": 4 << 20,
     "consume_queue_file_size": 60_000,
     "index_slots": 5_000,
@@ -38,35 +41,54 @@ SMALL_STORE: Final = {
 }
 """Small files, which are created fast; a larger test uses several of them."""
 
-PORTS: Final = range(10_000, 32_000)
-_choosing: Final = threading.Lock()
-_next_port = 0
-"""The port after the last ones returned; 0 before the first call."""
 
+class NodeProcesses:
+    """The services of one store. Start, kill and stop them together or one by one.
 
-class NodeFailed(Exception):
-    """A service ended or was not ready in time; the message has its last log lines."""
+    Without role names, a method applies to all services.
+    """
 
+    STORE: ClassVar[Mapping[str, object]] = SMALL_STORE
+    """The [store] table unless ``settings`` say otherwise."""
+    CHILD: ClassVar[type[ChildProcess]] = ChildProcess
+    """The class of its processes."""
 
-class LocalNode:
-    """Broker and reput on ``directory``. Use it with ``with``, or call ``start`` and ``stop``."""
-
-    def __init__(self, directory: Path, *, auto_create_topics: bool = True) -> None:
-        self.store_dir = directory / "store"
-        self._directory = directory
-        self._auto_create_topics = auto_create_topics
-        self._ports: dict[str, int] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+        store_dir: Path | None = None,
+        host: str = LOOPBACK,
+        ports: Mapping[str, int] | None = None,
+        cluster: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
+        """directory: contains logs, configuration and, by default, the store. settings: "store" for
+        all services, and more of one service by its role. host: the address of all listeners.
+        ports: of "api" and of each role's probes; default: free ones. cluster: the [cluster] table
+        of a node that is in a group. environment, before_exec: see ``ChildProcess``.
+        """
+        self.directory, self.host, self.cluster = directory, host, cluster
+        self.roles = ROLES if cluster is None else GROUP_ROLES
+        self.store_dir = store_dir if store_dir is not None else directory / "store"
+        if ports is None:
+            names = ("api", *self.roles)
+            ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.ports = dict(ports)
+        self._more = dict(settings or {})
+        assert set(self._more) <= {"store", *GROUP_ROLES}, sorted(self._more)
         # Not below directory: a socket's path has at most 108 bytes.
-        self._run_dir = Path(tempfile.mkdtemp(prefix="tidemark-"))
+        self.run_dir = Path(tempfile.mkdtemp(prefix="tidemark-"))
+        self.processes: dict[str, ChildProcess] = {
+            role: self.CHILD(
+                directory / f"{role}.log", environment=environment, before_exec=before_exec
+            )
+            for role in self.roles
+        }
 
-    @property
-    def url(self) -> str:
-        """The URL for ``tidemark.connect``."""
-        return f"http://127.0.0.1:{self._ports['api']}"
-
-    def __enter__(self) -> LocalNode:
-        self.start()
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -75,136 +97,192 @@ class LocalNode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is not None:
+                self.kill()
+                self.print_logs()
+        finally:
+            self.close()
 
-    def start(self) -> None:
-        """Start both services and wait until both are ready; a restart uses the same ports."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if not self._ports:
-            self._ports = dict(zip(("api", "broker", "reput"), free_ports(3), strict=True))
-        for role in ("broker", "reput"):
-            self._start(role)
-        for role in ("broker", "reput"):
-            self._wait_ready(role)
+    # -- addresses ------------------------------------------------------------------------------
 
-    def kill(self) -> None:
-        """Kill both with SIGKILL, as in a crash. ``start`` starts them again."""
-        for process in self._processes.values():
+    @property
+    def api_url(self) -> str:
+        """URL of the broker's API."""
+        return self.admin_url("api")
+
+    def admin_url(self, role: str) -> str:
+        """URL of a service's probes and metrics; of ha also of the commands of the cluster."""
+        return f"http://{self.host}:{self.ports[role]}"
+
+    # -- configuration --------------------------------------------------------------------------
+
+    def settings(self, role: str) -> dict[str, object]:
+        """Return the complete configuration of a service."""
+        member = {} if self.cluster is None else member_settings(role, self.cluster)
+        listening = {"host": self.host, "port": self.ports["api"]} if role == "broker" else {}
+        store = member.pop("store", {})
+        assert isinstance(store, Mapping)
+        return {
+            "store_dir": str(self.store_dir),
+            "run_dir": str(self.run_dir),
+            "admin_host": self.host,
+            "admin_port": self.ports[role],
+            **listening,
+            **member,
+            **self._more.get(role, {}),
+            "store": {**self.STORE, **store, **self._more.get("store", {})},
+        }
+
+    def command(self, role: str) -> list[str]:
+        """Write the configuration of a service; return the command line that starts it."""
+        path = self.directory / f"{role}.toml"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(toml(self.settings(role)), encoding="utf-8")
+        return [*programs.service(role), "--store", str(self.store_dir), "--config", str(path)]
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self, *roles: str, prefix: Sequence[str] = ()) -> None:
+        """Start services without waiting for them. prefix: put before the command, like strace."""
+        for role in roles or self.roles:
+            self.processes[role].start([*prefix, *self.command(role)])
+
+    def kill(self, *roles: str) -> None:
+        """SIGKILL services, and wait until they have ended."""
+        for process in self._of(roles):
+            process.send_signal(signal.SIGKILL)
+        for process in self._of(roles):
             process.kill()
-        for process in self._processes.values():
-            process.wait()
-        self._processes.clear()
 
-    def stop(self) -> None:
+    def stop(self, *roles: str) -> dict[str, int]:
+        """SIGTERM services at once and wait; return the exit status of each that ran. A service
+        that does not end in time is killed."""
+        running = [role for role in roles or self.roles if self.is_alive(role)]
+        for role in running:
+            self.processes[role].terminate()
+        return {role: self.processes[role].wait() for role in running}
+
+    def pause(self, *roles: str) -> None:
+        """SIGSTOP services."""
+        for process in self._of(roles):
+            process.send_signal(signal.SIGSTOP)
+
+    def resume(self, *roles: str) -> None:
+        """SIGCONT services."""
+        for process in self._of(roles):
+            process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill what still runs, and remove the files outside ``directory``."""
+        self.kill()
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def _of(self, roles: Sequence[str]) -> list[ChildProcess]:
+        return [self.processes[role] for role in roles or self.roles]
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def is_alive(self, role: str) -> bool:
+        """Whether a service's process exists."""
+        return self.processes[role].is_alive
+
+    def pid(self, role: str) -> int:
+        """Process id of a service that was started."""
+        return self.processes[role].pid
+
+    def is_ready(self, role: str) -> bool:
+        """Whether a service reports that it is ready."""
+        return is_ready(self.admin_url(role))
+
+    def wait_ready(self, *roles: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until services (default: all that should run) are ready.
+
+        Raises NodeFailed with the last log lines as soon as one has ended, or after the timeout.
+        """
+        for role in roles or [role for role in self.roles if self.processes[role].wanted]:
+            process, deadline = self.processes[role], time.monotonic() + timeout_s
+            while not self.is_ready(role):
+                process.check_alive()
+                if time.monotonic() > deadline:
+                    raise NodeFailed(
+                        f"{role} was not ready within {timeout_s:.0f} s. "
+                        f"Its log:\n{process.log_tail()}"
+                    )
+                time.sleep(POLL_S)
+
+    def check_alive(self) -> None:
+        """Raise NodeFailed with the last log lines if a service that should run has ended."""
+        for process in self.processes.values():
+            if process.wanted:
+                process.check_alive()
+
+    def log_text(self, role: str) -> str:
+        """Return the whole output of a service, over all its starts."""
+        return self.processes[role].log_text()
+
+    def logs(self, lines: int = LINES_SHOWN) -> str:
+        """Return the last log lines of every service, with its state."""
+        parts = []
+        for role, process in self.processes.items():
+            state = "runs" if process.is_alive else "does not run"
+            parts.append(
+                f"--- {self.directory.name} {role}: {state}, start {process.starts}, last {lines} "
+                f"lines of {process.log_path}\n{process.log_tail(lines)}"
+            )
+        return "\n".join(parts)
+
+    def print_logs(self, lines: int = LINES_SHOWN) -> None:
+        """Print the last log lines: pytest shows them with the failure."""
+        print(self.logs(lines), file=sys.stderr)
+
+
+class LocalNode(NodeProcesses):
+    """Broker and reput on ``directory``. Use it with ``with``, or call ``start`` and ``stop``."""
+
+    def __init__(self, directory: Path, *, auto_create_topics: bool = True) -> None:
+        super().__init__(directory, settings={"broker": {"auto_create_topics": auto_create_topics}})
+
+    @property
+    def url(self) -> str:
+        """The URL for ``tidemark.connect``."""
+        return self.api_url
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def start(self, *roles: str, prefix: Sequence[str] = ()) -> None:
+        """Start both services and wait until both are ready; a restart uses the same ports."""
+        super().start(*roles, prefix=prefix)
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, *roles: str) -> dict[str, int]:
         """Stop in order: the broker, then reput, which dispatches the rest of the log."""
-        for role in ("broker", "reput"):
-            process = self._processes.pop(role, None)
-            if process is None:
-                continue
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        return {
+            role: status
+            for each in roles or self.roles
+            for role, status in super(LocalNode, self).stop(each).items()
+        }
 
     def close(self) -> None:
         """Stop, and remove the files outside ``directory``."""
         self.stop()
-        shutil.rmtree(self._run_dir, ignore_errors=True)
-
-    def pid(self, role: str) -> int:
-        """Process id of ``broker`` or ``reput``."""
-        return self._processes[role].pid
-
-    def log_text(self, role: str) -> str:
-        """Return the whole output of a service."""
-        path = self._directory / f"{role}.log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-    def _start(self, role: str) -> None:
-        settings = self._directory / f"{role}.toml"
-        settings.write_text(self._settings(role), encoding="utf-8")
-        with (self._directory / f"{role}.log").open("ab") as log:
-            self._processes[role] = subprocess.Popen(
-                [
-                    *programs.service(role),
-                    *("--store", str(self.store_dir), "--config", str(settings)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    def _settings(self, role: str) -> str:
-        values: dict[str, object] = {
-            "run_dir": str(self._run_dir),
-            "admin_port": self._ports[role],
-        }
-        if role == "broker":
-            values["port"] = self._ports["api"]
-            values["auto_create_topics"] = self._auto_create_topics
-        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-        lines += ["[store]", *(f"{name} = {value}" for name, value in SMALL_STORE.items())]
-        return "\n".join(lines) + "\n"
-
-    def _wait_ready(self, role: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_ready(self._ports[role]):
-            status = self._processes[role].poll()
-            if status is not None or time.monotonic() > deadline:
-                said = self.log_text(role)[-LOG_SHOWN:]
-                self.kill()
-                why = "was not ready in time" if status is None else f"ended with status {status}"
-                raise NodeFailed(f"{role} {why}. Its last output:\n{said}")
-            time.sleep(POLL_S)
+        super().close()
 
 
-def is_ready(admin_port: int) -> bool:
-    """Whether the service with this admin port reports that it is ready."""
+def is_ready(url: str) -> bool:
+    """Whether the service with this URL of its probes reports that it is ready."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/ready", timeout=2) as answer:
+        with urllib.request.urlopen(f"{url}/ready", timeout=READY_TIMEOUT_S) as answer:
             return int(answer.status) == 200
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+    except (OSError, http.client.HTTPException):
         return False
-
-
-def free_port() -> int:
-    """Return a free loopback port."""
-    return free_ports(1)[0]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return adjacent free loopback ports.
-
-    They are below the range that the kernel uses for outgoing connections, because such a
-    connection could take a port at any moment. Each worker of pytest-xdist has its own share, and a
-    process cycles through its share before it returns a port again. So no other caller gets a port
-    between this check and the start of the server that will listen there.
-    """
-    global _next_port
-    share = port_share(os.environ)
-    with _choosing:
-        for _ in range(len(share)):
-            first = _next_port if _next_port in share else random.choice(share)
-            if first + count > share.stop:
-                first = share.start
-            ports = range(first, first + count)
-            _next_port = ports.stop
-            with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-                for port in ports:
-                    probe = held.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port))
-                return list(ports)
-    raise NodeFailed(f"There are no {count} free ports in a row from {share.start} to {share.stop}")
-
-
-def port_share(environment: Mapping[str, str]) -> range:
-    """The ports for this process: all, or its share as a worker of pytest-xdist."""
-    worker = environment.get("PYTEST_XDIST_WORKER", "")
-    if not worker.startswith("gw"):
-        return PORTS
-    workers = max(int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
-    size = len(PORTS) // workers
-    first = PORTS.start + int(worker[2:]) % workers * size
-    return range(first, first + size)

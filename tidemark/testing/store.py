@@ -26,15 +26,10 @@ from services.broker.service import Broker
 from services.reput.config import ReputConfig
 from services.reput.service import Reput
 from shared.runtime.config import load
+from tidemark.testing.child import NodeFailed
 from tidemark.testing.clock import FakeClock
-from tidemark.testing.node import (
-    POLL_S,
-    SMALL_STORE,
-    START_TIMEOUT_S,
-    NodeFailed,
-    free_ports,
-    is_ready,
-)
+from tidemark.testing.node import LOOPBACK, POLL_S, SMALL_STORE, START_TIMEOUT_S, is_ready
+from tidemark.testing.ports import free_ports
 
 STORE_TABLE: Final = "store."
 """Settings of this table apply to both services, because they share the files."""
@@ -117,7 +112,7 @@ class LocalStore:
         self._thread.start()
         deadline = time.monotonic() + START_TIMEOUT_S
         for port in self._admin_ports:
-            while not is_ready(port):
+            while not is_ready(f"http://{LOOPBACK}:{port}"):
                 if not self._thread.is_alive() or time.monotonic() > deadline:
                     self.stop()  # raises the error of a service that ended
                     raise NodeFailed(f"the store was not ready within {START_TIMEOUT_S:.0f} s")

@@ -32,7 +32,7 @@ from tests.truth import cases
 from tests.truth.exposition import write_openmetrics
 from tests.truth.steps import DAWN, moment
 from tests.truth.workload import SCRAPE_AFTER_SAMPLE, Truth
-from tidemark.testing.node import free_ports
+from tidemark.testing.ports import free_ports
 from tidemark.testing.waiting import wait_until
 
 __all__ = ["spark"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import servers
+from tidemark.testing.child import NodeFailed
 
 
 def test_what_a_killed_benchmark_left_behind_goes_and_nothing_else(
@@ -32,13 +33,13 @@ def test_a_server_that_is_not_installed_is_named_with_its_package() -> None:
 
 
 def test_a_program_that_ends_at_once_is_reported_with_its_output(tmp_path: Path) -> None:
-    process = servers.Process([sys.executable, "-c", "print('no'); exit(3)"], tmp_path / "log")
+    process = servers.start_pinned([sys.executable, "-c", "print('no'); exit(3)"], tmp_path / "log")
     process.wait()
-    with pytest.raises(RuntimeError, match=r"(?s)ended with status 3.*no"):
+    with pytest.raises(NodeFailed, match=r"(?s)ended with status 3.*no"):
         process.check_alive()
 
 
 def test_a_process_runs_on_the_core_it_was_given(tmp_path: Path) -> None:
     code = "import os; print(os.sched_getaffinity(0))"
-    servers.Process([sys.executable, "-c", code], tmp_path / "log").wait()
+    servers.start_pinned([sys.executable, "-c", code], tmp_path / "log").wait()
     assert (tmp_path / "log").read_text().strip() == "{0}"

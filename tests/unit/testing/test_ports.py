@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from tidemark.testing import node
-from tidemark.testing.node import PORTS, free_port, free_ports, port_share
+from tidemark.testing import ports
+from tidemark.testing.ports import PORTS, free_port, free_ports, port_share
 
 
 def test_each_worker_has_a_share_of_its_own() -> None:
@@ -37,11 +37,11 @@ def test_a_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_port()))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(node, "_next_port", port - 1)
+        monkeypatch.setattr(ports, "_next_port", port - 1)
         assert port not in free_ports(3)
 
 
 def test_at_the_end_of_a_share_it_goes_on_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(node, "_next_port", PORTS.stop - 1)
+    monkeypatch.setattr(ports, "_next_port", PORTS.stop - 1)
     assert max(free_ports(2)) < PORTS.start + 1000

@@ -1,0 +1,232 @@
+"""A group of nodes on one machine, with its secret and its lease in a directory.
+
+``NodeGroup`` chooses the ports, makes the [cluster] table, and starts, stops, watches and waits for
+its nodes. The groups of tests, drills, benchmarks and lag scenarios are made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from shared.cluster.local_group import Addresses, cluster_table
+from tidemark.testing.child import NodeFailed
+from tidemark.testing.node import GROUP_ROLES, LINES_SHOWN, NodeProcesses
+from tidemark.testing.ports import free_ports
+
+PORTS: Final = ("api", *GROUP_ROLES, "replication")
+WAIT_TIMEOUT_S: Final = 120.0
+POLL_S: Final = 0.05
+ANSWER_TIMEOUT_S: Final = 5.0
+
+N = TypeVar("N", bound=NodeProcesses)
+
+
+class NodeGroup(Generic[N]):
+    """Nodes of one group. Start, kill and stop them together, one by one, or a service of one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        hosts: Mapping[str, str],
+        make: Callable[[str, dict[str, int], dict[str, object]], N],
+        table: Mapping[str, object],
+    ) -> None:
+        """directory: contains all files of the group. hosts: address of each node by its name.
+        make: makes a node of its name, its ports and its [cluster] table. table: more settings of
+        [cluster] on every node.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.names = tuple(hosts)
+        numbers = iter(free_ports(len(hosts) * len(PORTS)))
+        self.ports = {name: {port: next(numbers) for port in PORTS} for name in hosts}
+        places = {
+            name: Addresses(
+                replication=f"{host}:{self.ports[name]['replication']}",
+                api=f"http://{host}:{self.ports[name]['api']}",
+                admin=f"http://{host}:{self.ports[name]['ha']}",
+            )
+            for name, host in hosts.items()
+        }
+        self.table: dict[str, object] = {**cluster_table(directory, places), **table}
+        self.nodes: dict[str, N] = {
+            name: make(name, self.ports[name], {**self.table, "node": name}) for name in hosts
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None:
+                self.kill_all()
+                self.print_logs()
+        finally:
+            self.close()
+
+    @property
+    def secret_path(self) -> Path:
+        """File with the secret of the group."""
+        return Path(str(self.table["secret_file"]))
+
+    @property
+    def lease_dir(self) -> Path:
+        """Directory of the lease, if the lease is in one."""
+        return Path(str(self.table["lease_dir"]))
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        """Start the services that do not run, of the named nodes (default: of all)."""
+        for name in names or self.names:
+            node = self.nodes[name]
+            missing = [role for role in node.roles if not node.is_alive(role)]
+            if missing:
+                node.start(*missing)
+
+    def kill(self, name: str, *roles: str) -> None:
+        """SIGKILL services of a node (default: all)."""
+        self.nodes[name].kill(*roles)
+
+    def kill_all(self) -> None:
+        """SIGKILL all services of all nodes."""
+        for node in self.nodes.values():
+            node.kill()
+
+    def stop(self, *names: str) -> dict[str, dict[str, int]]:
+        """SIGTERM all services of the named nodes (default: of all) at once, like the end of their
+        pods; return the exit statuses."""
+        found: dict[str, dict[str, int]] = {}
+        processes = [
+            (name, role, process)
+            for name in names or self.names
+            for role, process in self.nodes[name].processes.items()
+            if process.is_alive
+        ]
+        for _, _, process in processes:
+            process.terminate()
+        for name, role, process in processes:
+            found.setdefault(name, {})[role] = process.wait()
+        return found
+
+    def pause(self, name: str, *roles: str) -> None:
+        """SIGSTOP services of a node (default: all)."""
+        self.nodes[name].pause(*roles)
+
+    def resume(self, name: str, *roles: str) -> None:
+        """SIGCONT services of a node (default: all)."""
+        self.nodes[name].resume(*roles)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self.kill_all()
+        for node in self.nodes.values():
+            node.close()
+
+    def check_alive(self) -> None:
+        """Raise NodeFailed with the last log lines if a service that should run has ended."""
+        for node in self.nodes.values():
+            node.check_alive()
+
+    def logs(self, lines: int = LINES_SHOWN) -> str:
+        """Return the last log lines of every service."""
+        return "\n".join(node.logs(lines) for node in self.nodes.values())
+
+    def print_logs(self) -> None:
+        """Print the last log lines of every service: pytest shows them with the failure."""
+        print(self.logs(), file=sys.stderr)
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def serving(self) -> str | None:
+        """Return the node whose broker accepts sends; None if there is none."""
+        for name, node in self.nodes.items():
+            if node.is_alive("broker") and ask(f"{node.admin_url('broker')}/primary")[0] == 200:
+                return name
+        return None
+
+    def members(self, name: str) -> list[dict[str, Any]]:
+        """Return what a node's ha reports about all nodes; empty without an answer."""
+        nodes: list[dict[str, Any]] = ask(f"{self.nodes[name].admin_url('ha')}/v1/cluster")[1].get(
+            "nodes", []
+        )
+        return nodes
+
+    def in_sync(self) -> set[str]:
+        """Return the nodes that the master reports as in sync, and which follow it."""
+        master = self.serving()
+        return {
+            node["node"]
+            for node in ([] if master is None else self.members(master))
+            if node["in_sync"] and node["state"] in ("master", "in-sync")
+        }
+
+    def wait(
+        self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_TIMEOUT_S
+    ) -> None:
+        """Wait for a condition. Raises NodeFailed as soon as a service has ended that should run,
+        or with the logs of all after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise NodeFailed(f"waited {timeout_s:.0f} s for {what}.\n{self.logs(20)}")
+            time.sleep(POLL_S)
+
+    def wait_master(
+        self, *, other_than: str | None = None, timeout_s: float = WAIT_TIMEOUT_S
+    ) -> str:
+        """Wait until a node's broker accepts sends; return its name. other_than: not this one."""
+        found: str | None = None
+
+        def is_there() -> bool:
+            nonlocal found
+            found = self.serving()
+            return found is not None and found != other_than
+
+        self.wait(is_there, "a master that accepts sends", timeout_s)
+        assert found is not None
+        return found
+
+    def wait_in_sync(self, *names: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """Wait until the named nodes (default: all) are in sync."""
+        wanted = set(names or self.names)
+        self.wait(lambda: wanted <= self.in_sync(), f"{sorted(wanted)} to be in sync", timeout_s)
+
+
+def ask(
+    url: str,
+    method: str = "GET",
+    body: object = None,
+    *,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """Make an HTTP call with JSON; return status and body. Status 0: there was no answer."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Accept": "application/json", **(headers or {})}
+    if data is not None:
+        sent["Content-Type"] = "application/json"
+    call = urllib.request.Request(url, data=data, headers=sent, method=method)
+    try:
+        with urllib.request.urlopen(call, timeout=timeout_s) as answer:
+            text, status = answer.read(), int(answer.status)
+    except urllib.error.HTTPError as error:
+        text, status = error.read(), error.code
+    except OSError:
+        return 0, {}
+    found = json.loads(text) if text else {}
+    return status, found if isinstance(found, dict) else {}
