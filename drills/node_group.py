@@ -57,6 +57,8 @@ class NodeGroup(Generic[N]):
             for name, host in hosts.items()
         }
         self.table: dict[str, object] = {**cluster_table(directory, places), **table}
+        if self.table["lease"] != "directory":
+            del self.table["lease_dir"]
         self.nodes: dict[str, N] = {
             name: make(name, self.ports[name], {**self.table, "node": name}) for name in hosts
         }

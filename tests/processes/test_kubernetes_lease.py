@@ -65,7 +65,6 @@ def test_a_group_lives_through_errors_and_lost_answers_and_ends_its_term_without
 ) -> None:
     lease = {
         "lease": "kubernetes",
-        "lease_dir": None,
         "kubernetes_url": api.url,
         "kubernetes_namespace": NAMESPACE,
     }
