@@ -83,7 +83,7 @@ class Broker:
             Sender(cast(LogContext, log_context), append, cast(Topics, _OneTopic()))
         )
         unused: dict[str, Any] = dict.fromkeys(Components._fields, None)
-        api.parts = Components(**(unused | {"sends": sends}))
+        api.serve(Components(**(unused | {"sends": sends})))
         server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.short_way)
         await server.start("127.0.0.1", 0)
         self._closing.push_async_callback(server.close)

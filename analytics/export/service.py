@@ -75,7 +75,7 @@ class Exporter:
         """Read and answer until stop is set. Raises CannotListen if the port is taken."""
         async with AsyncExitStack() as closing:
             await closing.enter_async_context(self.admin)
-            self.health.state = "serving"
+            self.health.enter("serving")
             log.info("metrics at http://%s:%d/metrics", self._options.host, self.admin.port)
             while not self._stop.is_set():
                 await self.refresh()

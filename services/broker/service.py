@@ -22,14 +22,16 @@ from services.broker.api.http_api import Api
 from services.broker.api.messages import Rules
 from services.broker.api.role_probes import role_probes
 from services.broker.config import BrokerConfig
+from services.broker.context import BrokerContext
 from services.broker.log.open_store import OpenStore
 from services.broker.log.volumes import Volumes
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.roles import RoleContext
 from services.broker.send.unique_ids import UniqueIds
-from services.broker.standalone import Serving, StateNotRead
+from services.broker.standalone import Standalone, StateNotRead
 from services.broker.watch import Watch
 from shared.files.os_disk import OsDisk
 from shared.metrics.process_facts import add_process_facts
@@ -110,14 +112,15 @@ class Broker:
         closing.callback(doorbell.close)
         self._show_store(store)
         api = self._api()
-        api.traces.ring = doorbell.ring
+        api.traces.connect(doorbell.ring)
         self._show_delayed(api)
         server = await self._listen(closing, api)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
+        context = self._role_context(doorbell, api, server, watch)
         await run_parts(
             self._stop,
             {
-                "serve": lambda: self._serve(store, doorbell, api, server, watch),
+                "serve": lambda: self._serve(context, store, server),
                 "watch": watch.run,
             },
         )
@@ -128,7 +131,7 @@ class Broker:
         The ports open first, so that the node can report that ha creates or clears its store."""
         config = self._config
         api = self._api()
-        api.cluster = starting(config.cluster)
+        api.show_cluster(starting(config.cluster))
         self._show_delayed(api)
         server = await self._listen(closing, api)
         store = await GroupedStore.wait_open(
@@ -139,25 +142,13 @@ class Broker:
         closing.callback(store.close)
         doorbell = Doorbell(config.sockets_dir, SERVICE)
         closing.callback(doorbell.close)
-        api.traces.ring = doorbell.ring
+        api.traces.connect(doorbell.ring)
         self._show_store(store)
         view = ClusterView(config.cluster, config.sockets_dir, store.positions, self._clock)
-        api.cluster = view
+        api.show_cluster(view)
         watch = Watch(store, self._health, self._stop, config.dispatch_lag_max)
-        node = self._node = GroupNode(
-            config,
-            self._clock,
-            self._metrics,
-            self._health,
-            store,
-            doorbell,
-            server.port,
-            self._gate,
-            api,
-            watch,
-            view,
-            on_serving=self._on_serving,
-        )
+        context = self._role_context(doorbell, api, server, watch)
+        node = self._node = GroupNode(context, store, view)
         await run_parts(
             self._stop,
             {
@@ -169,6 +160,14 @@ class Broker:
         await server.close()
         doorbell.close()
         await asyncio.to_thread(store.stopped_clean)
+
+    def _role_context(
+        self, doorbell: Doorbell, api: Api, server: ApiServer, watch: Watch
+    ) -> RoleContext:
+        broker = BrokerContext(
+            self._config, self._clock, self._metrics, self._health, doorbell, server.port
+        )
+        return RoleContext(broker, self._metrics, self._gate, api, watch, self._on_serving)
 
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and log their addresses."""
@@ -262,16 +261,9 @@ class Broker:
 
     # -- start ----------------------------------------------------------------------------------
 
-    async def _serve(
-        self,
-        store: OpenStore,
-        doorbell: Doorbell,
-        api: Api,
-        server: ApiServer,
-        watch: Watch,
-    ) -> None:
+    async def _serve(self, context: RoleContext, store: OpenStore, server: ApiServer) -> None:
         """Recover, build, run until stop; with a damaged store, wait for stop without serving."""
-        self._health.state = "recovering"
+        self._health.enter("recovering")
         store.positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
             await store.recover(self._health.recovery.progress, self._stop)
@@ -281,20 +273,11 @@ class Broker:
         if self._stop.is_set():
             return
         self._log_recovered(store)
-        doorbell.ring("reput")
-        serving = Serving(
-            self._config,
-            self._clock,
-            self._metrics,
-            self._health,
-            store,
-            doorbell,
-            server.port,
-            on_serving=self._on_serving,
-        )
-        await asyncio.to_thread(serving.start_appender)
+        context.broker.doorbell.ring("reput")
+        standalone = Standalone(context, store)
+        await asyncio.to_thread(standalone.start_appender)
         try:
-            await serving.run(self._stop, self._gate, api, server, watch)
+            await standalone.run(self._stop, server)
         except StateNotRead as error:
             await self._stay_unready(store, error.fault)
 
@@ -303,10 +286,9 @@ class Broker:
             "the store is damaged; nothing was cut, nothing is served",
             extra={"event": "corrupt", "code": error.code, "detail": error.detail, **error.facts},
         )
-        self._gate.shut()
-        self._gate.fault = error
+        self._gate.fail(error)
         self._health.add_reason(error.code, f"{error.detail} {error.advice}")
-        self._health.state = "unready"
+        self._health.enter("unready")
         store.positions.publish(Slot.BROKER_STATE, BrokerState.UNREADY)
         await self._stop.wait()
 
@@ -344,4 +326,6 @@ class Broker:
         )
 
     def _show_delayed(self, api: Api) -> None:
-        self._metrics.show_delayed(lambda: None if api.parts is None else api.parts.delayed)
+        self._metrics.show_delayed(
+            lambda: None if api.components is None else api.components.delayed
+        )

@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from services.broker.api.connections import ApiServer
-from services.broker.api.gate import Gate
-from services.broker.api.http_api import Api
 from services.broker.building import Built, build
-from services.broker.config import BrokerConfig
 from services.broker.log.log_context import LogContext
 from services.broker.log.open_store import OpenStore
-from services.broker.metrics import BrokerMetrics
-from services.broker.watch import Watch
-from shared.runtime.doorbell import Doorbell
-from shared.runtime.health import Health
+from services.broker.roles import RoleContext
 from shared.runtime.lifecycle import run_parts
-from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats.checkpoint import BrokerState, Slot
 
@@ -42,73 +34,56 @@ class StateNotRead(Exception):
         self.fault = fault
 
 
-class Serving:
+class Standalone:
     """All components of a standalone broker whose store is open."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Clock,
-        metrics: BrokerMetrics,
-        health: Health,
+        context: RoleContext,
         store: OpenStore,
-        doorbell: Doorbell,
-        port: int,
-        *,
-        on_serving: Callable[[], None],
     ) -> None:
-        """on_serving: called once, when sends open."""
-        self._on_serving = on_serving
-        self._metrics = metrics
-        self._log_context = LogContext(config, clock, metrics, health, store, doorbell, port)
-        self._health = health
+        self._context = context
+        self._log_context = LogContext(context.broker, store)
+        self._health = context.broker.health
+        self._gate = context.gate
         self._store = store
-        self._doorbell = doorbell
+        self._doorbell = context.broker.doorbell
         self._positions = store.positions
 
     def start_appender(self) -> None:
         """Start the appender at the end that recovery found. Blocks."""
         self._log_context.start_appender()
 
-    async def run(
-        self,
-        stop: asyncio.Event,
-        gate: Gate,
-        api: Api,
-        server: ApiServer,
-        watch: Watch,
-    ) -> None:
+    async def run(self, stop: asyncio.Event, server: ApiServer) -> None:
         """Open reads and sends as soon as possible; close everything in order after stop."""
-        self._health.state = "catching-up"
+        self._health.enter("catching-up")
         try:
-            if not await self._catch_up(stop, gate, api):
+            if not await self._catch_up(stop):
                 return
             built = await self._build(stop)
         except (CorruptRecord, DamagedFile) as error:
             self._log_context.abandon()
             raise StateNotRead(error) from error
-        api.parts = built.parts
-        watch.queues = self._log_context.queues
-        gate.unit_checks = self._log_context.unit_checks
+        self._context.serve(built.parts, self._log_context)
         flush_stop = asyncio.Event()
         opened = asyncio.Event()
         closed = asyncio.get_running_loop().create_future()
 
         async def open_and_close() -> None:
             try:
-                gate.reads_open = True
+                self._gate.open_reads()
                 if await built.opening.run(stop):
-                    gate.sends_open = True
-                    self._health.state = "serving"
+                    self._gate.open_sends()
+                    self._health.enter("serving")
                     self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)
                     self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
-                    self._on_serving()
+                    self._context.on_serving()
                     log.info("serving", extra={"event": "ready"})
                     opened.set()
                 await stop.wait()
                 opened.set()  # releases parts that still wait for the opening, so that they stop
-                gate.shut()
-                self._health.state = "stopping"
+                self._gate.shut()
+                self._health.enter("stopping")
                 await built.consuming.finish()
                 built.append.close()
                 built.parts.puller.held.close()
@@ -143,10 +118,10 @@ class Serving:
     async def _build(self, stop: asyncio.Event) -> Built:
         """Read the state and build the components. Raises CorruptRecord, DamagedFile."""
         return await self._log_context.unit_checks.healed(
-            lambda: build(self._log_context, self._metrics), lambda: not stop.is_set()
+            lambda: build(self._log_context, self._context.metrics), lambda: not stop.is_set()
         )
 
-    async def _catch_up(self, stop: asyncio.Event, gate: Gate, api: Api) -> bool:
+    async def _catch_up(self, stop: asyncio.Event) -> bool:
         """Wait until the queues cover the recovered log; return False if stopped before.
 
         If the disk does not accept writes, this may take until space is freed. Reads then open for
@@ -160,9 +135,9 @@ class Serving:
             unwritable = self._store.unwritable
             if dispatched >= end and (follows or unwritable is not None):
                 self._health.clear_reason("catching-up")
-                gate.reads_open, gate.send_fault = False, unwritable
+                self._gate.close_reads(unwritable)
                 return True
-            if unwritable is not None and not gate.reads_open:
+            if unwritable is not None and not self._gate.reads_open:
                 log.warning(
                     "reads end before the end of the log: the disk takes no writes",
                     extra={
@@ -171,8 +146,9 @@ class Serving:
                         "end_offset": end,
                     },
                 )
-                api.parts = (await build(self._log_context, self._metrics)).parts
-                gate.reads_open, gate.send_fault = True, unwritable
+                built = await build(self._log_context, self._context.metrics)
+                self._context.serve(built.parts, self._log_context)
+                self._gate.open_reads_only(unwritable)
             begin = dispatched if begin is None else begin
             self._health.recovery.progress(dispatched - begin, end - begin)
             self._health.add_reason(

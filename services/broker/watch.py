@@ -35,11 +35,15 @@ class Watch:
         self._health = health
         self._stop = stop
         self._clock = health.clock
-        self.queues: ConsumeQueues | None = None
+        self._queues: ConsumeQueues | None = None
         """Readers whose cached data is dropped when reput was restarted."""
         self._reput: tuple[int, int] | None = None
         self._log_watch = LogWatch(store.directory, store.positions)
         self._beats = 0
+
+    def follow(self, queues: ConsumeQueues) -> None:
+        """Drop the cached data of these readers when reput was restarted."""
+        self._queues = queues
 
     async def run(self) -> None:
         """Run until stop. Raises ReplacedPositions, LogFileReplaced."""
@@ -58,8 +62,8 @@ class Watch:
             reput = positions.resumed_dispatch()
             if reput is not None and self._reput != reput:
                 self._reput = reput
-                if self.queues is not None:
-                    self.queues.forget()  # the queue files may have been rebuilt
+                if self._queues is not None:
+                    self._queues.forget()  # the queue files may have been rebuilt
                 # Reput repairs damaged queues at start. If one is still damaged, the next read sets
                 # the reason again.
                 self._health.clear_reason(DamagedFile.code)

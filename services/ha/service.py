@@ -141,7 +141,7 @@ class Ha:
 
     async def _recover(self, held: ReplicaStore) -> Found | None:
         """Wait for the log, find its end; None if stopped before."""
-        self._health.state = "recovering"
+        self._health.enter("recovering")
         found = await asyncio.to_thread(
             lambda: held.recover(
                 boot_id=self._setup.boot,
@@ -214,7 +214,7 @@ class Ha:
                 links,
                 lambda: skews(replica),
             )
-            self._health.state = "serving"
+            self._health.enter("serving")
             await run_parts(
                 self._stop,
                 {

@@ -136,7 +136,7 @@ class Follower:
     async def _resume(self) -> bool:
         """Resume in the worker; return False if the disk does not allow it yet."""
         await self._end_sync()
-        self._health.state = "recovering"
+        self._health.enter("recovering")
         generation = self._positions.get(Slot.GENERATION)
         try:
             resumed = asyncio.ensure_future(self._in_worker(self._dispatcher.resume))
@@ -448,7 +448,7 @@ class Follower:
 
     async def _finish(self) -> None:
         """After SIGTERM, dispatch the rest of the log for a limited time and sync a last time."""
-        self._health.state = "stopping"
+        self._health.enter("stopping")
         deadline = self._clock.monotonic() + self._config.stop_timeout_s
         while self._clock.monotonic() < deadline and await self._step():
             pass
@@ -473,7 +473,7 @@ class Follower:
             done = min(dispatcher.position, self._begin_end) - self._begin_at
             health.recovery.progress(max(0, done), max(0, self._begin_end - self._begin_at))
             if dispatcher.position >= self._begin_end and not dispatcher.is_catching_up:
-                health.state = "serving"
+                health.enter("serving")
                 log.info(
                     "dispatching",
                     extra={"event": "ready", "dispatched_offset": dispatcher.dispatched},

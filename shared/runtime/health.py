@@ -96,6 +96,10 @@ class Health:
     def __post_init__(self) -> None:
         self.recovery = Recovery(self.clock)
 
+    def enter(self, state: str) -> None:
+        """Show this state from now on."""
+        self.state = state
+
     @property
     def reasons(self) -> list[Reason]:
         """Reasons why the service is not ready, in order of appearance."""

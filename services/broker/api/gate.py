@@ -50,7 +50,7 @@ class Gate:
         """Error that prevents serving until it is repaired, e.g. a damaged log."""
         self._fault_of: tuple[int, int] | None = None
         """The start of reput whose queues were read when the fault occurred."""
-        self.standing: RolePolicy | None = None
+        self.role: RolePolicy | None = None
         """Role of a node in a group; None: the node is standalone."""
         self.damaged_at: int | None = None
         """Physical offset of the damaged record that a read found last; None: there is none."""
@@ -62,15 +62,15 @@ class Gate:
 
         anywhere: the reader accepts the data of a slave: confirmed messages, with a small delay.
         """
-        if self.standing is not None and self.fault is None:
-            self.standing.check_reads(anywhere=anywhere)
+        if self.role is not None and self.fault is None:
+            self.role.check_reads(anywhere=anywhere)
         if not self.reads_open:
             raise self._why("Nothing is read.")
 
     def check_sends(self) -> None:
         """Raise the sender's error unless sends are open."""
-        if self.standing is not None and self.fault is None:
-            self.standing.check_sends()
+        if self.role is not None and self.fault is None:
+            self.role.check_sends()
         if not self.sends_open:
             if self.fault is None and self.send_fault is not None:
                 raise self.send_fault.with_traceback(None)
@@ -131,7 +131,7 @@ class Gate:
             self.fault = None
         return self.fault is None
 
-    def open_as(self, standing: RolePolicy) -> None:
+    def open_as(self, role: RolePolicy) -> None:
         """Open for reads and sends within the limits of the role; clear the fault.
 
         The new role has read the state that an earlier role could not read. If the fault were kept,
@@ -139,8 +139,37 @@ class Gate:
         2. the queue is rebuilt, and the node is the master again; 3. its lease expires, and it
         continues to answer readers.
         """
-        self.standing, self.fault = standing, None
+        self.role, self.fault = role, None
         self.reads_open = self.sends_open = True
+
+    def take_role(self, role: RolePolicy) -> None:
+        """Apply the limits of this role to all calls from now on."""
+        self.role = role
+
+    def check_units_with(self, unit_checks: UnitChecks) -> None:
+        """Use the unit checks of the open store."""
+        self.unit_checks = unit_checks
+
+    def open_reads(self) -> None:
+        """Accept reads."""
+        self.reads_open = True
+
+    def close_reads(self, send_fault: TidemarkError | None = None) -> None:
+        """Refuse reads. send_fault: reason why sends are refused; None: the node is starting."""
+        self.reads_open, self.send_fault = False, send_fault
+
+    def open_reads_only(self, send_fault: TidemarkError) -> None:
+        """Accept reads, and refuse sends with this error."""
+        self.reads_open, self.send_fault = True, send_fault
+
+    def open_sends(self) -> None:
+        """Accept sends."""
+        self.sends_open = True
+
+    def fail(self, error: TidemarkError) -> None:
+        """Refuse reads and sends with this error until the process is restarted."""
+        self.shut()
+        self.fault = error
 
     def shut(self) -> None:
         """Refuse reads and sends."""

@@ -153,10 +153,9 @@ class Api:
             Encoding.JSON,
         )
         self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
-        self.parts: Components | None = None
-        """Set by ``service`` once the store is open."""
-        self.cluster: View = Known(ALONE)
-        """Set by ``service`` if the node belongs to a group."""
+        self.components: Components | None = None
+        """None before the store is open."""
+        self._cluster: View = Known(ALONE)
         self.app = web.Application(
             middlewares=[self._error_boundary()],
             # Bodies are read and limited by Bodies; 0 disables aiohttp's own limit.
@@ -165,7 +164,7 @@ class Api:
         tools = CallTools(
             gate, self._bodies, self._answers, clock, metrics, self._parts, self.traces
         )
-        calls = (*modules(tools), ClusterCalls(lambda: self.cluster, lambda: self.parts))
+        calls = (*modules(tools), ClusterCalls(lambda: self._cluster, lambda: self.components))
         for route in (*self._routes(), *itertools.chain(*(each.routes for each in calls))):
             self.app.router.add_route(
                 route.method,
@@ -174,6 +173,14 @@ class Api:
                 name=route.name,
                 expect_handler=self._expect,
             )
+
+    def serve(self, components: Components) -> None:
+        """Use these components for all calls from now on."""
+        self.components = components
+
+    def show_cluster(self, cluster: View) -> None:
+        """Answer ``GET /v1/cluster`` from this view; without a call the node is standalone."""
+        self._cluster = cluster
 
     def _routes(self) -> Sequence[Route]:
         return (
@@ -310,7 +317,7 @@ class Api:
         parts.topics.check_readable(topic, queue, may_be_missing=True)
         transport = request.transport
         result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
-        if pull.wait_ms and self._gate.standing is not None:
+        if pull.wait_ms and self._gate.role is not None:
             self._check_reads(request)  # the node's role may have changed during the wait
         self._count_out(topic, result)
         if result.message_count and (trace := self.traces.of(request.headers)) is not None:
@@ -390,14 +397,14 @@ class Api:
     # -- requests -------------------------------------------------------------------------------
 
     def _parts(self) -> Components:
-        assert self.parts is not None, "the gate opens after the parts are set"
-        return self.parts
+        assert self.components is not None, "the gate opens after the parts are set"
+        return self.components
 
     def _check_reads(self, request: web.Request) -> None:
         """Raise the gate's error unless reads are served here.
 
         A slave serves a read only if the request's header allows it."""
-        standing = self._gate.standing
+        standing = self._gate.role
         anywhere = (
             standing is not None and request.headers.get(openapi.READ_FROM) == openapi.ANYWHERE
         )

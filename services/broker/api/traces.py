@@ -149,8 +149,11 @@ class Traces:
         self._paced = RateLimitedLogger(clock.monotonic)
         self._second = -1
         self._in_second = 0
-        self.ring: Callable[[str, bytes], object] | None = None
-        """Rings another service's doorbell with a note; set by ``service`` of a node."""
+        self._ring: Callable[[str, bytes], object] | None = None
+
+    def connect(self, ring: Callable[[str, bytes], object]) -> None:
+        """Send the ranges of traced requests with ring, which takes a service and a note."""
+        self._ring = ring
 
     def of(self, headers: Mapping[str, str]) -> Trace | None:
         """Return the trace of the request; None if it is not traced."""
@@ -185,10 +188,10 @@ class Traces:
 
     def _notify(self, traced: TracedRange) -> None:
         """Send the range of a traced request to reput and ha."""
-        if self.ring is not None:
+        if self._ring is not None:
             note = traced_ranges.encode(traced)
             for service in ("reput", "ha"):
-                self.ring(service, note)
+                self._ring(service, note)
 
 
 def _named(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from services.broker.config import BrokerConfig
+from services.broker.context import BrokerContext
 from services.broker.log.committer import Committer
 from services.broker.log.confirmer import Confirmer
 from services.broker.log.durability_barrier import DurabilityBarrier
@@ -26,15 +26,11 @@ from services.broker.log.queue_offsets import Queue
 from services.broker.log.term import Term
 from services.broker.log.throttled_doorbell import ThrottledDoorbell
 from services.broker.log.unit_checks import UnitChecks
-from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.commit_log import CommitLogReader
 from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.log_writer import Mark
 from shared.files.write_pool import CommitPace
-from shared.runtime.doorbell import Doorbell
-from shared.runtime.health import Health
-from tidemark.clock import Clock
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
 from tidemark.offsets import PhysicalOffset
@@ -67,19 +63,14 @@ class LogContext:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Clock,
-        metrics: TrafficMetrics,
-        health: Health,
+        broker: BrokerContext,
         store: OpenStore,
-        doorbell: Doorbell,
-        port: int,
         *,
         readers: Readers | None = None,
         term: Term | None = None,
         master_from: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """port: API port, stored in the records. readers: the readers of a node in a group; None:
+        """readers: the readers of a node in a group; None:
         the node is standalone. term: the node's term as master; None: it is standalone or a slave.
         master_from: returns the start of the master's log on a slave; None: not known.
         """
@@ -88,6 +79,7 @@ class LogContext:
         self.grouped = readers is not None
         self.appends = term is not None or not self.grouped
         """Whether this process appends to the log."""
+        config, clock, metrics, health, doorbell, port = broker
         self.config = config
         self.clock = clock
         self.metrics = metrics

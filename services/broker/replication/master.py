@@ -19,18 +19,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from services.broker.api.gate import Gate
-from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
 from services.broker.log.log_context import LogContext
 from services.broker.log.term import Term
-from services.broker.metrics import BrokerMetrics
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
-from services.broker.watch import Watch
-from shared.runtime.doorbell import Doorbell
-from shared.runtime.health import Health
+from services.broker.roles import RoleContext
 from shared.runtime.lifecycle import run_parts
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from tidemark.errors import (
@@ -60,16 +55,11 @@ class Master:
 
     def __init__(
         self,
+        context: RoleContext,
         term: Term,
         make_log_context: Callable[[Term], LogContext],
         store: GroupedStore,
         followed: FollowedState,
-        doorbell: Doorbell,
-        health: Health,
-        gate: Gate,
-        api: Api,
-        watch: Watch,
-        metrics: BrokerMetrics,
         *,
         afterwards: SlavePolicy,
     ) -> None:
@@ -79,12 +69,10 @@ class Master:
         self._store = store
         self._positions = store.positions
         self._followed = followed
-        self._doorbell = doorbell
-        self._health = health
-        self._gate = gate
-        self._api = api
-        self._watch = watch
-        self._metrics = metrics
+        self._context = context
+        self._doorbell = context.broker.doorbell
+        self._health = context.broker.health
+        self._gate = context.gate
         self._afterwards = afterwards
         self._over = asyncio.Event()
         self._confirmed = asyncio.Event()
@@ -99,8 +87,8 @@ class Master:
         error that ends a part, for example a failed flush.
         """
         stopper = asyncio.create_task(self._end_on(stop))
-        self._gate.standing = PromotingPolicy()
-        self._health.state = "promoting"
+        self._gate.take_role(PromotingPolicy())
+        self._health.enter("promoting")
         # Before SERVING_EPOCH: ha counts what it reads behind that as of this epoch.
         self._positions.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
         try:
@@ -159,7 +147,7 @@ class Master:
             ),
             lambda: self._goes_on,
         )
-        built = build_with(log_context, self._metrics, state, known)
+        built = build_with(log_context, self._context.metrics, state, known)
         log.info(
             "the log is recovered for an epoch",
             extra={
@@ -200,9 +188,7 @@ class Master:
     async def _serve(
         self, log_context: LogContext, built: Built, stop: asyncio.Event, leaving: asyncio.Event
     ) -> None:
-        self._api.parts = built.parts
-        self._watch.queues = log_context.queues
-        self._gate.unit_checks = log_context.unit_checks
+        self._context.serve(built.parts, log_context)
         # From here ha reads this epoch in the page, and that no record of it is appended yet.
         self._positions.publish(Slot.EPOCH_RECORD_END, 0)
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
@@ -301,7 +287,7 @@ class Master:
     def _open(self) -> None:
         self._gate.open_as(MasterPolicy(self._term))
         self._health.clear_reason("catching-up")
-        self._health.state = "serving"
+        self._health.enter("serving")
         self._positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
         self._doorbell.ring("ha")
         log.info("serving as the master", extra={"event": "ready", "epoch": self._term.epoch})
@@ -309,7 +295,7 @@ class Master:
     def _shut(self) -> None:
         """Stop presenting this node as the master."""
         self._gate.shut()
-        self._gate.standing = self._afterwards
+        self._gate.take_role(self._afterwards)
 
     def _let_go(self, log_context: LogContext, built: Built) -> None:
         """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
-from services.broker.api.gate import Gate
-from services.broker.api.http_api import Api
-from services.broker.config import BrokerConfig
 from services.broker.log.log_context import LogContext, Readers
 from services.broker.log.term import Term
-from services.broker.metrics import BrokerMetrics
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
@@ -25,10 +20,7 @@ from services.broker.replication.leaving import leave
 from services.broker.replication.master import Master
 from services.broker.replication.role_policy import SlavePolicy
 from services.broker.replication.slave import Slave
-from services.broker.watch import Watch
-from shared.runtime.doorbell import Doorbell
-from shared.runtime.health import Health
-from tidemark.clock import Clock
+from services.broker.roles import RoleContext
 
 log = logging.getLogger(__name__)
 
@@ -41,33 +33,16 @@ class GroupNode:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Clock,
-        metrics: BrokerMetrics,
-        health: Health,
+        context: RoleContext,
         store: GroupedStore,
-        doorbell: Doorbell,
-        port: int,
-        gate: Gate,
-        api: Api,
-        watch: Watch,
         view: ClusterView,
-        *,
-        on_serving: Callable[[], None],
     ) -> None:
-        """on_serving: called a while after a role has begun, so that it does not delay the
-        beginning."""
-        self._config = config
-        self._clock = clock
-        self._metrics = metrics
-        self._health = health
+        self._context = context
+        self._clock = context.broker.clock
+        self._health = context.broker.health
+        self._doorbell = context.broker.doorbell
         self._store = store
-        self._doorbell = doorbell
-        self._port = port
-        self._gate = gate
-        self._api = api
-        self._watch = watch
-        self._on_serving = on_serving
+        self._gate = context.gate
         self._view = view
         self._as_slave = SlavePolicy(lambda: view.master)
         self._readers = Readers.of(store)
@@ -90,19 +65,9 @@ class GroupNode:
         part."""
         served = 0
         while not stop.is_set():
-            self._gate.standing = self._as_slave
+            self._gate.take_role(self._as_slave)
             self._settle_later()
-            slave = Slave(
-                self._log_context(None),
-                self._store,
-                self._followed,
-                self._doorbell,
-                self._health,
-                self._gate,
-                self._api,
-                self._watch,
-                self._metrics,
-            )
+            slave = Slave(self._context, self._log_context(None), self._store, self._followed)
             epoch = await slave.run(stop, served)
             if epoch is None:
                 return
@@ -116,22 +81,17 @@ class GroupNode:
         if self._settling is not None:
             self._settling.cancel()
         loop = asyncio.get_running_loop()
-        self._settling = loop.call_later(SETTLE_S, self._on_serving)
+        self._settling = loop.call_later(SETTLE_S, self._context.on_serving)
 
     async def _serve(self, epoch: int, stop: asyncio.Event) -> None:
         store = self._store
         term = self._term = Term(store.positions, self._clock, epoch=epoch, nonce=store.nonce)
         master = Master(
+            self._context,
             term,
             self._log_context,
             store,
             self._followed,
-            self._doorbell,
-            self._health,
-            self._gate,
-            self._api,
-            self._watch,
-            self._metrics,
             afterwards=self._as_slave,
         )
         may_end = asyncio.Event()
@@ -149,13 +109,8 @@ class GroupNode:
     def _log_context(self, term: Term | None) -> LogContext:
         self._readers.log.refresh()  # log files were made and cut by another process
         return LogContext(
-            self._config,
-            self._clock,
-            self._metrics,
-            self._health,
+            self._context.broker,
             self._store,
-            self._doorbell,
-            self._port,
             readers=self._readers,
             term=term,
             master_from=lambda: self._view.master_from,

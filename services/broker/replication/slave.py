@@ -12,18 +12,13 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from services.broker.api.gate import Gate
-from services.broker.api.http_api import Api
 from services.broker.building import Built, build_with
 from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Queue
 from services.broker.log.unit_checks import UNIT_WAITS
-from services.broker.metrics import BrokerMetrics
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
-from services.broker.watch import Watch
-from shared.runtime.doorbell import Doorbell
-from shared.runtime.health import Health
+from services.broker.roles import RoleContext
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.formats.checkpoint import BrokerState, Slot, Trouble
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -39,26 +34,19 @@ class Slave:
 
     def __init__(
         self,
+        context: RoleContext,
         log_context: LogContext,
         store: GroupedStore,
         followed: FollowedState,
-        doorbell: Doorbell,
-        health: Health,
-        gate: Gate,
-        api: Api,
-        watch: Watch,
-        metrics: BrokerMetrics,
     ) -> None:
         """log_context: of a node that does not append."""
         self._log_context = log_context
         self._store = store
         self._followed = followed
-        self._doorbell = doorbell
-        self._health = health
-        self._gate = gate
-        self._api = api
-        self._watch = watch
-        self._metrics = metrics
+        self._context = context
+        self._doorbell = context.broker.doorbell
+        self._health = context.broker.health
+        self._gate = context.gate
         self._served = 0
         self._built: Built | None = None
         self._seen = PhysicalOffset(-1)
@@ -90,7 +78,7 @@ class Slave:
             return None
         finally:
             stopper.cancel()
-            self._gate.reads_open = False
+            self._gate.close_reads()
             if stop.is_set() and self._built is not None:
                 await self._built.config_files.write_all()
             await self._end()
@@ -101,8 +89,8 @@ class Slave:
     async def _look(self) -> None:
         """Open or close reads, apply what was dispatched, wake callers that wait for it."""
         if not self._store.follows or not self._store.dispatch_is_known:
-            self._gate.reads_open = False
-            self._health.state = "starting"
+            self._gate.close_reads()
+            self._health.enter("starting")
             self._health.add_reason("no-role", self._why_shut())
             return
         self._health.clear_reason("no-role")
@@ -133,7 +121,7 @@ class Slave:
     async def _follow(self) -> None:
         dispatched = self._store.dispatched
         if self._built is None or self._followed.is_far_behind(dispatched):
-            self._gate.reads_open = False
+            self._gate.close_reads()
             await asyncio.to_thread(self._followed.replay, dispatched)
             if self._granted() is not None:
                 return  # the rest is for slaves only
@@ -144,8 +132,8 @@ class Slave:
             self._built.config_files.followed(self._followed.changed, self._followed.epoch)
             self._doorbell.wake()  # there may be more: in the next turn, after the others
         if not self._gate.reads_open:
-            self._gate.reads_open = True
-            self._health.state = "serving"
+            self._gate.open_reads()
+            self._health.enter("serving")
             self._store.positions.publish(Slot.BROKER_STATE, BrokerState.SERVING)
             log.info("following", extra={"event": "following", "dispatched_offset": dispatched})
         built = self._built
@@ -170,11 +158,9 @@ class Slave:
         if self._built is not None:
             self._built.parts.puller.held.close()
         built = self._built = build_with(
-            self._log_context, self._metrics, self._followed.state, queue_ends
+            self._log_context, self._context.metrics, self._followed.state, queue_ends
         )
-        self._api.parts = built.parts
-        self._watch.queues = self._log_context.queues
-        self._gate.unit_checks = self._log_context.unit_checks
+        self._context.serve(built.parts, self._log_context)
         self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import _checked
 from services.broker.config import BrokerConfig
+from services.broker.context import BrokerContext
 from services.broker.log.term import Term
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
+from services.broker.roles import RoleContext
 from services.broker.send.request import AckLevel, ProduceRequest
 from services.broker.send.send_result import SendResult
 from services.broker.watch import Watch
@@ -190,7 +192,7 @@ class Broker(Service):
     @property
     def state(self) -> BrokerState:
         """As it is served."""
-        return cast(BrokerState, self._api.parts.groups.state)
+        return cast(BrokerState, self._api.components.groups.state)
 
     async def main(self) -> None:
         """As ``services.broker.service``, in a group."""
@@ -202,21 +204,18 @@ class Broker(Service):
             return
         watch = Watch(store, self._health, stop, self._config.dispatch_lag_max)
         view = self.client.view = View(self._config, self.machine, store, self._ha)
-        self._api.cluster = view
-        node = self.node = GroupNode(
-            self._config,
-            self.machine,
-            BrokerMetrics(Registry("broker"), self.machine),
-            self._health,
-            store,
-            cast(Doorbell, self.bell),
-            PORT,
+        self._api.show_cluster(view)
+        metrics = BrokerMetrics(Registry("broker"), self.machine)
+        bell = cast(Doorbell, self.bell)
+        context = RoleContext(
+            BrokerContext(self._config, self.machine, metrics, self._health, bell, PORT),
+            metrics,
             self._gate,
             self._api,
             watch,
-            view,
             on_serving=lambda: None,
         )
+        node = self.node = GroupNode(context, store, view)
         await run_parts(
             stop,
             {
@@ -412,7 +411,7 @@ class Broker(Service):
             waits()
         try:
             self._gate.check_sends()
-            sent = await self._api.parts.sends.send(topic, request, HOST, stored)
+            sent = await self._api.components.sends.send(topic, request, HOST, stored)
         except TidemarkError as error:
             if len(places) > before:
                 history.stored(machine, asked.admitted_us)
@@ -466,7 +465,7 @@ class Broker(Service):
 
     def _hold(self) -> None:
         """A consumer waits for what comes next in a queue."""
-        (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.parts
+        (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.components
         _, end = parts.puller.bounds(topic, queue)
         asked = f"offset={end}&max={PULLED_MAX}&wait_ms={HELD_MS}"
         path = f"/v1/topics/{topic}/queues/{queue}/messages?{asked}"
@@ -494,7 +493,7 @@ class Broker(Service):
             assert self.store is not None
             seen = history.records.seen(held.topic, held.queue, self.store.dispatched)
             live = bisect_left(seen, self.machine.begins_at, key=lambda place: place.start)
-            waits = len(seen) <= max(held.offset, live) and self._api.parts is held.parts
+            waits = len(seen) <= max(held.offset, live) and self._api.components is held.parts
             if waits or self.process.paused or name in {*history.damaged, *history.lost_queues}:
                 held.idle_us = now_us
             elif now_us - max(held.idle_us, self.process.resumed_us) > WOKEN_US:
@@ -530,13 +529,13 @@ class Broker(Service):
     def _pull_newest(self) -> None:
         (topic, queue), store = self._random.choice(QUEUES_SEEN), self.store
         assert store is not None
-        first, _ = self._api.parts.puller.bounds(topic, queue)
+        first, _ = self._api.components.puller.bounds(topic, queue)
         known = self.history.records.seen(topic, queue, store.dispatched)
         self._pull(topic, queue, max(first, len(known) - self._random.randint(1, PULLED_MAX)))
 
     def _pull(self, topic: str, queue: int, offset: int) -> None:
         """A stretch of a queue, as any consumer gets it."""
-        puller, store = self._api.parts.puller, self.store
+        puller, store = self._api.components.puller, self.store
         assert store is not None
         resumed = store.positions.resumed_dispatch()
         before = store.dispatched

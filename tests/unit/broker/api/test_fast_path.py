@@ -154,7 +154,7 @@ async def served(
     puller = Puller()
     unused = dict.fromkeys(Components._fields, None)
     used = {"sends": sends, "puller": puller, "topics": Topics()}
-    api.parts = Components(**cast(Any, unused | used))
+    api.serve(Components(**cast(Any, unused | used)))
     server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
     await server.start("127.0.0.1", 0)
     try:

@@ -112,7 +112,7 @@ class Slave:
 
 def test_the_role_in_the_group_is_checked_before_the_gate(health: Health) -> None:
     gate = Gate(health)
-    gate.standing = Slave()
+    gate.take_role(Slave())
     for check in (gate.check_reads, gate.check_sends):
         with pytest.raises(NotMaster):
             check()

@@ -101,7 +101,7 @@ def test_an_error_is_traced_with_its_code_and_the_stored_messages(
 def test_appended_messages_are_reported_to_the_other_services() -> None:
     rung: list[tuple[str, TracedRange | None]] = []
     traces = Traces(StillClock())
-    traces.ring = lambda service, note: rung.append((service, decode(note)))
+    traces.connect(lambda service, note: rung.append((service, decode(note))))
 
     class Nothing(SendResult):
         def results(self) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def api_of(rig: Rig) -> Api:
         delay_levels_ms=(1000,),
         version="1",
     )
-    api.parts = cast(Components, SimpleNamespace(groups=rig.groups, puller=rig.puller))
+    api.serve(cast(Components, SimpleNamespace(groups=rig.groups, puller=rig.puller)))
     return api
 
 

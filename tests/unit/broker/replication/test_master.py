@@ -47,17 +47,17 @@ def a_master(health: Health, page: Page, followed: Followed) -> Master:
     log_context = SimpleNamespace(
         start_appender=lambda: None, unit_checks=SimpleNamespace(healed=healed)
     )
+    context = SimpleNamespace(
+        broker=SimpleNamespace(doorbell=SimpleNamespace(ring=lambda _: None), health=health),
+        gate=SimpleNamespace(open_as=lambda _: None),
+        metrics=SimpleNamespace(),
+    )
     parts: dict[str, Any] = {
+        "context": context,
         "term": SimpleNamespace(epoch=2, stands=True, is_master=True),
         "make_log_context": lambda _: log_context,
         "store": store,
         "followed": followed,
-        "doorbell": SimpleNamespace(ring=lambda _: None),
-        "health": health,
-        "gate": SimpleNamespace(open_as=lambda _: None),
-        "api": SimpleNamespace(),
-        "watch": SimpleNamespace(),
-        "metrics": SimpleNamespace(),
     }
     return Master(**parts, afterwards=cast(Any, None))
 

@@ -119,16 +119,17 @@ def a_slave(
         granted=lambda served: None,
     )
     checks = SimpleNamespace(settle=lambda: False, may_heal=lambda error: False)
+    context = SimpleNamespace(
+        broker=SimpleNamespace(doorbell=Bell(), health=health),
+        gate=gate,
+        metrics=SimpleNamespace(),
+        serve=lambda components, log_context: None,
+    )
     fakes: list[Any] = [
+        context,
         SimpleNamespace(queues=None, unit_checks=checks, abandon=lambda: None),
         store,
         followed,
-        Bell(),
-        health,
-        gate,
-        SimpleNamespace(parts=None),
-        SimpleNamespace(queues=None),
-        SimpleNamespace(),
     ]
     return Slave(*fakes)
 
@@ -143,7 +144,7 @@ async def test_retention_uses_the_state_that_is_served(monkeypatch: pytest.Monke
         running,
         positions=Page(),
         health=Health(SystemClock()),
-        gate=SimpleNamespace(fault=None, reads_open=False, publish_damage=lambda positions: None),
+        gate=cast(Any, Gate(Health(SystemClock()))),
     )
     stop = asyncio.Event()
     task = asyncio.create_task(slave.run(stop, 0))
