@@ -21,6 +21,7 @@ from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
 from services.broker.config import BrokerConfig
 from services.broker.log.log_context import LogContext
@@ -73,10 +74,7 @@ class Broker:
             clock,
             metrics,
             UniqueIds(clock, HOST),
-            request_size_max=config.request_size_max,
-            waiting_bytes_max=config.waiting_bytes_max,
-            read_timeout_s=config.read_timeout_s,
-            delay_levels_ms=(),
+            BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
             version="bench",
         )
         sends = Deduplicator(

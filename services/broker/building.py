@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from services.broker.api.components import Components
-from services.broker.consuming import Consuming, Foundation
+from services.broker.consuming import Consuming, Core
 from services.broker.log.append import Append
 from services.broker.log.log_context import LogContext
-from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.opening import ALONE, Opening
+from services.broker.opening import ALONE, STANDALONE, OpenedTerm, Opening
+from services.broker.read.components import ReadComponents
 from services.broker.read.pull import Puller
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews
@@ -27,7 +27,7 @@ from services.broker.send.stored_ids import StoredIds
 from services.broker.state.config_files import ConfigFiles
 from services.broker.state.state_log import StateLog
 from services.broker.state.state_replay import expired_queues, next_offsets, replay
-from services.broker.state.topics import Topics
+from services.broker.state.topics import StoredQueues, Topics
 from shared.files.index import IndexReader
 from shared.state.records import STATE_QUEUE, STATE_TOPIC, ForeignRange
 from shared.state.state import BrokerState
@@ -40,15 +40,11 @@ from tidemark.offsets import QueueOffset
 class Built(NamedTuple):
     """The components that are built on the replayed state."""
 
-    parts: Components
-    append: Append
+    components: Components
+    core: Core
     consuming: Consuming
-    state_log: StateLog
     config_files: ConfigFiles
     opening: Opening
-    state: BrokerState
-    """The served state."""
-    queue_offsets: QueueOffsets
 
 
 async def build(log_context: LogContext, metrics: BrokerMetrics) -> Built:
@@ -76,7 +72,6 @@ def build_with(
     do nothing before they are run.
     """
     config, store, clock = log_context.config, log_context.store, log_context.clock
-    epoch = ALONE if log_context.term is None else log_context.term.epoch
     offsets = next_offsets(known, state)
     state_log = StateLog(
         state.copy(),
@@ -93,14 +88,13 @@ def build_with(
         state_log,
         offsets,
         flushed=log_context.flushed,
-        queues_in_store={*store.directory.queues(), *known},
+        stored=StoredQueues({*store.directory.queues(), *known}, expired_queues(known, state)),
         auto_create_queues=config.auto_create_queues if config.auto_create_topics else None,
         always={
             STATE_TOPIC: 1,
             SCHEDULE_TOPIC: len(config.store.delay_levels_ms),
             TIMER_TOPIC: 1,
         },
-        expired=expired_queues(known, state),
         on_change=lambda topic: topic_changed(topic),
     )
     views = TopicViews(
@@ -112,73 +106,30 @@ def build_with(
         auto_create=config.auto_create_topics,
         queues_default=config.auto_create_queues,
     )
-    puller = Puller(
-        log_context.queues,
-        log_context.reader,
-        offsets,
-        clock,
-        metrics,
-        floor=views.floor,
-        dispatched=log_context.dispatched,
-        written=log_context.end,
-        held_max=config.held_pulls_max,
-        unit_checks=log_context.unit_checks,
-    )
+    puller = Puller(log_context, offsets, floor=views.floor)
     append = Append(log_context, offsets, state_log, puller.held)
     state_log.connect(append, log_context.lasting)
     index = IndexReader(store.directory, log_context.reader)
     queries = Queries(
-        log_context.reader, log_context.queues, index, log_context.dispatched, views.is_shown, clock
+        log_context.reader,
+        log_context.queues,
+        index,
+        log_context.dispatched,
+        views.is_shown,
+        clock,
     )
-    sends = Deduplicator(
-        Sender(log_context, append, topics, group_sends(log_context)),
-        StoredIds(log_context, index if config.store.index_enabled else None),
-    )
-    consuming = Consuming(
-        Foundation(
-            config,
-            clock,
-            metrics,
-            log_context.host,
-            log_context.health,
-            store.directory,
-            log_context.positions,
-            state,
-            state_log,
-            log_context.appender,
-            log_context.files,
-            append,
-            log_context.lasting,
-            offsets,
-            topics,
-            views,
-            puller,
-            queries,
-            index,
-            log_context.queues,
-            log_context.reader,
-            dispatched=log_context.dispatched,
-            confirmed=log_context.confirmed,
-            lasts_to=log_context.lasts_to,
-            flushed=log_context.flushed,
-            end=log_context.end,
-            log_times=log_context.log_sampler().times,
-            ring_reput=log_context.ring_reput,
-            epoch=None if log_context.term is None else log_context.term.epoch,
-            appends=log_context.appends,
-            master_from=log_context.master_from,
-        ),
-        on_group_change=lambda: config_files.groups_changed(),
-    )
+    read = ReadComponents(views, puller, queries, index)
+    core = Core(log_context, metrics, state, state_log, offsets, topics, append, read)
+    consuming = Consuming(core, on_group_change=lambda: config_files.groups_changed())
     config_files = ConfigFiles(
         store.directory,
         state,
         topics,
         consuming.offsets,
-        (lambda: state_log.delay_now()) if log_context.appends else (lambda: state.delay),
+        state_log.delay_now if log_context.appends else (lambda: state.delay),
         clock,
         flushed=log_context.lasts_to if log_context.appends else log_context.dispatched,
-        epoch=epoch,
+        epoch=ALONE if log_context.term is None else log_context.term.epoch,
     )
 
     def topic_changed(topic: str) -> None:
@@ -193,24 +144,20 @@ def build_with(
         consuming.offsets,
         flushed=log_context.flushed,
         foreign=_foreign_range(log_context),
-        epoch=epoch,
-        on_recorded=None if log_context.term is None else log_context.epoch_recorded,
+        term=_opened_term(log_context),
     )
-    parts = Components(
-        sends,
-        puller,
-        queries,
-        views,
-        consuming.configs,
-        consuming.groups,
-        consuming.views,
-        consuming.send_back,
-        consuming.redrive,
-        consuming.tracer,
-        consuming.delayed,
-        consuming.retention,
+    sends = Deduplicator(
+        Sender(log_context, append, topics, group_sends(log_context)),
+        StoredIds(log_context, index if config.store.index_enabled else None),
     )
-    return Built(parts, append, consuming, state_log, config_files, opening, state, offsets)
+    components = Components(sends, read, consuming.groups, consuming.delayed, consuming.retention)
+    return Built(components, core, consuming, config_files, opening)
+
+
+def _opened_term(log_context: LogContext) -> OpenedTerm:
+    if log_context.term is None:
+        return STANDALONE
+    return OpenedTerm(log_context.term.epoch, log_context.epoch_recorded)
 
 
 def group_sends(log_context: LogContext) -> GroupSends | None:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, NamedTuple
 
 from services.broker.api.messages import record_properties_size_max
-from services.broker.config import BrokerConfig
 from services.broker.delay.build import make_delayed
 from services.broker.delay.delayed import CarryResult
 from services.broker.groups.commit_times import CommitTimes
+from services.broker.groups.components import GroupComponents
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
+from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import BYTES_AT_ONCE, DeadLetters
 from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.offsets import Offsets
@@ -28,36 +29,23 @@ from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import StoredMessages
 from services.broker.groups.topic_stats import TopicStats
-from services.broker.groups.trace import Tracer
+from services.broker.groups.trace import GroupProgress, Tracer
 from services.broker.groups.views import GroupViews
 from services.broker.log.append import Append
-from services.broker.log.durability_barrier import DurabilityBarrier
-from services.broker.log.log_times import LogTimes
-from services.broker.log.preallocator import Preallocator
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
-from services.broker.read.pull import Puller
-from services.broker.read.query import Queries
-from services.broker.read.topic_views import TopicViews
+from services.broker.read.components import ReadComponents
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.keeper import Retention
 from services.broker.state.state_log import StateLog
 from services.broker.state.topics import Topics
-from shared.files.commit_log import CommitLogReader
-from shared.files.commit_log_appender import CommitLogAppender
-from shared.files.consume_queue import ConsumeQueues
-from shared.files.index import IndexReader
 from shared.files.mapped_file_queue import MappedFileQueue
-from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from shared.runtime.clock import utc_offset_s
-from shared.runtime.health import Health
 from shared.state.state import BrokerState
-from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, DamagedFile, NotServing, StoreError
-from tidemark.formats.checkpoint import Slot
-from tidemark.formats.hosts import Host
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
@@ -66,48 +54,18 @@ Runner = Callable[[], Coroutine[None, None, None]]
 """A component that runs until the node stops."""
 
 
-class Foundation(NamedTuple):
+class Core(NamedTuple):
     """The components on which the consumer side is built."""
 
-    config: BrokerConfig
-    clock: Clock
+    log: LogContext
     metrics: BrokerMetrics
-    store_host: Host
-    health: Health
-    directory: StoreDir
-    positions: Positions
     state: BrokerState
     """The served state; each part of it has one owner."""
     state_log: StateLog
-    appender: CommitLogAppender
-    preallocator: Preallocator
-    append: Append
-    lasting: DurabilityBarrier
     queue_offsets: QueueOffsets
     topics: Topics
-    views: TopicViews
-    puller: Puller
-    queries: Queries
-    index_reader: IndexReader
-    queues: ConsumeQueues
-    reader: CommitLogReader
-    dispatched: Callable[[], PhysicalOffset]
-    confirmed: Callable[[], PhysicalOffset]
-    lasts_to: Callable[[], PhysicalOffset]
-    """Returns the offset up to which no crash and, in a group, no failover loses records."""
-    flushed: Callable[[], PhysicalOffset]
-    """Returns the flushed offset."""
-    end: Callable[[], PhysicalOffset]
-    """Returns the end of the log."""
-    log_times: Callable[[], LogTimes | None]
-    """Samples the store times of the log's stages."""
-    ring_reput: Callable[[], object]
-    epoch: int | None
-    """Epoch of this node as master; None: it is standalone or a slave."""
-    appends: bool
-    """Whether this node appends; False on a slave."""
-    master_from: Callable[[], int | None]
-    """Returns the start of the master's log on a slave; None: not known."""
+    append: Append
+    read: ReadComponents
 
 
 class _NothingWaits:
@@ -139,205 +97,192 @@ def _files_of(directory: StoreDir) -> MappedFileQueue:
 class Consuming:
     """All components that serve consumers, except plain pulls."""
 
-    def __init__(self, base: Foundation, *, on_group_change: Callable[[], None]) -> None:
+    def __init__(self, core: Core, *, on_group_change: Callable[[], None]) -> None:
         """on_group_change: called after a group was created, changed or deleted."""
-        self.offsets = Offsets(base.state, base.state_log, flushed=base.flushed)
-        base.state_log.offsets_now = self.offsets.now
-        self.configs = GroupConfigs(
-            base.state,
-            base.state_log,
-            base.topics,
+        log_context, state_log = core.log, core.state_log
+        self.offsets = Offsets(core.state, state_log, flushed=log_context.flushed)
+        state_log.take_offsets_from(self.offsets.now)
+        self._configs = GroupConfigs(
+            core.state,
+            state_log,
+            core.topics,
             self.offsets,
-            flushed=base.flushed,
-            auto_create=base.config.auto_create_groups,
+            flushed=log_context.flushed,
+            auto_create=log_context.config.auto_create_groups,
             on_change=on_group_change,
         )
-        self.groups = ConsumerGroups.make(
-            self.configs,
+        term = log_context.term
+        consumers = ConsumerGroups.make(
+            self._configs,
             self.offsets,
-            base.topics,
-            base.views,
-            base.puller,
-            base.metrics.groups,
-            base.clock,
-            start_count=lambda: base.state_log.start_count if base.epoch is None else base.epoch,
+            core.topics,
+            core.read.topics,
+            core.read.puller,
+            core.metrics.groups,
+            log_context.clock,
+            start_count=lambda: state_log.start_count if term is None else term.epoch,
         )
-        self._health = base.health
-        self._unit_checks = base.puller.unit_checks
+        self._coordinator = consumers.coordinator
+        self._health = log_context.health
+        self._unit_checks = log_context.unit_checks
         self._delay_fault: str | None = None
-        self._delivers_delayed = base.config.deliver_delayed
+        self._delivers_delayed = log_context.config.deliver_delayed
         self.delayed = make_delayed(
-            base.directory,
-            base.positions,
-            base.clock,
-            base.append,
-            base.lasting,
-            base.state_log,
-            base.queue_offsets,
-            state=base.state,
-            dispatched=base.dispatched,
-            flushed=base.lasts_to,
-            log_end=base.end,
+            log_context,
+            core.append,
+            state_log,
+            core.queue_offsets,
+            state=core.state,
             on_fault=self._delay_stands_still,
         )
-        self._add_retention(base)
-        self._add_send_back(base)
-        self._add_views(base)
+        self.retention = self._make_retention(core)
+        views = self._make_views(core)
+        self.groups = self._make_groups(core, consumers, views)
 
     def _delay_stands_still(self, error: StoreError | None) -> None:
         if self._delay_fault is not None:
             self._health.clear_reason(self._delay_fault)
         self._delay_fault = None
         if error is not None:
-            if self._unit_checks is not None:
-                # Requests the repair of the unit. Delivery is retried and continues after it.
-                self._unit_checks.may_heal(error)
+            # Requests the repair of the unit. Delivery is retried and continues after it.
+            self._unit_checks.may_heal(error)
             is_damage = isinstance(error, CorruptRecord | DamagedFile)
             detail = f"{error.detail} {error.advice}"
             if self._health.add_reason(error.code, detail, lasting=is_damage):
                 # If the reason was set already, the component that set it also clears it.
                 self._delay_fault = error.code
 
-    def _add_retention(self, base: Foundation) -> None:
-        config, coordinator = base.config, self.groups.coordinator
+    def _make_retention(self, core: Core) -> Retention:
+        log_context, topics = core.log, core.read.topics
+        directory, appends = log_context.store.directory, log_context.appends
         # A slave neither copies delayed messages forward nor counts lost ones: the master does.
-        delayed = self.delayed if base.appends else NOTHING_WAITS
-        files = base.appender.files if base.appends else _files_of(base.directory)
+        delayed = self.delayed if appends else NOTHING_WAITS
         expiry = Expiry(
-            base.directory,
+            directory,
             self.offsets,
-            coordinator,
-            shown_from=base.views.shown_from,
-            hides=base.views.has_retention,
-            on_skipped=base.metrics.groups.skipped if base.appends else lambda *_: None,
+            self._coordinator,
+            shown_from=topics.shown_from,
+            hides=topics.has_retention,
+            on_skipped=core.metrics.groups.skipped if appends else lambda *_: None,
         )
-        base.views.tell_hidden(expiry.hidden)
+        topics.report_hidden_to(expiry.hidden)
 
         def forget_names() -> None:
-            base.queues.forget()
-            base.index_reader.close()
+            log_context.queues.forget()
+            core.read.index_reader.close()
             self.delayed.names_gone()
 
-        self.retention = Retention(
-            base.directory,
-            base.positions,
-            base.appender,
-            base.preallocator,
-            Deletion(
-                base.directory,
-                files,
-                base.reader,
-                base.positions,
-                delayed,
-                expiry,
-                ring=base.ring_reput,
-            ),
+        deletion = Deletion(
+            directory,
+            log_context.appender.files if appends else _files_of(directory),
+            log_context.reader,
+            log_context.positions,
+            delayed,
             expiry,
-            base.clock,
-            base.health,
-            config.retention_policy,
+            ring=log_context.ring_reput,
+        )
+        retention = Retention(
+            log_context,
+            deletion,
+            expiry,
             snapshot_start=lambda: (
-                base.state_log.snapshot_start if base.appends else base.state.snapshot_at
+                core.state_log.snapshot_start if appends else core.state.snapshot_at
             ),
-            confirmed=base.confirmed,
             utc_offset_s=utc_offset_s,
-            warn_ms=config.retention_warn_ms,
-            has_hiding_topics=base.views.any_has_retention,
+            has_hiding_topics=topics.any_has_retention,
             on_names_gone=forget_names,
-            log_files=None if base.appends else files,
-            master_from=None if base.appends else base.master_from,
         )
-        base.metrics.retention.show = (self.retention, base.reader, base.confirmed)
+        core.metrics.retention.show(retention, log_context.reader, log_context.confirmed)
+        return retention
 
-    def _add_send_back(self, base: Foundation) -> None:
-        store = base.config.store
-        index = base.index_reader if store.index_enabled else None
+    def _make_groups(
+        self, core: Core, consumers: ConsumerGroups, views: GroupViews
+    ) -> GroupComponents:
+        log_context, topics, coordinator = core.log, core.topics, self._coordinator
+        store, clock, dispatched = (
+            log_context.config.store,
+            log_context.clock,
+            log_context.dispatched,
+        )
+        index = core.read.index_reader if store.index_enabled else None
         levels_ms = store.delay_levels_ms
-        room = record_properties_size_max(record_crc=store.record_crc)
-        messages = StoredMessages(base.queries, base.puller, base.views)
-        coordinator = self.groups.coordinator
-
-        def index_is_whole() -> bool:
-            return not base.positions.get(Slot.INDEX_BEHIND)
-
-        self.send_back = SendBack(
-            base.append,
-            base.lasting,
-            messages,
-            base.topics,
-            self.configs,
-            coordinator,
-            base.metrics.groups,
-            RepeatedNacks(index, base.dispatched, base.clock, index_is_whole=index_is_whole),
-            base.store_host,
-            delay_levels_ms=levels_ms,
-            properties_size_max=room,
-            on_stored=base.metrics.sent_back,
+        messages = StoredMessages(core.read.queries, core.read.puller, core.read.topics)
+        index_is_whole = log_context.index_is_whole
+        copies = Copies(
+            core.append,
+            log_context.lasting,
+            log_context.host,
+            record_properties_size_max(record_crc=store.record_crc),
+            on_stored=core.metrics.sent_back,
         )
-        self.redrive = Redrive(
-            base.append,
-            base.lasting,
-            DeadLetters(
-                messages,
-                base.topics,
-                index,
-                base.dispatched,
-                base.clock,
-                index_is_whole=index_is_whole,
-            ),
-            base.topics,
-            self.configs,
-            base.store_host,
-            properties_size_max=room,
+        send_back = SendBack(
+            copies,
+            messages,
+            topics,
+            self._configs,
+            coordinator,
+            core.metrics.groups,
+            RepeatedNacks(index, dispatched, clock, index_is_whole=index_is_whole),
+            delay_levels_ms=levels_ms,
+        )
+        redrive = Redrive(
+            copies,
+            DeadLetters(messages, topics, index, dispatched, clock, index_is_whole=index_is_whole),
+            topics,
+            self._configs,
             bytes_at_once=min(BYTES_AT_ONCE, store.commit_log_file_size // 4),
-            on_stored=base.metrics.sent_back,
         )
-        self.tracer = Tracer(
+        commit_times = CommitTimes(log_context.queues, log_context.reader, dispatched)
+        tracer = Tracer(
             messages,
-            base.topics,
+            topics,
             index,
-            self.offsets,
-            coordinator,
-            CommitTimes(base.queues, base.reader, base.dispatched),
-            base.clock,
+            GroupProgress(self.offsets, coordinator, commit_times),
+            clock,
             delay_levels_ms=levels_ms,
-            flushed=base.lasts_to,
-            dispatched=base.dispatched,
+            flushed=log_context.lasts_to,
+            dispatched=dispatched,
+        )
+        return GroupComponents(
+            self._configs, coordinator, consumers.commits, views, send_back, redrive, tracer
         )
 
-    def _add_views(self, base: Foundation) -> None:
+    def _make_views(self, core: Core) -> GroupViews:
+        log_context, topics, coordinator = core.log, core.topics, self._coordinator
+        clock, dispatched = log_context.clock, log_context.dispatched
         queue_stats = QueueStats(
-            base.topics,
-            base.queues,
-            base.reader,
-            next_of=base.queue_offsets.next_of,
-            floor=base.views.floor,
-            dispatched=base.dispatched,
-        )
-        coordinator = self.groups.coordinator
-        self.views = GroupViews(
-            self.configs,
-            self.offsets,
-            coordinator,
-            queue_stats,
-            base.clock,
-            expiring=self.retention.expiring,
+            topics,
+            log_context.queues,
+            log_context.reader,
+            next_of=core.queue_offsets.next_of,
+            floor=core.read.topics.floor,
+            dispatched=dispatched,
         )
         topic_stats = TopicStats(
-            base.topics,
-            base.queue_offsets,
+            topics,
+            core.queue_offsets,
             queue_stats,
-            log_start=lambda: base.reader.min_offset,
-            dispatched=base.dispatched,
+            log_start=lambda: log_context.reader.min_offset,
+            dispatched=dispatched,
         )
-        watched = LagInputs(
-            self.configs, self.offsets, coordinator, queue_stats, topic_stats, base.clock
+        inputs = LagInputs(
+            self._configs, self.offsets, coordinator, queue_stats, topic_stats, clock
         )
         # Only the master exports the groups' lag: with a slave's series it would count twice.
-        base.metrics.lag_gauges.connect(base.log_times, watched if base.appends else None)
-        base.metrics.registry.bounds.connect(
-            lambda topic: base.topics.find(topic) is not None,
-            lambda group: self.configs.find(group) is not None,
+        core.metrics.lag_gauges.connect(
+            log_context.log_sampler().times, inputs if log_context.appends else None
+        )
+        core.metrics.registry.bounds.connect(
+            lambda topic: topics.find(topic) is not None,
+            lambda group: self._configs.find(group) is not None,
+        )
+        return GroupViews(
+            self._configs,
+            self.offsets,
+            coordinator,
+            queue_stats,
+            clock,
+            expiring=self.retention.expiring,
         )
 
     def runners(
@@ -350,7 +295,7 @@ class Consuming:
         """
         parts: Mapping[str, Callable[[asyncio.Event], Coroutine[None, None, None]]] = {
             "offsets": self.offsets.run,
-            "groups": self.groups.coordinator.run,
+            "groups": self._coordinator.run,
             "delayed": lambda stop: self._deliver(stop, closed),
             "retention": self.retention.run,
         }

@@ -98,7 +98,7 @@ class BrokerMetrics(TrafficMetrics):
     def give_way(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has
         just arrived."""
-        self.lag_gauges.sampler.is_awaited = is_awaited
+        self.lag_gauges.sampler.pause_while(is_awaited)
 
     def show_requests(
         self, pools: RequestClasses, connections: Callable[[], Mapping[str, int]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from services.broker.groups.offsets import Offsets
 from services.broker.state import foreign_state
@@ -63,6 +63,18 @@ class OpeningLog(Protocol):
         ...
 
 
+class OpenedTerm(NamedTuple):
+    """The epoch that a start of a master opens."""
+
+    epoch: int
+    on_recorded: Callable[[PhysicalOffset], None] | None
+    """Called with the end of the start record when it is appended; None: wait until the record is
+    durable."""
+
+
+STANDALONE: Final = OpenedTerm(ALONE, None)
+
+
 class Opening:
     """The first records of one start."""
 
@@ -76,16 +88,12 @@ class Opening:
         *,
         flushed: Callable[[], int],
         foreign: ForeignRange | None,
-        epoch: int = ALONE,
-        on_recorded: Callable[[PhysicalOffset], None] | None = None,
+        term: OpenedTerm = STANDALONE,
     ) -> None:
         """state: the served state. foreign: range of the log that RocketMQ wrote, from recovery;
-        None: there is none. epoch: the epoch that this start of a master opens. on_recorded: called
-        with the end of the start record when it is appended; None: wait until the record is
-        durable.
+        None: there is none. term: the epoch that this start of a master opens.
         """
-        self._epoch = epoch
-        self._on_recorded = on_recorded
+        self._epoch, self._on_recorded = term
         self._state = state
         self._log = state_log
         self._files = files

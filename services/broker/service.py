@@ -19,6 +19,7 @@ from services.broker.api.cluster_calls import starting
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
 from services.broker.api.role_probes import role_probes
 from services.broker.config import BrokerConfig
@@ -252,10 +253,7 @@ class Broker:
             self._clock,
             self._metrics,
             UniqueIds(self._clock, config.store_host(config.port)),
-            request_size_max=config.request_size_max,
-            waiting_bytes_max=config.waiting_bytes_max,
-            read_timeout_s=config.read_timeout_s,
-            delay_levels_ms=config.store.delay_levels_ms,
+            BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
             version=__version__,
         )
 

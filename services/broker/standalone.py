@@ -64,7 +64,7 @@ class Standalone:
         except (CorruptRecord, DamagedFile) as error:
             self._log_context.abandon()
             raise StateNotRead(error) from error
-        self._context.serve(built.parts, self._log_context)
+        self._context.serve(built.components, self._log_context)
         flush_stop = asyncio.Event()
         opened = asyncio.Event()
         closed = asyncio.get_running_loop().create_future()
@@ -85,8 +85,8 @@ class Standalone:
                 self._gate.shut()
                 self._health.enter("stopping")
                 await built.consuming.finish()
-                built.append.close()
-                built.parts.puller.held.close()
+                built.core.append.close()
+                built.components.read.puller.held.close()
                 await server.close()
                 await built.config_files.write_all()
             finally:
@@ -100,8 +100,8 @@ class Standalone:
                     "flusher": lambda: self._log_context.flusher.run(flush_stop),
                     **self._log_context.committer_part(flush_stop),
                     "files-ahead": lambda: self._log_context.files.run(stop),
-                    "pulls": lambda: built.parts.puller.run(stop, self._doorbell),
-                    "snapshots": lambda: built.state_log.run(stop),
+                    "pulls": lambda: built.components.read.puller.run(stop, self._doorbell),
+                    "snapshots": lambda: built.core.state_log.run(stop),
                     "config-files": lambda: built.config_files.run(stop),
                     **built.consuming.runners(stop, opened, closed),
                     "door": open_and_close,
@@ -147,7 +147,7 @@ class Standalone:
                     },
                 )
                 built = await build(self._log_context, self._context.metrics)
-                self._context.serve(built.parts, self._log_context)
+                self._context.serve(built.components, self._log_context)
                 self._gate.open_reads_only(unwritable)
             begin = dispatched if begin is None else begin
             self._health.recovery.progress(dispatched - begin, end - begin)

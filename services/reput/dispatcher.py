@@ -297,7 +297,7 @@ class Dispatcher:
             case QueueMode.REBUILD:
                 self._withdraw_durable(log_min)
                 self._queues.rebuild(found, log_min=log_min, keep=keep)
-        self._queues.compare = True
+        self._queues.begin_comparing()
         return self._index.resume(
             decision.index_mode,
             start=start,
@@ -471,7 +471,6 @@ class Dispatcher:
         """Finish a pass when everything that existed before the restart has been passed."""
         if self._queues.compare and self.position >= max(self._compare_until, self._pass_end):
             self._queues.finish_rebuild()
-            self._queues.compare = False
         if not self._in_pass or self.position < self._pass_end:
             return
         expected, self._expected = self._expected, None

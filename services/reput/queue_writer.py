@@ -249,14 +249,19 @@ class QueueWriter:
             zero_behind(one, leading_units(one, keep).next, thorough=True)
         self._rebuilding = self.compare = True
 
+    def begin_comparing(self) -> None:
+        """Compare units with the log before writing, because they may be stored already."""
+        self.compare = True
+
     def finish_rebuild(self) -> None:
-        """Clear from every queue the units without a record. Can be repeated."""
-        if not self._rebuilding:
-            return
-        for queue in self._queues.values():
-            found = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
-            zero_behind(found, queue.next, thorough=True)
-        self._rebuilding = False
+        """Clear from every queue the units without a record, and compare no more.
+
+        Can be repeated."""
+        if self._rebuilding:
+            for queue in self._queues.values():
+                found = survey_queue(self._disk, queue.key, queue.directory, self._file_size)
+                zero_behind(found, queue.next, thorough=True)
+        self._rebuilding = self.compare = False
 
     def _forget(self) -> None:
         self.close()

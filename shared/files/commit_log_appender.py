@@ -15,7 +15,7 @@ group commit see the positions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from shared.files.log_writer import FILES_AHEAD, LogWriter, Mark
@@ -33,8 +33,9 @@ BUFFER_SIZE_MAX: Final = 1 << 20
 SIZE_OF_SIZE: Final = 4
 """Bytes of one record's size in ``Placed.sizes``."""
 
-NewFileHook = Callable[[PhysicalOffset], tuple[Sequence[Run], Sequence[int]]]
-"""Maps the start of a new file to the runs it must begin with and each run's first queue offset."""
+FileHead = tuple[Sequence[Run], Sequence[int]]
+"""Runs with which a new file begins, and each run's first queue offset."""
+NO_HEAD: Final[FileHead] = ((), ())
 
 
 class Placed(NamedTuple):
@@ -60,15 +61,12 @@ class CommitLogAppender(LogWriter):
         *,
         ahead: int = FILES_AHEAD,
         background: bool | None = None,
-        on_new_file: NewFileHook | None = None,
         pool_size: int = 0,
         warm_up: bool = False,
         lock_memory: bool = False,
     ) -> None:
-        """ahead, background, warm_up, lock_memory: as for ``LogWriter``. on_new_file: called when
-        an append moves into a new file; returns the runs that the file begins with, which are
-        written with that append. pool_size: bytes of memory in which appends wait for ``commit``;
-        0: every append goes into the file itself.
+        """ahead, background, warm_up, lock_memory: as for ``LogWriter``. pool_size: bytes
+        of memory in which appends wait for ``commit``; 0: every append goes into the file itself.
         """
         super().__init__(
             store,
@@ -79,7 +77,6 @@ class CommitLogAppender(LogWriter):
             lock_memory=lock_memory,
         )
         self._record_crc = store.config.record_crc
-        self.on_new_file = on_new_file
         self._pool = WritePool(pool_size) if pool_size > 0 else None
         self._appended = Mark(0, 0)
         self._buffer = memoryview(bytearray(1 << 16))
@@ -125,15 +122,22 @@ class CommitLogAppender(LogWriter):
         """Return the size of the runs' records in this log. Raises RecordError, BadBatch."""
         return native.runs_size(runs, record_crc=self._record_crc)
 
-    def append(self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int) -> Placed:
+    def append(
+        self,
+        runs: Sequence[Run],
+        firsts: Sequence[int],
+        store_timestamp_ms: int,
+        head: FileHead = NO_HEAD,
+    ) -> Placed:
         """Append the runs' records, adjacent in one file; publish WRITTEN, or leave that to
         ``commit``.
 
-        firsts: queue offset of each run's first message. Returns the records' location, without
-        those of the hook for a new file. Raises, with nothing written: FileNotReady (create the
-        next file, then try again), DiskFull, ReadOnlyDisk, MessageTooLarge (larger than a file),
-        RecordError, BadBatch. After an I/O error it raises WriteFailed or FlushFailed, then and on
-        every later call; nothing of the failed append was published.
+        firsts: queue offset of each run's first message. head: written before the runs if they
+        begin a new file. Returns the records' location, without those of the head. Raises, with
+        nothing written: FileNotReady (create the next file, then try again), DiskFull,
+        ReadOnlyDisk, MessageTooLarge (larger than a file), RecordError, BadBatch. After an I/O
+        error it raises WriteFailed or FlushFailed, then and on every later call; nothing of the
+        failed append was published.
         """
         self.intended = None
         if self._failure is not None:
@@ -147,7 +151,7 @@ class CommitLogAppender(LogWriter):
                 raise self._too_large(total)
             if not self._settled:
                 raise self._files.not_ready(at - at % self._file_size)
-            return self._append_in_next(runs, firsts, store_timestamp_ms)
+            return self._append_in_next(runs, firsts, store_timestamp_ms, head)
         buffer = self._room_for(total)
         sizes = self._encode(buffer, runs, firsts, at, store_timestamp_ms)
         placed = self.intended = Placed(PhysicalOffset(at), sizes)
@@ -155,7 +159,11 @@ class CommitLogAppender(LogWriter):
         return placed
 
     def _append_in_next(
-        self, runs: Sequence[Run], firsts: Sequence[int], store_timestamp_ms: int
+        self,
+        runs: Sequence[Run],
+        firsts: Sequence[int],
+        store_timestamp_ms: int,
+        head: FileHead,
     ) -> Placed:
         """Fill up the current file, if there is one, and append in the next."""
         self.commit()  # the old file's last bytes must be written before anything in the new one
@@ -165,8 +173,8 @@ class CommitLogAppender(LogWriter):
             raise files.not_ready(start)
         at = max(start, written)  # an empty log may begin inside its first file
         before = 0
-        if self.on_new_file is not None and at == start:
-            own, own_firsts = self.on_new_file(PhysicalOffset(start))
+        own, own_firsts = head
+        if own and at == start:
             runs, firsts = [*own, *runs], [*own_firsts, *firsts]
             before = sum(run.message_count for run in own)
         total = native.runs_size(runs, record_crc=self._record_crc)

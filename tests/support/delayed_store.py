@@ -10,21 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, cast
 
 from services.broker.delay.build import FILE, make_delayed
 from services.broker.delay.delayed import DelayedMessages
 from services.broker.log.append import Append, Appended
-from services.broker.log.flusher import Flusher
 from services.broker.state.state_log import StateLog
 from services.broker.state.state_replay import replay
 from shared.runtime.clock import SystemClock
 from shared.state.records import STATE_TOPIC
 from shared.state.values import DelayState
+from tests.support.log_contexts import log_context_of
 from tests.support.small_broker import BORN, HOST, LEVELS_MS, SmallBroker
 from tidemark.errors import DiskFull, StoreError
 from tidemark.formats import batch, delay, properties
 from tidemark.formats.batch import WireMessage
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import Delayed
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
@@ -72,17 +74,20 @@ class DelayedStore(SmallBroker):
 
     def _begin(self) -> None:
         self.delayed = make_delayed(
-            self.store,
-            self.positions,
-            _Clock(self),
+            log_context_of(
+                store=SimpleNamespace(directory=self.store),
+                positions=self.positions,
+                clock=_Clock(self),
+                lasting=self,
+                dispatched=self.dispatched,
+                lasts_to=lambda: self.appender.flushed,
+                end=lambda: self.appender.appended,
+                index_is_whole=lambda: not self.positions.get(Slot.INDEX_BEHIND),
+            ),
             cast(Append, self),
-            cast(Flusher, self),
             cast(StateLog, self),
             self.queue_offsets,
             state=self.state,
-            dispatched=self.dispatched,
-            flushed=lambda: self.appender.flushed,
-            log_end=lambda: self.appender.appended,
             on_fault=self.faults.append,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from services.broker.config import BrokerConfig
 from services.broker.groups.configs import GroupConfigs, GroupsLog
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.offsets import Offsets, OffsetsLog
@@ -36,6 +37,7 @@ from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.state.records import STATE_QUEUE, STATE_TOPIC
 from shared.state.state import BrokerState
+from tests.support.log_contexts import log_context_of
 from tidemark.errors import FileNotReady, NotServing
 from tidemark.formats import batch, delay, properties, record
 from tidemark.formats.batch import WireMessage
@@ -110,15 +112,18 @@ class SmallBroker:
         self.registry = Registry("broker")
         self.counters = GroupCounters(self.registry)
         puller = Puller(
-            self.queues,
-            self.reader,
+            log_context_of(
+                queues=self.queues,
+                reader=self.reader,
+                clock=_Clock(self),
+                metrics=BrokerMetrics(Registry("broker")),
+                dispatched=self.dispatched,
+                end=lambda: self.appender.appended,
+                unit_checks=None,
+                config=BrokerConfig(held_pulls_max=1),
+            ),
             self.queue_offsets,
-            _Clock(self),
-            BrokerMetrics(Registry("broker")),
             floor=views.floor,
-            dispatched=self.dispatched,
-            written=lambda: self.appender.appended,
-            held_max=1,
         )
         self.queries = Queries(
             self.reader,

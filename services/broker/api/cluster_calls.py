@@ -105,7 +105,7 @@ class ClusterCalls:
         if (parts := self._parts()) is None:
             return None
         try:
-            first = parts.queries.stored_at(PhysicalOffset(start))
+            first = parts.read.queries.stored_at(PhysicalOffset(start))
         except (CorruptRecord, DamagedFile):
             return None
         if first is None:

@@ -59,7 +59,7 @@ class GroupCalls:
         asked = list_request(parameters(request, LIST_PARAMETERS))
         self._tools.gate.check_reads()
         parts = self._tools.parts()
-        configs, coordinator = parts.group_configs, parts.groups.coordinator
+        configs, coordinator = parts.groups.configs, parts.groups.coordinator
 
         def exists(name: str) -> bool:
             return configs.find(name) is not None
@@ -158,7 +158,7 @@ class GroupCalls:
                 size=sum(each.bytes_total for each in results),
                 count=sum(each.message_count for each in results),
             )
-            found = answer_map(fetched, parts.puller.checks_at, json_body=json_body)
+            found = answer_map(fetched, parts.read.puller.checks_at, json_body=json_body)
             self._count_out(group, fetched)
             self._trace_out(request, group, fetched)
             return answers.answer(request, found, reserved)

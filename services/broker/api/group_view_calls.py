@@ -29,4 +29,4 @@ class GroupViewCalls:
         parameters(request, frozenset())
         group = check_name(request.match_info["group"], "group")
         self._tools.gate.check_reads()
-        return answer(request, await self._tools.parts().group_views.one(group))
+        return answer(request, await self._tools.parts().groups.views.one(group))

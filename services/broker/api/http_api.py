@@ -29,6 +29,7 @@ from services.broker.api.group_view_calls import GroupViewCalls
 from services.broker.api.http_requests import (
     LIST_PARAMETERS,
     Bodies,
+    BodyBounds,
     list_request,
     number,
     parameters,
@@ -117,11 +118,8 @@ class Api:
         clock: Clock,
         metrics: TrafficMetrics,
         unique_ids: UniqueIds,
+        bounds: BodyBounds,
         *,
-        request_size_max: int,
-        waiting_bytes_max: int,
-        read_timeout_s: float,
-        delay_levels_ms: tuple[int, ...],
         version: str,
     ) -> None:
         self._gate = gate
@@ -129,15 +127,10 @@ class Api:
         self._paced = RateLimitedLogger(clock.monotonic)
         self.traces = Traces(clock)
         self._metrics = metrics
-        self._delay_levels_ms = delay_levels_ms
+        self._delay_levels_ms = rules.delay_levels_ms
         self.pools: Final = RequestClasses(clock)
-        self._bodies = Bodies(
-            size_max=request_size_max,
-            waiting_max=waiting_bytes_max,
-            timeout_s=read_timeout_s,
-            pools=self.pools,
-        )
-        self._answers = LargeAnswers(waiting_bytes_max, clock, self.pools)
+        self._bodies = Bodies(bounds, self.pools)
+        self._answers = LargeAnswers(bounds.waiting_max, clock, self.pools)
         self._send_call = SendCall(
             gate,
             rules,
@@ -149,7 +142,7 @@ class Api:
             self.pools,
         )
         self._document = encodings.encode(
-            api_document.document(version=version, rules=rules, request_size_max=request_size_max),
+            api_document.document(version=version, rules=rules, request_size_max=bounds.size_max),
             Encoding.JSON,
         )
         self._counted_out: dict[str, tuple[Count, Count]] = metrics.registry.kept()
@@ -259,19 +252,19 @@ class Api:
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
         asked = list_request(parameters(request, LIST_PARAMETERS))
         self._check_reads(request)
-        return answer(request, await self._parts().topics.page(asked))
+        return answer(request, await self._parts().read.topics.page(asked))
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
         topic = topic_of(request)
         self._check_reads(request)
-        return answer(request, await self._parts().topics.one(topic))
+        return answer(request, await self._parts().read.topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
         parameters(request, frozenset())
         topic = topic_of(request)
         self._gate.check_sends()
-        topics = self._parts().topics
+        topics = self._parts().read.topics
         if request.body_exists:
             async with self._bodies.read(request) as fields:
                 await topics.put(topic, fields)
@@ -283,7 +276,7 @@ class Api:
         parameters(request, frozenset())
         topic = topic_of(request)
         self._gate.check_sends()
-        await self._parts().topics.delete(topic)
+        await self._parts().read.topics.delete(topic)
         return web.Response(status=204)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:
@@ -314,9 +307,11 @@ class Api:
         )
         self._check_reads(request)
         parts = self._parts()
-        parts.topics.check_readable(topic, queue, may_be_missing=True)
+        parts.read.topics.check_readable(topic, queue, may_be_missing=True)
         transport = request.transport
-        result = await parts.puller.pull(pull, lambda: transport is None or transport.is_closing())
+        result = await parts.read.puller.pull(
+            pull, lambda: transport is None or transport.is_closing()
+        )
         if pull.wait_ms and self._gate.role is not None:
             self._check_reads(request)  # the node's role may have changed during the wait
         self._count_out(topic, result)
@@ -332,7 +327,7 @@ class Api:
             one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
         ]
         self._check_reads(request)
-        topics = self._parts().topics
+        topics = self._parts().read.topics
         topics.check_readable(topic, queue)
         return answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
 
@@ -348,7 +343,7 @@ class Api:
                 field="message_id",
             ) from None
         self._check_reads(request)
-        found = self._parts().queries.by_offset(offset)
+        found = self._parts().read.queries.by_offset(offset)
         if found.message_id != text.upper():
             raise UnknownMessage(
                 f"the message at physical offset {offset} was stored by another host: its id is "
@@ -367,7 +362,7 @@ class Api:
             raise BadRequest("give either key or unique_id.", field="key")
         self._check_reads(request)
         parts = self._parts()
-        parts.topics.check_known(topic)
+        parts.read.topics.check_known(topic)
         if "unique_id" in given:
             if "begin_ms" in given or "end_ms" in given:
                 raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
@@ -376,7 +371,7 @@ class Api:
             key = given["key"]
             begin_ms = number(given, "begin_ms", 0, 0, I64_MAX)
             end_ms = number(given, "end_ms", I64_MAX, 0, I64_MAX)
-        page = await parts.queries.find(
+        page = await parts.read.queries.find(
             topic,
             key,
             begin_ms=begin_ms,
@@ -481,7 +476,7 @@ class Api:
         self, result: PullResult
     ) -> Iterator[tuple[QueueOffset, Unit, record.Record | CorruptRecord]]:
         """Yield queue offset, unit and checked record of each message, up to the first damage."""
-        checks_at = self._parts().puller.checks_at
+        checks_at = self._parts().read.puller.checks_at
         for queue_offset, unit, data in result.messages():
             try:
                 found = _checked(data, unit, checks_at(unit.physical_offset))

@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
@@ -64,17 +64,24 @@ class Body:
         small, or it arrived with its head."""
 
 
+class BodyBounds(NamedTuple):
+    """Limits of request bodies."""
+
+    size_max: int
+    """Bytes of one body."""
+    waiting_max: int
+    """Bytes of all bodies in memory; one peer may use half of it for bodies that arrive in
+    parts."""
+    timeout_s: float
+    """Time in which a body has to arrive."""
+
+
 class Bodies:
     """Reads request bodies within the limits."""
 
-    def __init__(
-        self, *, size_max: int, waiting_max: int, timeout_s: float, pools: RequestClasses
-    ) -> None:
-        """size_max: bytes of one body. waiting_max: bytes of all bodies in memory; one peer may use
-        half of it for bodies that arrive in parts."""
-        self._size_max = size_max
-        self._timeout_s = timeout_s
-        self._silence_s = min(BODY_SILENCE_S, timeout_s)
+    def __init__(self, bounds: BodyBounds, pools: RequestClasses) -> None:
+        self._size_max, waiting_max, self._timeout_s = bounds
+        self._silence_s = min(BODY_SILENCE_S, self._timeout_s)
         self._waiting = Budget("bytes of requests in memory", waiting_max, _ADVICE)
         self._peers: dict[str, Budget] = {}
         """Budgets of the peers that have bytes in memory."""

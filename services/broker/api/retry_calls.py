@@ -89,7 +89,7 @@ class RetryCalls:
             nack_id, is_repeat = _nack_id(fields), _flag(fields, "retry")
             if is_repeat and nack_id is None:
                 raise BadRequest("retry goes with nack_id only.", field="retry")
-            sent = await self._tools.parts().send_back.nack(
+            sent = await self._tools.parts().groups.send_back.nack(
                 group,
                 _message(fields),
                 delay_level=_optional(fields, "delay_level", -I32_MAX, I32_MAX) or 0,
@@ -109,7 +109,7 @@ class RetryCalls:
         topic = given.get("topic")
         wanted = LetterFilter(None if topic is None else check_name(topic))
         self._tools.gate.check_reads()
-        letters = self._tools.parts().redrive.letters
+        letters = self._tools.parts().groups.redrive.letters
         self._check_group(group)
         listed = await letters.list(
             group,
@@ -129,7 +129,7 @@ class RetryCalls:
         else:
             wanted = _redrive_request({})
         self._check_group(group)
-        done = await self._tools.parts().redrive.redrive(group, wanted)
+        done = await self._tools.parts().groups.redrive.redrive(group, wanted)
         return answer(request, done.as_dict())
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
@@ -144,7 +144,7 @@ class RetryCalls:
         if topic is not None:
             check_name(topic)
         self._tools.gate.check_reads()
-        tracer = self._tools.parts().tracer
+        tracer = self._tools.parts().groups.tracer
         trace = await tracer.trace(message_id, topic)
         json_body = encoding_of(request) is Encoding.JSON
         return answer(request, trace.as_dict(tracer.as_map(trace.message, json_body=json_body)))
@@ -152,8 +152,8 @@ class RetryCalls:
     def _check_group(self, group: str) -> None:
         """Raise UnknownGroup unless the group exists or has dead letters, which outlive it."""
         parts = self._tools.parts()
-        if not parts.redrive.letters.exist(group):
-            parts.group_configs.get(group)
+        if not parts.groups.redrive.letters.exist(group):
+            parts.groups.configs.get(group)
 
 
 def _group_of(request: web.Request) -> str:

@@ -8,14 +8,15 @@ which a cancellation and a carried message are records like any other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from services.broker.delay.delay_queues import DelayQueues
 from services.broker.delay.delivery import Delivery
 from services.broker.delay.listing import BEGIN, ListTime, Page
-from services.broker.delay.waiting import Ends, Waiting
+from services.broker.delay.waiting import Waiting
+from services.broker.log.log_context import LogContext
 from shared.state.records import DelayRecord
-from tidemark.clock import Clock
 from tidemark.errors import DispatchBehind, FileNotReady, IndexDisabled, Overloaded, UnknownDelayed
 from tidemark.formats import delay
 from tidemark.formats.delay import TIMER_LEVEL
@@ -48,25 +49,15 @@ class DelayedMessages:
         self,
         delivery: Delivery,
         waiting: Waiting,
-        clock: Clock,
-        *,
-        ends: Callable[[], Ends],
-        next_of: Callable[[tuple[str, int]], int],
-        levels: Callable[[], Sequence[int]],
-        has_index: bool,
-        index_is_whole: Callable[[], bool],
+        queues: DelayQueues,
+        log_context: LogContext,
     ) -> None:
-        """has_index: whether the store has an index. index_is_whole: False while a part of it is
-        being rebuilt. The rest is also passed to ``Delivery``.
-        """
         self.delivery = delivery
         self._waiting = waiting
-        self._clock = clock
-        self._ends = ends
-        self._next_of = next_of
-        self._levels = levels
-        self._has_index = has_index
-        self._index_is_whole = index_is_whole
+        self._queues = queues
+        self._clock = log_context.clock
+        self._has_index = log_context.store.directory.config.index_enabled
+        self._index_is_whole = log_context.index_is_whole
 
     def begin(self) -> None:
         """Allow delivery to begin: sends are open, and the state is known."""
@@ -94,11 +85,11 @@ class DelayedMessages:
             return None
         progress = self.delivery.known()
         in_levels = sum(
-            max(0, self._next_of(delay.place_of(level)) - queue_offset)
+            max(0, self._queues.next_of(delay.place_of(level)) - queue_offset)
             for level, queue_offset in progress.levels.items()
         )
         cancelled = sum(level != TIMER_LEVEL for level, _ in progress.cancelled)
-        unread = self._next_of(delay.place_of(TIMER_LEVEL)) - look.read_to
+        unread = self._queues.next_of(delay.place_of(TIMER_LEVEL)) - look.read_to
         return max(0, in_levels - cancelled) + look.timer_count + max(0, unread)
 
     @property
@@ -117,7 +108,9 @@ class DelayedMessages:
         """Return whether a waiting message may have its record below physical_offset."""
         look = self.delivery.last_look
         if look is None or look.timer_count is None:
-            return any(self._next_of(delay.place_of(level)) > 0 for level in self._levels())
+            return any(
+                self._queues.next_of(delay.place_of(level)) > 0 for level in self._queues.levels()
+            )
         return look.oldest is not None and look.oldest < physical_offset
 
     # -- calls -----------------------------------------------------------------------------------
@@ -132,7 +125,7 @@ class DelayedMessages:
                 BEGIN if after is None else after,
                 topic,
                 count_max,
-                self._ends(),
+                self._queues.ends(),
                 self._clock.wall_ms(),
             )
 
@@ -146,15 +139,15 @@ class DelayedMessages:
         IndexDisabled, DispatchBehind, Overloaded, NotServing, and what an append raises.
         """
         self._check_can_find()
-        await self._dispatched_to(self._ends().flushed)
+        await self._dispatched_to(self._queues.ends().flushed)
         async with self.delivery.lock:
             progress = self.delivery.known()
             waiting = await self.delivery.in_thread(
-                self._waiting.find, unique_id, topic, self._ends(), self._clock.wall_ms()
+                self._waiting.find, unique_id, topic, self._queues.ends(), self._clock.wall_ms()
             )
             if not waiting and is_retry:
                 cancelled_before = await self.delivery.in_thread(
-                    self._waiting.find_cancelled, unique_id, topic, self._ends()
+                    self._waiting.find_cancelled, unique_id, topic, self._queues.ends()
                 )
                 if cancelled_before:
                     return cancelled_before
@@ -175,7 +168,7 @@ class DelayedMessages:
                     used=len(progress.cancelled),
                 )
             cancelled = {(entry.level, entry.queue_offset): entry.due_ms for entry in waiting}
-            record = DelayRecord(self._ends().flushed, cancelled=cancelled)
+            record = DelayRecord(self._queues.ends().flushed, cancelled=cancelled)
             await self.delivery.append_record(record)
             await self.delivery.in_thread(self._waiting.cancelled, waiting)
             self.delivery.wait_no_more(sum(entry.row is not None for entry in waiting))
@@ -195,7 +188,10 @@ class DelayedMessages:
             async with self.delivery.lock:
                 self.delivery.known()
                 slices = await self.delivery.in_thread(
-                    self._waiting.to_carry, physical_offset, self._ends(), self._clock.wall_ms()
+                    self._waiting.to_carry,
+                    physical_offset,
+                    self._queues.ends(),
+                    self._clock.wall_ms(),
                 )
                 if slices:
                     await self.delivery.append_all(slices, own=True, delivers=False)
@@ -231,6 +227,6 @@ class DelayedMessages:
     async def _dispatched_to(self, end: PhysicalOffset) -> None:
         """Wait for a moment until what is stored below end is in the index."""
         for _ in range(DISPATCH_POLLS):
-            if self._ends().dispatched >= end:
+            if self._queues.ends().dispatched >= end:
                 return
             await asyncio.sleep(DISPATCH_POLL_S)

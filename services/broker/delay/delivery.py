@@ -19,18 +19,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from services.broker.delay.delay_queues import DelayQueues
 from services.broker.delay.progress import Progress
 from services.broker.delay.slices import Slice
-from services.broker.delay.waiting import Ends, Look, Waiting
+from services.broker.delay.waiting import Look, Waiting
 from services.broker.log.append import Append
-from services.broker.log.durability_barrier import DurabilityBarrier
+from services.broker.log.log_context import LogContext
 from services.broker.state.state_log import StateLog
 from shared.state import records
 from shared.state.records import DelayRecord
-from shared.state.values import DelayState
-from tidemark.clock import Clock
 from tidemark.errors import FileNotReady, NotServing, StoreError
 from tidemark.formats import delay
+from tidemark.formats.checkpoint import Slot
 from tidemark.formats.delay import TIMER_LEVEL
 from tidemark.offsets import PhysicalOffset
 
@@ -66,36 +66,24 @@ class Delivery:
     def __init__(
         self,
         waiting: Waiting,
+        queues: DelayQueues,
+        log_context: LogContext,
         append: Append,
-        lasting: DurabilityBarrier,
         state_log: StateLog,
-        clock: Clock,
         *,
-        state: Callable[[], DelayState],
-        levels: Callable[[], Sequence[int]],
-        next_of: Callable[[tuple[str, int]], int],
-        ends: Callable[[], Ends],
-        log_start: Callable[[], int],
-        log_end: Callable[[], int],
         on_fault: Callable[[StoreError | None], None],
     ) -> None:
-        """waiting: used in this object's thread alone. state: delay progress of the log's last
-        checkpoint. levels: all in which messages ever waited, TIMER_LEVEL among them, and all that
-        are configured. next_of: next queue offset of a queue. log_start, log_end: of the log,
-        including appended bytes that are not on disk. on_fault: called with the error that stops
-        delivery, and with None when delivery goes on.
+        """waiting: used in this object's thread only. on_fault: called with the error that stops
+        delivery, and with None when delivery continues.
         """
         self._waiting = waiting
+        self._queues = queues
         self._append = append
-        self._lasting = lasting
+        self._lasting = log_context.lasting
         self._state_log = state_log
-        self._clock = clock
-        self._state = state
-        self._levels = levels
-        self._next_of = next_of
-        self._ends = ends
-        self._log_start = log_start
-        self._log_end = log_end
+        self._clock = log_context.clock
+        self._positions = log_context.positions
+        self._log_end = log_context.end
         self._on_fault = on_fault
         self.lock = asyncio.Lock()
         """Held by the task that uses the thread or moves the progress."""
@@ -106,7 +94,7 @@ class Delivery:
         self.last_look: Look | None = None
         """Result of the last turn; None: nothing is known now."""
         self._looked_to = PhysicalOffset(0)
-        self._start_seen = log_start()
+        self._start_seen = self._positions.get(Slot.MIN)
         self._let_go_at: float | None = None
         self._appended = PhysicalOffset(0)
         self._flush: asyncio.Future[bool] | None = None
@@ -162,7 +150,7 @@ class Delivery:
         # another node, which ends the term; 3. the confirmer is closed by then and answers with
         # NotServing, also for copies that are confirmed; 4. nothing is written. Until closed is
         # done, this node holds the append lock and the confirm offset is of no later epoch.
-        lasts = not closed.done() and self._appended <= self._ends().flushed
+        lasts = not closed.done() and self._appended <= self._queues.ends().flushed
         deadline = self._clock.monotonic() + HAND_OVER_S
         durable = asyncio.ensure_future(self._lasting.durable(self._appended, deadline))
         durable.add_done_callback(_seen)
@@ -174,7 +162,7 @@ class Delivery:
             try:
                 if lasts or await durable:
                     await self.in_thread(
-                        self._waiting.write_wheel, self._ends(), self._clock.wall_ms()
+                        self._waiting.write_wheel, self._queues.ends(), self._clock.wall_ms()
                     )
             except (StoreError, NotServing) as error:
                 log.warning(
@@ -222,11 +210,15 @@ class Delivery:
         self._on_fault(fault)
 
     async def _recover(self) -> None:
-        levels = [level for level in self._levels() if self._next_of(delay.place_of(level)) > 0]
+        levels = [
+            level
+            for level in self._queues.levels()
+            if self._queues.next_of(delay.place_of(level)) > 0
+        ]
         progress, self._checkpoint_end = await self.in_thread(
-            self._waiting.recover, self._state(), levels, self._ends()
+            self._waiting.recover, self._state_log.delay_now(), levels, self._queues.ends()
         )
-        for level in self._levels():
+        for level in self._queues.levels():
             if level != TIMER_LEVEL:
                 progress.levels.setdefault(level, 0)
         self._progress = progress
@@ -244,7 +236,7 @@ class Delivery:
 
     def _may_let_go(self) -> bool:
         """Return whether removed files may still be mapped by the thread, which is idle."""
-        if (start := self._log_start()) != self._start_seen:
+        if (start := self._positions.get(Slot.MIN)) != self._start_seen:
             # The log's start is published before the files are removed a little later.
             self._start_seen = start
             self._let_go_at = self._clock.monotonic() + LET_GO_AFTER_S
@@ -262,9 +254,11 @@ class Delivery:
             return True
         if look.next_due_ms is not None and look.next_due_ms <= self._clock.wall_ms():
             return True
-        if self._ends().kept == self._looked_to:
+        if self._queues.ends().kept == self._looked_to:
             return False
-        return any(self._next_of(delay.place_of(level)) > seen for level, seen in look.seen.items())
+        return any(
+            self._queues.next_of(delay.place_of(level)) > seen for level, seen in look.seen.items()
+        )
 
     def _pause_s(self) -> float:
         look = self.last_look
@@ -276,7 +270,7 @@ class Delivery:
         return min(POLL_S, max(0.001, left_s))
 
     async def _deliver(self) -> float:
-        ends = self._ends()
+        ends = self._queues.ends()
         look = await self.in_thread(self._waiting.look, ends, self._clock.wall_ms())
         self.last_look, self._looked_to = look, ends.kept
         await self.append_all(look.slices, own=False, delivers=True)
@@ -386,7 +380,7 @@ class Delivery:
             is_time = grown >= CHECKPOINT_BYTES_MAX
         if not is_time or look is None or not any(look.seen.values()):
             return  # without delayed messages no record is needed
-        record = progress.record(self._ends().flushed, look.first, look.read_to)
+        record = progress.record(self._queues.ends().flushed, look.first, look.read_to)
         if record is None:
             return
         try:

@@ -54,7 +54,7 @@ class LagSampler:
         self._running: asyncio.Task[None] | None = None
         self._next_at_s = float("-inf")
         self._paced = RateLimitedLogger(clock.monotonic)
-        self.is_awaited: Callable[[], bool] = never
+        self._is_awaited: Callable[[], bool] = never
         """Whether a request is waiting, to which a sample yields the loop."""
         self.found: Found | None = None
         """The last finished sample; None: there is none from the present source."""
@@ -71,6 +71,14 @@ class LagSampler:
         self._role += 1
         self._memory, self._lagging = {}, Lagging()
         self._next_at_s = float("-inf")
+
+    def pause_while(self, is_awaited: Callable[[], bool]) -> None:
+        """Pause a sample between two slices while a request is in progress."""
+        self._is_awaited = is_awaited
+
+    def is_awaited(self) -> bool:
+        """Return whether a request is in progress or has just arrived."""
+        return self._is_awaited()
 
     async def refresh(self) -> None:
         """Take a sample if the last one is old enough, and wait for it for WAIT_S at most; scrapes

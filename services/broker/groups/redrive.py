@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import (
     BYTES_AT_ONCE,
     LETTERS_AT_ONCE,
@@ -25,9 +25,7 @@ from services.broker.groups.dead_letters import (
     LetterFilter,
     Redriven,
 )
-from services.broker.groups.send_back import Stored
-from services.broker.log.append import FILE_TRIES, Append
-from services.broker.log.durability_barrier import DurabilityBarrier
+from services.broker.log.append import FILE_TRIES
 from services.broker.send import queue_choice
 from services.broker.state.topics import Topics, check_user_name
 from tidemark.errors import (
@@ -41,7 +39,6 @@ from tidemark.errors import (
 )
 from tidemark.formats import batch, nack, properties
 from tidemark.formats.batch import WireMessage
-from tidemark.formats.hosts import Host
 from tidemark.formats.nack import RedriveOrigin
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
@@ -137,34 +134,21 @@ class Redrive:
 
     def __init__(
         self,
-        append: Append,
-        lasting: DurabilityBarrier,
+        copies: Copies,
         letters: DeadLetters,
         topics: Topics,
         configs: GroupConfigs,
-        store_host: Host,
         *,
-        properties_size_max: int,
         bytes_at_once: int = BYTES_AT_ONCE,
-        on_stored: Stored = lambda *_: None,
-        pick: Callable[[int], int] = random.randrange,
     ) -> None:
-        """properties_size_max: bytes that a record's properties may take, without the record CRC.
-        bytes_at_once: record bytes of one append, which must fit into a commit log file.
-        on_stored: called with topic, messages and bytes of stored records. pick: chooses a queue
-        for a letter without a sharding key, given their number.
-        """
-        self._append = append
-        self._lasting = lasting
+        """bytes_at_once: record bytes of one append, which have to fit into a commit log file."""
+        self._copies_to = copies
         self.letters = letters
-        """Reads the letters; also used by calls that only list them."""
+        """The dead letters, also for calls that only read them."""
         self._topics = topics
         self._configs = configs
-        self._store_host = store_host
-        self._properties_size_max = properties_size_max
+        self._store_host = copies.store_host
         self._bytes_at_once = bytes_at_once
-        self._on_stored = on_stored
-        self._pick = pick
 
     async def redrive(self, group: str, request: RedriveRequest) -> RedriveResult:
         """Send dead letters of the group again; on disk on return.
@@ -263,17 +247,17 @@ class Redrive:
             # Runs of one queue must be adjacent; the sort keeps the letters' order in each queue.
             runs = sorted((copy.run for copy in copies), key=lambda run: (run.topic, run.queue_id))
             try:
-                appended = self._append.append_now(runs)
+                appended = self._copies_to.append.append_now(runs)
                 break
             except FileNotReady:
                 if tries_left == 1:
                     raise
                 kept = {copy.origin.queue_offset for copy in copies}
                 letters = [letter for letter in letters if letter.queue_offset in kept]
-                await self._append.file_made()
+                await self._copies_to.append.file_made()
         sizes = memoryview(appended.sizes).cast("I")
         for run, size in zip(runs, sizes, strict=True):
-            self._on_stored(run.topic, 1, size)
+            self._copies_to.on_stored(run.topic, 1, size)
         origins = {copy.origin for copy in copies}
         self.letters.stored(origins, appended.end)
         call.end = appended.end
@@ -345,9 +329,9 @@ class Redrive:
             call.refuse(nack.original_topic(letter), queues)
             return None
         raw = nack.redriven(letter, group, to_group=request.to_group)
-        if len(raw) > self._properties_size_max:
+        if len(raw) > self._copies_to.properties_size_max:
             # RocketMQ fills letters to the last byte. The retries of the copy need some room.
-            room = self._properties_size_max - nack.PROPERTIES_ROOM
+            room = self._copies_to.properties_size_max - nack.PROPERTIES_ROOM
             raw, dropped = nack.shortened(raw, room)
             log.warning(
                 "a dead letter has no room for its place in the copy; the copy lacks properties",
@@ -375,13 +359,13 @@ class Redrive:
         """Return the queue for the copy: with a sharding key, the queue of that key."""
         key = properties.find(letter.properties, _SHARDING_KEY)
         if key is None:
-            return self._pick(queues)
+            return self._copies_to.pick(queues)
         return queue_choice.choose(topic, queues, [properties.text(key)], 0)[0]
 
     async def _durable(self, call: _Call) -> None:
         assert call.end is not None
         try:
-            await self._lasting.durable(call.end)
+            await self._copies_to.durability.durable(call.end)
         except NotServing as stopping:
             raise AckTimeout(
                 f"the node stops: {call.redriven} dead letters are sent again, and that is not on "

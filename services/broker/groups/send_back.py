@@ -11,16 +11,13 @@ whose queues are assigned to members like any others.
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from services.broker.groups.coordinator import not_assigned
+from services.broker.groups.copies import Copies
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.repeated_nacks import RepeatedNacks, SentBack, StoredNack
 from services.broker.groups.stored_messages import Place, StoredMessages
-from services.broker.log.append import Append
-from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.state.topics import Topics, check_consumed
 from shared.state.values import GroupConfig
 from tidemark.errors import (
@@ -31,7 +28,6 @@ from tidemark.errors import (
 )
 from tidemark.formats import batch, delay, ids, nack, record
 from tidemark.formats.batch import WireMessage
-from tidemark.formats.hosts import Host
 from tidemark.formats.nack import DEAD_AT_ONCE, DEAD_QUEUE, Verdict
 from tidemark.formats.record import Record
 from tidemark.formats.runs import Run
@@ -62,10 +58,6 @@ class GroupConfigs(Protocol):
         ...
 
 
-Stored = Callable[[str, int, int], None]
-"""Called with the topic, number and record bytes of messages that are in the log now."""
-
-
 class Members(Protocol):
     """The members of groups, as far as this module needs them."""
 
@@ -83,38 +75,26 @@ class SendBack:
 
     def __init__(
         self,
-        append: Append,
-        lasting: DurabilityBarrier,
+        copies: Copies,
         messages: StoredMessages,
         topics: Topics,
         configs: GroupConfigs,
         members: Members,
         counters: GroupCounters,
         repeated: RepeatedNacks,
-        store_host: Host,
         *,
         delay_levels_ms: tuple[int, ...],
-        properties_size_max: int,
-        on_stored: Stored = lambda *_: None,
-        pick: Callable[[int], int] = random.randrange,
     ) -> None:
-        """delay_levels_ms: of the store, level 1 first. properties_size_max: bytes that a record's
-        properties may take, without the record CRC. on_stored: called with topic, messages and
-        bytes of stored records. pick: chooses a retry queue, given their number.
-        """
-        self._append = append
-        self._lasting = lasting
+        """delay_levels_ms: delays of the store's levels, level 1 first."""
+        self._copies = copies
         self._messages = messages
         self._topics = topics
         self._configs = configs
         self._members = members
         self._counters = counters
         self._repeated = repeated
-        self._store_host = store_host
+        self._store_host = copies.store_host
         self._delay_levels_ms = delay_levels_ms
-        self._properties_size_max = properties_size_max
-        self._on_stored = on_stored
-        self._pick = pick
 
     async def nack(
         self,
@@ -184,7 +164,7 @@ class SendBack:
         else:
             done = await self._repeated.once(group, nack_id, store)
         try:
-            await self._lasting.durable(done.end)
+            await self._copies.durability.durable(done.end)
         except NotServing as stopping:
             raise AckTimeout(
                 "the node stops: the message is sent back, and that is not on disk yet. The "
@@ -202,7 +182,7 @@ class SendBack:
         if not verdict.dead:
             topic = await self._configs.retry_topic(group)
             found = self._topics.find(topic)
-            queue = self._pick(max(1, found.queues if found is not None else 1))
+            queue = self._copies.pick(max(1, found.queues if found is not None else 1))
             raw = nack.nacked(stored, dead=False, nack_id=nack_id)
             place = delay.by_level(
                 topic, queue, raw, verdict.delay_level, len(self._delay_levels_ms)
@@ -225,8 +205,8 @@ class SendBack:
             times,
         )
         # own: members can go on while the disk is full, as long as the reserve lasts.
-        appended = await self._append.append([run], own=True)
-        self._on_stored(topic, 1, appended.end - appended.start)
+        appended = await self._copies.append.append([run], own=True)
+        self._copies.on_stored(topic, 1, appended.end - appended.start)
         if verdict.dead:
             self._counters.dead(group, nack.original_topic(stored))
         sent = SentBack(
@@ -300,4 +280,4 @@ class SendBack:
         )
         # The record CRC follows the properties, and 0x02 if they do not end in one.
         size = record.encoded_size(bare, record_crc=True) + 1
-        return min(self._properties_size_max, self._append.records_size_max - size)
+        return min(self._copies.properties_size_max, self._copies.append.records_size_max - size)

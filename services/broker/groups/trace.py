@@ -111,6 +111,14 @@ class Trace(NamedTuple):
         }
 
 
+class GroupProgress(NamedTuple):
+    """What is known of the progress of groups."""
+
+    committed: Committed
+    deliveries: Deliveries
+    commit_times: CommitTimes
+
+
 class Tracer:
     """Traces messages. One loop uses it."""
 
@@ -119,9 +127,7 @@ class Tracer:
         messages: StoredMessages,
         topics: Topics,
         index: IndexReader | None,
-        committed: Committed,
-        deliveries: Deliveries,
-        commit_times: CommitTimes,
+        progress: GroupProgress,
         clock: Clock,
         *,
         delay_levels_ms: Sequence[int],
@@ -134,9 +140,7 @@ class Tracer:
         self._messages = messages
         self._topics = topics
         self._index = index
-        self._committed = committed
-        self._deliveries = deliveries
-        self._commit_times = commit_times
+        self._committed, self._deliveries, self._commit_times = progress
         self._clock = clock
         self._delay_levels_ms = delay_levels_ms
         self._flushed = flushed

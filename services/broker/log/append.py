@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Numbered, QueueOffsets
-from shared.files.commit_log_appender import Placed
+from shared.files.commit_log_appender import NO_HEAD, Placed
 from tidemark.errors import (
     DispatchBehind,
     FileNotReady,
@@ -102,9 +102,7 @@ class Append:
         self._term = log_context.term
         self.records_size_max = self._file_size - record.BLANK_SIZE
         """Bytes of records that fit into one commit log file."""
-        self._first: tuple[Sequence[Run], Sequence[int]] = ((), ())
         self._closed = not log_context.appends
-        self._appender.on_new_file = self._begin_file
 
     def close(self) -> None:
         """Refuse all further appends because the node stops or is no longer the master."""
@@ -170,10 +168,11 @@ class Append:
         while True:
             numbered = self._queue_offsets.number([*first, *runs] if first else runs)
             firsts, count = numbered.firsts, len(first)
+            head = NO_HEAD
             if count:
-                self._first, firsts = (first, firsts[:count]), firsts[count:]
+                head, firsts = (first, firsts[:count]), firsts[count:]
             try:
-                placed = self._appender.append(runs, firsts, time_ms)
+                placed = self._appender.append(runs, firsts, time_ms, head)
             except MessageTooLarge:
                 if not count:
                     raise
@@ -190,9 +189,6 @@ class Append:
                 end = PhysicalOffset(intended.start + sum(memoryview(intended.sizes).cast("I")))
                 mine.appended = Appended(firsts, *intended, time_ms, end)
                 raise mine from fault
-            finally:
-                if count:
-                    self._first = ((), ())
             end = self._appender.appended
             self._queue_offsets.commit(numbered, end)
             if count:
@@ -218,10 +214,6 @@ class Append:
             raise files.not_ready(files.next_start)
         appender.open_next()
         return True
-
-    def _begin_file(self, start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
-        """Return the snapshot's runs and queue offsets; the appender calls it for a new file."""
-        return self._first
 
     def _too_large(self, total: int, limit: int) -> MessageTooLarge:
         return MessageTooLarge(

@@ -17,13 +17,40 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from shared.files.commit_log_appender import CommitLogAppender
 from tidemark.errors import DiskFull, FileNotReady, OutOfResources, ReadOnlyDisk, StoreError
 
 log = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
+
+
+class DiskLimits(Protocol):
+    """Limits on the use of the disk (implemented by ``retention.fullness``)."""
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Reason why sends are refused although files can be created; None: none."""
+        ...
+
+    def check_may_create(self) -> None:
+        """Raise DiskFull to prevent the creation of another file; called in the thread.
+
+        The file already created is then reserved for the broker's own records."""
+        ...
+
+
+class _NoLimits:
+    """Holds before the retention is built."""
+
+    refusal: StoreError | None = None
+
+    def check_may_create(self) -> None:
+        """Accept."""
+
+
+NO_LIMITS: Final = _NoLimits()
 
 
 class Preallocator:
@@ -55,16 +82,21 @@ class Preallocator:
         self.failure: StoreError | None = None
         """Reason why no file can be created now: DiskFull, ReadOnlyDisk or OutOfResources; None if
         files can be created."""
-        self.refusal: StoreError | None = None
-        """Reason why sends are refused although files can be created; None: sends are accepted."""
-        self.guard: Callable[[], None] = lambda: None
-        """Called in the thread before files are created. It raises DiskFull to prevent that; the
-        file already created is then reserved for the broker's own records."""
+        self._limits: DiskLimits = NO_LIMITS
         self.kept_back = 0
         """Bytes of log that sends may not use, besides the usual reserve: one file, or 0."""
-        self.on_made: Callable[[], None] = lambda: None
-        """Called on the loop after each attempt to create files."""
+        self.made: Final = asyncio.Event()
+        """Set after each attempt to create files; whoever waits for it clears it."""
         self._was_prepared = False
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Reason why sends are refused although files can be created; None: none."""
+        return self._limits.refusal
+
+    def limit_by(self, limits: DiskLimits) -> None:
+        """Observe these limits from now on."""
+        self._limits = limits
 
     def log_moved_on(self) -> None:
         """Create another file soon, because the log has moved into the next one."""
@@ -78,8 +110,9 @@ class Preallocator:
 
     def check_may_send(self) -> None:
         """Raise the reason if sends are refused; the broker's own records may go on."""
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
+        refusal = self._limits.refusal
+        if refusal is not None:
+            raise refusal.with_traceback(None)
 
     def raise_why_not(self) -> None:
         """Raise the reason for the missing file: it cannot be created, or creation is running."""
@@ -147,15 +180,15 @@ class Preallocator:
                 self._on_change(None)
         finally:
             self._making = None
-            self.on_made()
+            self.made.set()
 
     def _guarded(self) -> None:
-        """Check the guard and prepare. Blocks; runs in the thread.
+        """Check the limits and prepare. Blocks; runs in the thread.
 
-        The first call skips the guard: without the files the start could not be recorded."""
+        The first call skips the check: without the files the start could not be recorded."""
         if self._was_prepared:
             try:
-                self.guard()
+                self._limits.check_may_create()
             except DiskFull:
                 self.kept_back = self._file_size
                 raise

@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from services.broker.fields import shown
+from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.log.unit_checks import UnitChecks
 from services.broker.read.long_polls import LongPolls, Polls, Wake, Watcher
 from services.broker.request_classes import held
-from services.broker.traffic_metrics import TrafficMetrics
-from shared.files.commit_log import CommitLogReader
-from shared.files.consume_queue import ConsumeQueues
 from shared.files.pull import PullResult, PullStatus, get_message
 from shared.runtime.budget import Budget
 from shared.runtime.doorbell import Doorbell
-from tidemark.clock import Clock
 from tidemark.errors import BadTags, DamagedFile, NotServing
 from tidemark.formats import hashing
 from tidemark.formats.record import Checks
@@ -90,41 +87,35 @@ class Puller:
 
     def __init__(
         self,
-        queues: ConsumeQueues,
-        log: CommitLogReader,
+        log_context: LogContext,
         queue_offsets: QueueOffsets,
-        clock: Clock,
-        metrics: TrafficMetrics,
         *,
         floor: Callable[[str, int], QueueOffset],
-        dispatched: Callable[[], PhysicalOffset],
-        written: Callable[[], PhysicalOffset],
-        held_max: int,
-        unit_checks: UnitChecks | None = None,
     ) -> None:
         """floor: returns the first visible queue offset, e.g. of a topic that was deleted and
-        recreated. dispatched: returns the dispatched offset. written: returns the end of the log.
-        unit_checks: used where a queue ends before its last message; None: queues are not compared
-        with the log.
+        recreated.
         """
-        self.unit_checks = unit_checks
+        self.unit_checks: UnitChecks | None = log_context.unit_checks
+        """Used where a queue ends before its last message; None: queues are not compared with the
+        log."""
         self._short: dict[Queue, tuple[QueueOffset, PhysicalOffset]] = {}
         """Queues that ended before their last message at the last read: the queue offset at which
         they ended, and the dispatched offset from which on that means damage."""
         self._floor = floor
-        self._queues = queues
-        self._log = log
+        self._queues = log_context.queues
+        self._log = log_context.reader
         self._queue_offsets = queue_offsets
-        self._clock = clock
-        self._metrics = metrics
-        self._dispatched = dispatched
-        self._written = written
+        self._clock = log_context.clock
+        self._metrics = log_context.metrics
+        self._dispatched = log_context.dispatched
+        self._written = log_context.end
         self.held = LongPolls()
         self._polls = Polls()
         self._dispatched_seen = PhysicalOffset(-1)
         self._shown = PhysicalOffset(0)
         """The largest dispatched offset that a pull has used."""
-        self._looked_at = clock.monotonic()
+        self._looked_at = self._clock.monotonic()
+        held_max = log_context.config.held_pulls_max
         self._places = Budget("held pulls", held_max, "Pull with a shorter wait_ms, or again.")
 
     def checks_at(self, offset: int) -> Checks:

@@ -176,10 +176,10 @@ class TopicViews:
             return
         self._topics.for_reading(name, queue)
 
-    def tell_hidden(self, listener: Callable[[str, int, int, int], None]) -> None:
+    def report_hidden_to(self, listener: Callable[[str, int, int, int], None]) -> None:
         """Set the callback that is invoked synchronously when a topic's own retention hides
         messages, with topic, queue, and the queue offsets [first, end) of the messages."""
-        self._visibility.on_hidden = listener
+        self._visibility.report_hidden_to(listener)
 
     def has_retention(self, name: str) -> bool:
         """Return whether the topic has its own retention."""

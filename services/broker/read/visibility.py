@@ -31,6 +31,10 @@ QUEUES_KEPT_MAX: Final = 100_000
 """Queues whose beginning is remembered, those asked for last; each takes about 200 bytes."""
 
 
+OnHidden = Callable[[str, int, int, int], None]
+"""Takes topic, queue and the queue offsets [first, end) of messages that are no longer shown."""
+
+
 class _Known(NamedTuple):
     at_s: float
     """When it was looked for."""
@@ -44,8 +48,11 @@ class Visibility:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
-        self.on_hidden: Callable[[str, int, int, int], None] = lambda *_: None
-        """Called with topic, queue and [first, end) of messages that are not shown any more."""
+        self._on_hidden: OnHidden = lambda *_: None
+
+    def report_hidden_to(self, on_hidden: OnHidden) -> None:
+        """Call on_hidden when messages are no longer shown, in the same step of the loop."""
+        self._on_hidden = on_hidden
 
     def is_due(self, topic: str, queue: int) -> bool:
         """Whether the queue has to be looked at before ``first`` is asked."""
@@ -74,7 +81,7 @@ class Visibility:
         if known is not None:
             before = max(known.first, reader.min_offset(log_min))
             if before < first:
-                self.on_hidden(*key, before, first)
+                self._on_hidden(*key, before, first)
 
     def _note(self, key: tuple[str, int], known: _Known) -> None:
         self._known[key] = known

@@ -188,7 +188,7 @@ class Master:
     async def _serve(
         self, log_context: LogContext, built: Built, stop: asyncio.Event, leaving: asyncio.Event
     ) -> None:
-        self._context.serve(built.parts, log_context)
+        self._context.serve(built.components, log_context)
         # From here ha reads this epoch in the page, and that no record of it is appended yet.
         self._positions.publish(Slot.EPOCH_RECORD_END, 0)
         self._positions.publish(Slot.SERVING_EPOCH, self._term.epoch)
@@ -204,7 +204,7 @@ class Master:
                 }
             ),
             "pulse": lambda: self._pulse(log_context, built, leaving),
-            "snapshots": lambda: built.state_log.run(self._over),
+            "snapshots": lambda: built.core.state_log.run(self._over),
             "config-files": lambda: built.config_files.run(self._over),
             **built.consuming.runners(self._over, opened, closed),
         }
@@ -300,10 +300,10 @@ class Master:
     def _let_go(self, log_context: LogContext, built: Built) -> None:
         """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
         pull again."""
-        built.append.close()
+        built.core.append.close()
         if log_context.confirmer is not None:
             log_context.confirmer.close()
-        built.parts.puller.held.close()
+        built.components.read.puller.held.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
         """Return the parts that must end before another process may write the log."""
@@ -323,7 +323,7 @@ class Master:
 
     async def _pulse(self, log_context: LogContext, built: Built, leaving: asyncio.Event) -> None:
         """Check what the others publish, with every doorbell, and often while a caller waits."""
-        confirmer, puller = log_context.confirmer, built.parts.puller
+        confirmer, puller = log_context.confirmer, built.components.read.puller
         assert confirmer is not None, "a term has one"
         while not self._over.is_set():
             if not self._term.stands:

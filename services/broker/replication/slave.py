@@ -143,7 +143,7 @@ class Slave:
             self._log_context.unit_checks.settle() or dispatched != self._seen
         ):
             self._seen = dispatched
-            built.parts.puller.held.may_all_look()
+            built.components.read.puller.held.may_all_look()
 
     def _publish_trouble(self, *, is_full: bool) -> None:
         """Report, when it changes, whether this node would make a good master."""
@@ -156,11 +156,11 @@ class Slave:
     def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> Built:
         """Serve with the state that was just read."""
         if self._built is not None:
-            self._built.parts.puller.held.close()
+            self._built.components.read.puller.held.close()
         built = self._built = build_with(
             self._log_context, self._context.metrics, self._followed.state, queue_ends
         )
-        self._context.serve(built.parts, self._log_context)
+        self._context.serve(built.components, self._log_context)
         self._kept.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep(), name="retention")
@@ -191,7 +191,7 @@ class Slave:
         self._over.set()
         self._kept.set()
         if self._built is not None:
-            self._built.parts.puller.held.close()
+            self._built.components.read.puller.held.close()
         if self._keeping is not None:
             await asyncio.gather(self._keeping, return_exceptions=True)
         await asyncio.to_thread(self._log_context.abandon)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.retention import LogFile, Why
@@ -84,7 +84,7 @@ class Deletion:
     ) -> None:
         """files: those of the appender. reader: the one that serves. ring: wakes reput."""
         self._store = store
-        self._files = files
+        self.files: Final = files
         self._reader = reader
         self._positions = positions
         self._delayed = delayed
@@ -131,7 +131,7 @@ class Deletion:
     def _remove_name(self, start: int) -> None:
         self._positions.sync()
         write_log_start(self._store.disk, self._store.log_start_path, self._positions.get(Slot.MIN))
-        self._files.delete_oldest(start)
+        self.files.delete_oldest(start)
 
     async def _carry(self, file: LogFile, why: Why) -> bool:
         """Carry the delayed messages of the file; return whether the file may be deleted."""

@@ -13,16 +13,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from services.broker.log.preallocator import Preallocator
+from services.broker.log.log_context import LogContext
 from services.broker.retention.forecast import Forecast, Growth
 from services.broker.retention.retention import Pressure, pressure_of
-from services.broker.retention_policy import Policy
-from shared.files.commit_log_appender import CommitLogAppender
 from shared.files.disk import Space
-from shared.files.store_dir import StoreDir
-from shared.runtime.health import Health
-from tidemark.clock import Clock
-from tidemark.errors import DiskFull
+from tidemark.errors import DiskFull, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -30,28 +25,24 @@ log = logging.getLogger(__name__)
 class Fullness:
     """The file systems of log and queues. The loop uses it, and the thread that makes files."""
 
-    def __init__(
-        self,
-        store: StoreDir,
-        appender: CommitLogAppender,
-        preallocator: Preallocator,
-        clock: Clock,
-        health: Health,
-        policy: Policy,
-    ) -> None:
+    def __init__(self, log_context: LogContext) -> None:
+        store = log_context.store.directory
         self._disk = store.disk
         self._paths = (store.commit_log_dir, store.consume_queues_dir)
-        self._appender = appender
-        self._files = preallocator
-        self._clock = clock
-        self._health = health
-        self._policy = policy
+        self._appender = log_context.appender
+        self._files = log_context.files
+        self._clock = log_context.clock
+        self._health = log_context.health
+        self._policy = log_context.config.retention_policy
         self._growth = Growth()
         self.spaces: Sequence[Space | None] = (None, None)
         """Of the log's file system, then of the queues', as last measured; None: the measurement
         failed."""
         self.pressure = Pressure.NONE
-        preallocator.guard = self._guard
+        # The refusal of an earlier role holds until the disk is asked.
+        self.refusal: StoreError | None = self._files.refusal
+        """Reason why sends are refused; None: sends are accepted."""
+        self._files.limit_by(self)
 
     async def look(self) -> None:
         """Measure the disk, and refuse or accept sends accordingly."""
@@ -83,15 +74,15 @@ class Fullness:
     # -- effects ----------------------------------------------------------------------------------
 
     def _refuse_or_not(self) -> None:
-        before = self._files.refusal
+        before = self.refusal
         if self.pressure is not Pressure.SENDS_STOP:
-            self._files.refusal = None
+            self.refusal = None
             if before is not None:
                 log.info("sends are taken again", extra={"event": "sends-resumed"})
                 if self._files.failure is None:
                     self._health.clear_reason(DiskFull.code)
             return
-        refusal = self._files.refusal = self._too_full()
+        refusal = self.refusal = self._too_full()
         self._health.add_reason(refusal.code, f"{refusal.detail} {refusal.advice}")
         if before is None:
             log.error(
@@ -117,7 +108,7 @@ class Fullness:
             limit=limit,
         )
 
-    def _guard(self) -> None:
+    def check_may_create(self) -> None:
         """Raise DiskFull if one more file would bring the disk to the limit of sends. Any thread.
 
         One file ahead is made all the same: the broker needs it for its own records, and would fail
@@ -146,7 +137,7 @@ class Fullness:
     @property
     def sends_refused(self) -> bool:
         """Whether the disk is too full for sends."""
-        return self._files.refusal is not None
+        return self.refusal is not None
 
     @property
     def forecast(self) -> Forecast:

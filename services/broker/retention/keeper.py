@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from services.broker.log.preallocator import Preallocator
+from services.broker.log.log_context import LogContext
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.expiry import Expiry
 from services.broker.retention.fullness import Fullness
@@ -35,13 +35,7 @@ from services.broker.retention.retention import (
     goes_by_age_at,
     judge_oldest,
 )
-from services.broker.retention_policy import HOURS, Policy
-from shared.files.commit_log_appender import CommitLogAppender
-from shared.files.mapped_file_queue import MappedFileQueue
-from shared.files.positions import Positions
-from shared.files.store_dir import StoreDir
-from shared.runtime.health import Health
-from tidemark.clock import Clock
+from services.broker.retention_policy import HOURS
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
 
@@ -74,58 +68,46 @@ class Retention:
 
     def __init__(
         self,
-        store: StoreDir,
-        positions: Positions,
-        appender: CommitLogAppender,
-        preallocator: Preallocator,
+        log_context: LogContext,
         deletion: Deletion,
         expiry: Expiry,
-        clock: Clock,
-        health: Health,
-        policy: Policy,
         *,
         snapshot_start: Callable[[], int | None],
-        confirmed: Callable[[], int],
         utc_offset_s: Callable[[int], int],
-        warn_ms: int,
         has_hiding_topics: Callable[[], bool],
         on_names_gone: Callable[[], None],
-        log_files: MappedFileQueue | None = None,
-        master_from: Callable[[], int | None] | None = None,
     ) -> None:
-        """snapshot_start: of the newest whole snapshot on disk. confirmed: end of what consumers
-        may see. utc_offset_s: wall clock in ms → local time minus UTC. warn_ms: how long before a
-        deletion groups are warned. has_hiding_topics: whether any topic has a retention of its own.
-        on_names_gone: called when reput has removed queue and index files, which readers may still
-        have mapped. log_files: files of a node that does not append, listed anew each time; None:
-        the appender's. master_from: of a slave, where the log of its master begins, None while that
-        is unknown; None: this node decides by itself.
+        """snapshot_start: returns the start of the newest complete snapshot that is on disk.
+        utc_offset_s: maps the wall clock in ms to local time minus UTC. has_hiding_topics: returns
+        whether any topic has its own retention. on_names_gone: called when reput has removed queue
+        and index files, which readers may still have mapped.
         """
-        self._follows_files = log_files is not None
-        self._master_from = master_from
+        config, store = log_context.config, log_context.store.directory
+        self._follows_files = not log_context.appends
+        # A slave deletes what its master has deleted; another node decides by itself.
+        self._master_from = None if log_context.appends else log_context.master_from
         self._disk = store.disk
-        self._positions = positions
-        self._log_files = appender.files if log_files is None else log_files
+        self._positions = log_context.positions
+        self._log_files = deletion.files
         self._deletion = deletion
         self._expiry = expiry
-        self._clock = clock
-        self._policy = policy
+        self._clock = log_context.clock
+        self._policy = config.retention_policy
         self._snapshot_start = snapshot_start
-        self._confirmed = confirmed
+        self._confirmed = log_context.confirmed
         self._utc_offset_s = utc_offset_s
-        self._warn_ms = warn_ms
+        self._warn_ms = config.retention_warn_ms
         self._has_hiding_topics = has_hiding_topics
         self._on_names_gone = on_names_gone
-        self.fullness = Fullness(store, appender, preallocator, clock, health, policy)
+        self.fullness = Fullness(log_context)
         self._files = Files([], 0)
-        self._made, self._wake = asyncio.Event(), asyncio.Event()
+        self._made, self._wake = log_context.files.made, asyncio.Event()
         self._let_go_by = 0.0
         self._warn_at = self._hiding_at = float("-inf")
-        self._cleaned = positions.get(Slot.CLEANED_MIN)
+        self._cleaned = self._positions.get(Slot.CLEANED_MIN)
         self._is_stuck = False
         self.deleted: Counter[Why] = Counter()
         """Files deleted since the start."""
-        preallocator.on_made = self._made.set
 
     # -- running ----------------------------------------------------------------------------------
 

@@ -23,9 +23,8 @@ class RetentionMetrics:
     deleted."""
 
     def __init__(self, registry: Registry) -> None:
-        self.show: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
-        """The retention, the log that it shortens, and the end of what is visible; set once the
-        store is open."""
+        self._shown: tuple[Retention, CommitLogReader, Callable[[], PhysicalOffset]] | None = None
+        """The retention, the log that it shortens, and the end of what is visible."""
         registry.read(of_log.LOG_SEGMENTS_DELETED_TOTAL, self._deleted)
         registry.read(of_log.LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS, self._oldest)
         for family, read in (
@@ -36,18 +35,24 @@ class RetentionMetrics:
         ):
             registry.read(family, lambda read=read: self._of(read))  # type: ignore[misc]
 
+    def show(
+        self, retention: Retention, reader: CommitLogReader, confirmed: Callable[[], PhysicalOffset]
+    ) -> None:
+        """Show this retention from now on. reader: of the log that it shortens."""
+        self._shown = retention, reader, confirmed
+
     def _of(self, read: Callable[[Retention], Number | None]) -> Number | None:
-        return None if self.show is None else read(self.show[0])
+        return None if self._shown is None else read(self._shown[0])
 
     def _deleted(self) -> dict[str, Number | None]:
-        if self.show is None:
+        if self._shown is None:
             return dict.fromkeys((why.value for why in Why), 0)
-        return {why.value: self.show[0].deleted[why] for why in Why}
+        return {why.value: self._shown[0].deleted[why] for why in Why}
 
     def _oldest(self) -> float | None:
-        if self.show is None:
+        if self._shown is None:
             return None
-        _, reader, confirmed = self.show
+        _, reader, confirmed = self._shown
         at_ms = oldest_ms(reader, confirmed())
         return None if at_ms is None else at_ms / 1000
 

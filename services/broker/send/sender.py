@@ -205,7 +205,7 @@ class Sender:
                     result,
                     end,
                 )
-            result.level, result.copies = reached
+            result.note_reached(*reached)
         self._counts.answered(result.level, self.clock.monotonic() - started)
 
     async def file_made(self) -> None:

@@ -128,7 +128,7 @@ class ConfigFiles:
         self._delay_now = delay_now
         self._clock = clock
         self._flushed = flushed
-        self._topic_changes = self._group_changes = 0
+        self._topic_changes = self._group_changes = self._offset_changes = 0
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._begun = False
@@ -137,7 +137,11 @@ class ConfigFiles:
         self._files = (
             _File(json_cache.TOPICS, PAUSE_S, lambda: self._topic_changes),
             _File(json_cache.GROUPS, PAUSE_S, lambda: self._group_changes),
-            _File(json_cache.CONSUMER_OFFSETS, OFFSETS_PAUSE_S, lambda: offsets.changes),
+            _File(
+                json_cache.CONSUMER_OFFSETS,
+                OFFSETS_PAUSE_S,
+                lambda: offsets.changes + self._offset_changes,
+            ),
             _File(json_cache.DELAY_OFFSETS, OFFSETS_PAUSE_S, lambda: dict(delay_now().levels)),
         )
 
@@ -186,7 +190,7 @@ class ConfigFiles:
         if GroupRecord in changed:
             self.groups_changed()
         if OffsetsRecord in changed or GroupRecord in changed:
-            self._offsets.changes += 1
+            self._offset_changes += 1
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
         """Return RocketMQ's state if RocketMQ has used the store since we did.

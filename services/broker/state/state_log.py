@@ -45,6 +45,9 @@ become millions within days in a large file."""
 SLICE_RETRY_S: Final = 1.0
 
 
+OffsetsNow = Callable[[], Mapping[str, Mapping[TopicQueue, int]]]
+
+
 class StateLog:
     """Appends state records and snapshots."""
 
@@ -82,12 +85,19 @@ class StateLog:
         self._more = asyncio.Event()
         self._append: Append | None = None
         self._lasting: DurabilityBarrier | None = None
-        self.offsets_now: Callable[[], Mapping[str, Mapping[TopicQueue, int]]] = lambda: (
-            self._appended.offsets
-        )
-        """Returns the accepted consumer offsets; never lower than in a record appended before."""
-        self.delay_now: Callable[[], DelayState] = lambda: self._appended.delay
-        """Returns the delay progress; every message it counts as delivered has been appended."""
+        self._offsets_now: OffsetsNow = lambda: self._appended.offsets
+
+    def delay_now(self) -> DelayState:
+        """Return the delay progress; every message it counts as delivered has been appended."""
+        return self._appended.delay
+
+    def take_offsets_from(self, offsets_now: OffsetsNow) -> None:
+        """Put these offsets into snapshots.
+
+        offsets_now: returns the accepted consumer offsets; never lower than in a record appended
+        before.
+        """
+        self._offsets_now = offsets_now
 
     def connect(self, append: Append, lasting: DurabilityBarrier) -> None:
         """Set the destination of records; append requests snapshots from then on."""
@@ -276,7 +286,7 @@ class StateLog:
                 NextOffset(topic, queue, offset)
                 for (topic, queue), offset in sorted(self._queue_offsets.items())
             ],
-            offsets=self.offsets_now() if self._snapshots_served else None,
+            offsets=self._offsets_now() if self._snapshots_served else None,
             delay=self.delay_now() if self._snapshots_served else None,
             foreign_from=self._log_start(),
         )

@@ -18,7 +18,7 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -149,6 +149,18 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
 
 
+class StoredQueues(NamedTuple):
+    """The queues that are in the store at the start."""
+
+    in_store: Collection[tuple[str, int]] = ()
+    """Topic and number of every queue with a directory or records."""
+    expired: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """Next offset of each queue whose messages have all expired."""
+
+
+NO_QUEUES: Final = StoredQueues()
+
+
 class Topics:
     """The topics of one broker. For one loop; changes of one topic are serialized."""
 
@@ -159,21 +171,18 @@ class Topics:
         next_offsets: NextOffsets,
         *,
         flushed: Callable[[], int],
-        queues_in_store: Iterable[tuple[str, int]] = (),
+        stored: StoredQueues = NO_QUEUES,
         auto_create_queues: int | None = None,
         always: Mapping[str, int] | None = None,
-        expired: Mapping[tuple[str, int], int] | None = None,
         on_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         """state: as replayed from the log; from now on only this object changes its topics.
 
-        flushed: returns the flushed offset, which is stored in records. queues_in_store: (topic,
-        queue) of every queue with a directory or records in the store. auto_create_queues: number
+        flushed: returns the flushed offset, which is stored in records. auto_create_queues: number
         of queues of a topic that a send creates; None: sends do not create topics. always: system
         topics with their numbers of queues, which exist without being created, so that their
-        messages can be found from the first one on. expired: next offset of each queue whose
-        messages have all expired. on_change: called with the topic's name after each durable
-        change.
+        messages can be found from the first one on. on_change: called with the topic's name after
+        each durable change.
         """
         self._state = state
         self._log = log
@@ -183,7 +192,7 @@ class Topics:
         self._always = {
             name: TopicConfig(name, queues, queues) for name, queues in (always or {}).items()
         }
-        self._expired = dict(expired or {})
+        self._expired = dict(stored.expired)
         self._on_change = on_change
         self._changing = NameLocks()
         self._deleting: set[str] = set()
@@ -193,7 +202,7 @@ class Topics:
         """Topic → number of queues, given by the highest queue number below QUEUES_MAX."""
         self._beyond: dict[str, list[int]] = {}
         """Topic → queue numbers from QUEUES_MAX on, ascending; most topics have none."""
-        for name, queue in sorted(queues_in_store):
+        for name, queue in sorted(stored.in_store):
             if queue < QUEUES_MAX:
                 self._queues_in_store[name] = queue + 1
             else:

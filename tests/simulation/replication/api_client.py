@@ -21,6 +21,7 @@ from yarl import URL
 
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
 from services.broker.api.openapi import ANYWHERE, READ_FROM
 from services.broker.config import BrokerConfig
@@ -81,10 +82,7 @@ def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
         machine,
         BrokerMetrics(Registry("broker"), machine),
         UniqueIds(machine, config.store_host(PORT)),
-        request_size_max=config.request_size_max,
-        waiting_bytes_max=config.waiting_bytes_max,
-        read_timeout_s=config.read_timeout_s,
-        delay_levels_ms=config.store.delay_levels_ms,
+        BodyBounds(config.request_size_max, config.waiting_bytes_max, config.read_timeout_s),
         version="0",
     )
 

@@ -466,7 +466,7 @@ class Broker(Service):
     def _hold(self) -> None:
         """A consumer waits for what comes next in a queue."""
         (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.components
-        _, end = parts.puller.bounds(topic, queue)
+        _, end = parts.read.puller.bounds(topic, queue)
         asked = f"offset={end}&max={PULLED_MAX}&wait_ms={HELD_MS}"
         path = f"/v1/topics/{topic}/queues/{queue}/messages?{asked}"
         anywhere = self.epoch is None or self._random.random() < 0.2
@@ -529,13 +529,13 @@ class Broker(Service):
     def _pull_newest(self) -> None:
         (topic, queue), store = self._random.choice(QUEUES_SEEN), self.store
         assert store is not None
-        first, _ = self._api.components.puller.bounds(topic, queue)
+        first, _ = self._api.components.read.puller.bounds(topic, queue)
         known = self.history.records.seen(topic, queue, store.dispatched)
         self._pull(topic, queue, max(first, len(known) - self._random.randint(1, PULLED_MAX)))
 
     def _pull(self, topic: str, queue: int, offset: int) -> None:
         """A stretch of a queue, as any consumer gets it."""
-        puller, store = self._api.components.puller, self.store
+        puller, store = self._api.components.read.puller, self.store
         assert store is not None
         resumed = store.positions.resumed_dispatch()
         before = store.dispatched

@@ -11,7 +11,7 @@ from tests.simulation.replication.expiring import Expiring
 from tests.simulation.replication.process import running
 
 if TYPE_CHECKING:
-    pass
+    from services.broker.consuming import Core
 
 
 class _NoOffsets:
@@ -30,12 +30,11 @@ class _NoOffsets:
 class NoConsuming:
     """In place of ``services.broker.consuming.Consuming``."""
 
-    def __init__(self, base: Any, *, on_group_change: Callable[[], None]) -> None:
+    def __init__(self, core: Core, *, on_group_change: Callable[[], None]) -> None:
         self.offsets = _NoOffsets()
-        self.retention = Expiring(base, base.queues.forget)
+        self.retention = Expiring(core, core.log.queues.forget)
         coordinator = SimpleNamespace(topic_changed=lambda topic: None)
-        self.groups = SimpleNamespace(coordinator=coordinator, state=base.state)
-        self.configs = self.views = self.send_back = self.redrive = self.tracer = None
+        self.groups = SimpleNamespace(coordinator=coordinator, state=core.state)
         self.delayed = None
 
     def runners(

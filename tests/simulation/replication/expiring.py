@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from services.broker.consuming import NOTHING_WAITS, _files_of
+from services.broker.consuming import NOTHING_WAITS, Core, _files_of
 from services.broker.retention.deletion import Deletion
 from services.broker.retention.keeper import Retention
 from services.broker.retention_policy import Policy
 from tests.simulation.replication.process import running
-from tidemark.errors import DiskFull
+from tidemark.errors import DiskFull, StoreError
 
 LOOK_S: Final = 0.2
 NEVER_MS: Final = 1 << 50
@@ -35,19 +35,23 @@ POLICY: Final = Policy(
 class Expiring:
     """In place of ``services.broker.retention.keeper.Retention``."""
 
-    def __init__(self, base: Any, forget_names: Callable[[], None]) -> None:
-        """base: a ``services.broker.consuming.Foundation``."""
+    def __init__(self, core: Core, forget_names: Callable[[], None]) -> None:
         thread = running()
         assert thread is not None
         self._machine = thread.process.machine
-        self._base, self._forget_names = base, forget_names
+        self._core, self._forget_names = core, forget_names
         self._kept: Retention | None = None
         self.fullness = self
+        self.refusal: StoreError | None = None
+        core.log.files.limit_by(self)
 
     @property
     def sends_refused(self) -> bool:
         """Whether the disk is too full for sends."""
-        return self._base.preallocator.refusal is not None
+        return self.refusal is not None
+
+    def check_may_create(self) -> None:
+        """The simulated disk refuses by itself."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stop."""
@@ -56,9 +60,7 @@ class Expiring:
                 async with asyncio.timeout(LOOK_S):
                     await stop.wait()
             is_crowded = self._machine.is_crowded
-            self._base.preallocator.refusal = (
-                DiskFull("too full for sends.") if is_crowded else None
-            )
+            self.refusal = DiskFull("too full for sends.") if is_crowded else None
             size_max = self._machine.log_size_max
             if size_max and not self._machine.is_full and not stop.is_set():
                 kept = self._kept = self._kept or self._make()
@@ -66,38 +68,33 @@ class Expiring:
                 await kept.judge(stop)
 
     def _make(self) -> Retention:
-        base, machine = self._base, self._machine
-        files = base.appender.files if base.appends else _files_of(base.directory)
+        log, core, machine = self._core.log, self._core, self._machine
+        files = log.appender.files if log.appends else _files_of(log.store.directory)
         expiry: Any = _NothingUnread()
-        return Retention(
-            base.directory,
-            base.positions,
-            base.appender,
-            base.preallocator,
-            Deletion(
-                base.directory,
-                files,
-                base.reader,
-                base.positions,
-                NOTHING_WAITS,
-                expiry,
-                ring=base.ring_reput,
-            ),
+        deletion = Deletion(
+            log.store.directory,
+            files,
+            log.reader,
+            log.positions,
+            NOTHING_WAITS,
             expiry,
-            base.clock,
-            base.health,
-            POLICY,
+            ring=log.ring_reput,
+        )
+        kept = Retention(
+            log,
+            deletion,
+            expiry,
             snapshot_start=lambda: (
-                base.state_log.snapshot_start if base.appends else base.state.snapshot_at
+                core.state_log.snapshot_start if log.appends else core.state.snapshot_at
             ),
-            confirmed=base.confirmed,
             utc_offset_s=lambda wall_ms: 0,
-            warn_ms=0,
             has_hiding_topics=lambda: False,
             on_names_gone=self._forget_names,
-            log_files=None if base.appends else files,
-            master_from=None if base.appends else machine.master_from,
         )
+        kept._master_from = None if log.appends else machine.master_from
+        kept._warn_ms = 0
+        log.files.limit_by(self)
+        return kept
 
 
 class _NothingUnread:

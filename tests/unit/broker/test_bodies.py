@@ -16,7 +16,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import TestServer
 
 from services.broker.api import encodings, http_requests
-from services.broker.api.http_requests import Bodies, Body
+from services.broker.api.http_requests import Bodies, Body, BodyBounds
 from services.broker.limits import MAPS_MAX
 from services.broker.request_classes import RequestClass, RequestClasses
 from shared.runtime.clock import SystemClock
@@ -32,9 +32,7 @@ class Served:
 
     def __init__(self, waiting_max: int, timeout_s: float) -> None:
         self.pools = RequestClasses(SystemClock())
-        self.bodies = Bodies(
-            size_max=SIZE_MAX, waiting_max=waiting_max, timeout_s=timeout_s, pools=self.pools
-        )
+        self.bodies = Bodies(BodyBounds(SIZE_MAX, waiting_max, timeout_s), self.pools)
         self.port = 0
         self.go = asyncio.Event()
         self.go.set()
@@ -240,7 +238,7 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(encodings, "decode", slow)
     pools = RequestClasses(SystemClock())
-    bodies = Bodies(size_max=1 << 20, waiting_max=1 << 20, timeout_s=30, pools=pools)
+    bodies = Bodies(BodyBounds(1 << 20, 1 << 20, 30), pools)
 
     async def handle(request: web.Request) -> web.Response:
         async with bodies.read(request) as value:

@@ -12,7 +12,7 @@ import pytest
 from services.broker import opening as opening_module
 from services.broker.groups.offsets import Offsets
 from services.broker.log.queue_offsets import QueueOffsets
-from services.broker.opening import Opening
+from services.broker.opening import OpenedTerm, Opening
 from services.broker.state import config_files as config_files_module
 from services.broker.state.config_files import ConfigFiles
 from services.broker.state.topics import Topics
@@ -389,8 +389,7 @@ async def test_the_record_of_a_masters_start_names_its_epoch_and_is_not_waited_f
         start.offsets,
         flushed=lambda: 7,
         foreign=None,
-        epoch=5,
-        on_recorded=recorded.append,
+        term=OpenedTerm(5, recorded.append),
     )
     assert await opening.run(start.stop)
     assert recorded == [len(log.bodies)], "its end, in the step in which it was appended"

@@ -9,18 +9,19 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from services.broker.config import BrokerConfig
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.log.unit_checks import ANSWER_MAX_S, UnitChecks, name_unit
 from services.broker.metrics import BrokerMetrics
 from services.broker.read import pull
 from services.broker.read.long_polls import HeldPull, Wake
 from services.broker.read.pull import Puller, PullRequest
-from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.positions import Positions
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
 from shared.runtime.health import Health
+from tests.support.log_contexts import log_context_of
 from tests.support.metrics import sample
 from tidemark.errors import DamagedFile, NotServing
 from tidemark.formats.checkpoint import Slot
@@ -65,15 +66,18 @@ def puller_of(
     known: Mapping[tuple[str, int], QueueOffset] = MappingProxyType({}),
 ) -> Puller:
     return Puller(
-        cast(ConsumeQueues, store),
-        cast(CommitLogReader, Log()),
+        log_context_of(
+            queues=store,
+            reader=Log(),
+            clock=SystemClock(),
+            metrics=BrokerMetrics(registry or Registry("broker")),
+            dispatched=dispatched,
+            end=lambda: PhysicalOffset(1000),
+            unit_checks=None,
+            config=BrokerConfig(held_pulls_max=1),
+        ),
         QueueOffsets(known),
-        SystemClock(),
-        BrokerMetrics(registry or Registry("broker")),
         floor=lambda topic, queue: QueueOffset(floor),
-        dispatched=dispatched,
-        written=lambda: PhysicalOffset(1000),
-        held_max=1,
     )
 
 

@@ -25,7 +25,6 @@ from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import (
     DelayRecord,
-    DelayState,
     GroupConfig,
     GroupRecord,
     OffsetsRecord,
@@ -127,16 +126,15 @@ async def test_any_file_that_begins_with_a_snapshot_rebuilds_everything() -> Non
     assert log.snapshot_start == starts[-1] == whole.snapshot_at
 
 
-async def test_snapshots_have_the_served_offsets_and_delay_progress() -> None:
+async def test_snapshots_hold_the_offsets_that_are_served() -> None:
     files, log = made(2000)
-    log.offsets_now = lambda: {"g": {("t", 0): 9}}
-    log.delay_now = lambda: DelayState({1: 4})
+    log.take_offsets_from(lambda: {"g": {("t", 0): 9}})
     log.append_state_now(records.encode(DelayRecord(0, {1: 2})))
     log.append_offsets_now([records.encode(OffsetsRecord(0, {"g": {("t", 0): 7}}))])
     await log.append_snapshot()
     state = files.suffix(0)
     assert state.offsets == {"g": {("t", 0): 9}}
-    assert state.delay.levels == {1: 4}
+    assert state.delay.levels == {1: 2}
 
 
 async def test_after_many_records_there_is_a_snapshot_inside_the_file(
@@ -159,7 +157,7 @@ async def test_after_many_records_there_is_a_snapshot_inside_the_file(
 
 async def test_a_foreign_state_replaces_that_of_the_records() -> None:
     files, log = made(4096)
-    log.offsets_now = lambda: {"served before": {("t", 0): 1}}
+    log.take_offsets_from(lambda: {"served before": {("t", 0): 1}})
     for number in range(10):
         await log.append_state(topic(f"old-{number}", 1))
     taken = BrokerState()
@@ -243,7 +241,7 @@ def test_offsets_are_the_same_from_every_snapshot_whatever_comes_in_between(
         files, log = made(file_size)
         served = BrokerState()
         offsets = Offsets(served, log, flushed=lambda: files.end)
-        log.offsets_now = offsets.now
+        log.take_offsets_from(offsets.now)
         for step, number, offset in steps:
             match step:
                 case "commit":

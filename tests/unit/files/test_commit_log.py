@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from tidemark.errors import CorruptRecord, FileNotReady, MessageTooLarge
 from tidemark.formats import native, record
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.record_layout import BLANK_SIZE
-from tidemark.formats.runs import Run
 from tidemark.offsets import PhysicalOffset
 
 THIRD_OF_A_FILE = (FILE_SIZE - BLANK_SIZE) // 3
@@ -193,28 +191,30 @@ class TestNewFiles:
         assert log.names() == [number * FILE_SIZE for number in range(200)]
 
     @pytest.mark.parametrize("pool_size", [0, 4096, FILE_SIZE])
-    def test_a_new_file_begins_with_the_records_of_the_hook(
-        self, tmp_path: Path, pool_size: int
-    ) -> None:
+    def test_a_new_file_begins_with_the_head(self, tmp_path: Path, pool_size: int) -> None:
         log = Log(tmp_path, pool_size=pool_size)
-        asked: list[int] = []
-
-        def hook(start: PhysicalOffset) -> tuple[Sequence[Run], Sequence[int]]:
-            asked.append(start)
-            return runs_of([message(b"snapshot"), message(b"of state")]), [7]
-
-        log.appender.on_new_file = hook
+        head_runs = runs_of([message(b"snapshot"), message(b"of state")])
         log.start()
-        ((first, _),) = log.put(b"user's")
-        ((second, _),) = log.put(body_of_record(7900))
-        assert asked == [0, FILE_SIZE]
+
+        def put(body: bytes) -> int:
+            log.appender.ensure_next()
+            runs = runs_of([message(body)])
+            placed = log.appender.append(runs, [0], 1, (head_runs, [7]))
+            log.appender.commit()
+            return placed.start
+
+        first = put(b"user's")
+        inside = put(b"user's")
+        second = put(body_of_record(7900))
+        assert bytes(log.record(inside).body) == b"user's"
+        assert inside == first + log.record(first).size, "it begins no file, and has no head"
         head = log.record(FILE_SIZE)
         assert (bytes(head.body), head.queue_offset) == (b"snapshot", 7)
         assert second > FILE_SIZE
         assert log.record(second).size == 7900
         assert first > 0
         with pytest.raises(MessageTooLarge):
-            log.put(body_of_record(FILE_SIZE - 8))
+            put(body_of_record(FILE_SIZE - 8))
         assert log.appender.written == second + 7900
         log.close()
 

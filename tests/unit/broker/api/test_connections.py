@@ -12,6 +12,7 @@ from aiohttp import web
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.unique_ids import UniqueIds
@@ -38,10 +39,7 @@ class Served:
             clock,
             metrics,
             UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
-            request_size_max=1000,
-            waiting_bytes_max=1000,
-            read_timeout_s=5.0,
-            delay_levels_ms=(1000,),
+            BodyBounds(1000, 1000, 5.0),
             version="1",
         )
         self.server = ApiServer(

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -17,6 +18,7 @@ from services.broker.api.components import Components
 from services.broker.api.connections import ApiServer
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules, parse_produce
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
@@ -145,15 +147,12 @@ async def served(
         clock,
         metrics,
         UniqueIds(clock, HOST),
-        request_size_max=request_size_max,
-        waiting_bytes_max=1 << 20,
-        read_timeout_s=5,
-        delay_levels_ms=(),
+        BodyBounds(request_size_max, 1 << 20, 5),
         version="test",
     )
     puller = Puller()
     unused = dict.fromkeys(Components._fields, None)
-    used = {"sends": sends, "puller": puller, "topics": Topics()}
+    used = {"sends": sends, "read": SimpleNamespace(puller=puller, topics=Topics())}
     api.serve(Components(**cast(Any, unused | used)))
     server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
     await server.start("127.0.0.1", 0)

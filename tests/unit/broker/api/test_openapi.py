@@ -10,6 +10,7 @@ from jsonschema_rs import Draft202012Validator
 from services.broker.api import api_document, openapi
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import _MESSAGE_FIELDS, Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.request_classes import KINDS
@@ -37,10 +38,7 @@ def test_every_route_is_described_and_everything_described_is_a_route(
         clock,
         BrokerMetrics(Registry("broker")),
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
-        request_size_max=1000,
-        waiting_bytes_max=1000,
-        read_timeout_s=1.0,
-        delay_levels_ms=(1000,),
+        BodyBounds(1000, 1000, 1.0),
         version="1",
     )
     routes = {

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from services.broker.config import BrokerConfig
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.fetch import Fetched
@@ -31,6 +32,7 @@ from shared.files.store_dir import StoreConfig
 from shared.metrics.registry import Registry
 from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
+from tests.support.log_contexts import log_context_of
 from tests.support.small_store import SmallStore
 from tidemark.formats import record
 from tidemark.offsets import PhysicalOffset, QueueOffset
@@ -113,15 +115,18 @@ class Rig:
             clock=self.clock,
         )
         self.puller = Puller(
-            self.queues,
-            self.reader,
+            log_context_of(
+                queues=self.queues,
+                reader=self.reader,
+                clock=self.clock,
+                metrics=self.metrics,
+                dispatched=lambda: self.dispatched,
+                end=lambda: self.small.end,
+                unit_checks=None,
+                config=BrokerConfig(held_pulls_max=10),
+            ),
             self.next_offsets,
-            self.clock,
-            self.metrics,
             floor=self.views.floor,
-            dispatched=lambda: self.dispatched,
-            written=lambda: self.small.end,
-            held_max=10,
         )
         self.offsets = Offsets(self.state, self.log, flushed=lambda: 0)
         self.configs = GroupConfigs(

@@ -15,6 +15,7 @@ from services.broker.api import group_calls as calls
 from services.broker.api.components import Components
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
+from services.broker.api.http_requests import BodyBounds
 from services.broker.api.large_answers import MESSAGE_SIZE, Reserved
 from services.broker.api.messages import Rules
 from services.broker.read.pull import PullRequest
@@ -39,13 +40,14 @@ def api_of(rig: Rig) -> Api:
         clock,
         rig.metrics,
         UniqueIds(clock, Host(b"\x7f\x00\x00\x01", 1)),
-        request_size_max=1 << 20,
-        waiting_bytes_max=LIMIT,
-        read_timeout_s=1.0,
-        delay_levels_ms=(1000,),
+        BodyBounds(1 << 20, LIMIT, 1.0),
         version="1",
     )
-    api.serve(cast(Components, SimpleNamespace(groups=rig.groups, puller=rig.puller)))
+    api.serve(
+        cast(
+            Components, SimpleNamespace(groups=rig.groups, read=SimpleNamespace(puller=rig.puller))
+        )
+    )
     return api
 
 

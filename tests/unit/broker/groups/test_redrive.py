@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.groups import dead_letters
+from services.broker.groups.copies import Copies
 from services.broker.groups.dead_letters import DeadLetters, LetterFilter, Redriven
 from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResult
 from services.broker.log.append import Appended
@@ -62,14 +63,16 @@ class Kit:
             index_is_whole=index_is_whole,
         )
         self.redriver = Redrive(
-            broker.append_part,
-            broker.flusher_part,
+            Copies(
+                broker.append_part,
+                broker.flusher_part,
+                HOST,
+                properties_size_max,
+                pick=lambda count: 0,
+            ),
             self.letters,
             broker.topics,
             broker.configs,
-            HOST,
-            properties_size_max=properties_size_max,
-            pick=lambda count: 0,
         )
 
     async def topics(self, *names: str) -> None:

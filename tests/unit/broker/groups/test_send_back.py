@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.broker.groups.copies import Copies
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
@@ -65,18 +66,20 @@ class Kit:
         self.members = Members()
         self.index_is_whole = True
         self.send_back = SendBack(
-            self.broker.append_part,
-            self.broker.flusher_part,
+            Copies(
+                self.broker.append_part,
+                self.broker.flusher_part,
+                HOST,
+                properties_size_max,
+                pick=lambda count: count - 1,
+            ),
             self.broker.messages,
             self.broker.topics,
             self.broker.configs,
             self.members,
             self.broker.counters,
             self.repeated(),
-            HOST,
             delay_levels_ms=LEVELS_MS,
-            properties_size_max=properties_size_max,
-            pick=lambda count: count - 1,
         )
 
     def repeated(self) -> RepeatedNacks:

@@ -11,10 +11,11 @@ import pytest
 from services.broker.groups import commit_times
 from services.broker.groups import trace as trace_module
 from services.broker.groups.commit_times import CommitTimes
+from services.broker.groups.copies import Copies
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
-from services.broker.groups.trace import Tracer
+from services.broker.groups.trace import GroupProgress, Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
 from shared.runtime.clock import SystemClock
 from shared.state import records
@@ -49,18 +50,14 @@ class Kit:
         self.broker = broker = SmallBroker(root)
         self.remembered = Remembered()
         self.send_back = SendBack(
-            broker.append_part,
-            broker.flusher_part,
+            Copies(broker.append_part, broker.flusher_part, HOST, 32_747, pick=lambda count: 0),
             broker.messages,
             broker.topics,
             broker.configs,
             Members(),
             broker.counters,
             RepeatedNacks(broker.index, broker.dispatched, SystemClock()),
-            HOST,
             delay_levels_ms=LEVELS_MS,
-            properties_size_max=32_747,
-            pick=lambda count: 0,
         )
         self.tracer = self.tracer_with_index(index=True)
 
@@ -70,9 +67,11 @@ class Kit:
             broker.messages,
             broker.topics,
             broker.index if index else None,
-            broker.offsets,
-            self.remembered,
-            CommitTimes(broker.queues, broker.reader, broker.dispatched),
+            GroupProgress(
+                broker.offsets,
+                self.remembered,
+                CommitTimes(broker.queues, broker.reader, broker.dispatched),
+            ),
             SystemClock(),
             delay_levels_ms=LEVELS_MS,
             flushed=lambda: broker.appender.flushed,

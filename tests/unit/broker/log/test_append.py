@@ -71,6 +71,18 @@ class Flusher:
         self.faults.append(fault)
 
 
+class Limits:
+    """Limits that a test sets."""
+
+    def __init__(self) -> None:
+        self.refusal: StoreError | None = None
+        self.fault: StoreError | None = None
+
+    def check_may_create(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+
 class Components:
     """An Append over a real log, with knobs for everything around it."""
 
@@ -393,11 +405,13 @@ async def test_retention_refuses_sends_and_not_the_brokers_own_records(
     tmp_path: Path,
 ) -> None:
     async with parts_in(tmp_path) as parts:
-        parts.files.refusal = DiskFull("the disk is 91 % full.", "Wait.")
+        limits = Limits()
+        parts.files.limit_by(limits)
+        limits.refusal = DiskFull("the disk is 91 % full.", "Wait.")
         with pytest.raises(DiskFull, match="91 %"):
             await parts.put(message())
         assert (await parts.put(message(), own=True)).firsts == [0]
-        parts.files.refusal = None
+        limits.refusal = None
         assert (await parts.put(message())).firsts == [1]
 
 
@@ -405,16 +419,14 @@ async def test_a_guard_prevents_new_files_and_every_attempt_gets_its_error(
     tmp_path: Path,
 ) -> None:
     async with parts_in(tmp_path) as parts:
-        attempts = []
-
-        def refuse() -> None:
-            raise DiskFull("the disk is 90 % full.", "Wait.")
-
-        parts.files.guard = refuse
-        parts.files.on_made = lambda: attempts.append(parts.files.failure)
+        limits = Limits()
+        limits.fault = DiskFull("the disk is 90 % full.", "Wait.")
+        parts.files.limit_by(limits)
+        parts.files.made.clear()
         with pytest.raises(DiskFull, match="90 %"):
             await parts.files.wait()
-        assert [type(failure) for failure in attempts] == [DiskFull]
+        assert parts.files.made.is_set()
+        assert isinstance(parts.files.failure, DiskFull)
         assert parts.files.kept_back == FILE_SIZE
         # Two files are ahead, one of them is left to the broker: what is in the way is not in it.
         _, refusal = await fill(parts, 5000)
@@ -422,9 +434,11 @@ async def test_a_guard_prevents_new_files_and_every_attempt_gets_its_error(
         assert parts.appender.reserved_bytes >= FILE_SIZE + FILE_SIZE // 4
         assert parts.appender.files.ready_ahead == 1
         await parts.put(message(body=bytes(20_000)), own=True)
-        parts.files.guard = lambda: None
+        limits.fault = None
+        parts.files.made.clear()
         await parts.files.wait()
-        assert attempts[-1] is None
+        assert parts.files.made.is_set()
+        assert parts.files.failure is None
 
 
 async def test_a_closed_log_refuses(tmp_path: Path) -> None:

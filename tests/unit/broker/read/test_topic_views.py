@@ -171,7 +171,7 @@ async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_
 
 async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -> None:
     hidden: list[tuple[str, int, int, int]] = []
-    made.views.tell_hidden(lambda *what: hidden.append(what))
+    made.views.report_hidden_to(lambda *what: hidden.append(what))
     put_each_second(made, 10)
     made.clock.seconds = 5.0
     await made.views.put("orders", {"retention_ms": 3000})
@@ -198,7 +198,7 @@ async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views
         queues_default=1,
     )
     hidden: list[tuple[str, int, int, int]] = []
-    after_start.tell_hidden(lambda *what: hidden.append(what))
+    after_start.report_hidden_to(lambda *what: hidden.append(what))
     assert after_start.floor("orders", 2) == 6
     made.clock.seconds = 10.0
     assert after_start.floor("orders", 2) == 7

@@ -105,9 +105,11 @@ def a_slave(
 ) -> Slave:
     def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
         held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
-        parts = SimpleNamespace(puller=SimpleNamespace(held=held))
+        components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(held=held)))
         consuming = SimpleNamespace(retention=Retention(state, running))
-        return SimpleNamespace(parts=parts, consuming=consuming, config_files=Files(state, running))
+        return SimpleNamespace(
+            components=components, consuming=consuming, config_files=Files(state, running)
+        )
 
     monkeypatch.setattr(module, "build_with", build_with)
     store = SimpleNamespace(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from services.broker.log.preallocator import Preallocator
@@ -17,6 +18,7 @@ from shared.files.commit_log import CommitLogReader
 from shared.files.disk import Space
 from shared.files.os_disk import OsDisk
 from shared.runtime.health import Health
+from tests.support.log_contexts import log_context_of
 from tests.support.small_store import CONFIG, FIRST_MS, SmallStore
 from tidemark.errors import StoreError
 from tidemark.formats.checkpoint import Slot
@@ -158,19 +160,21 @@ class RetainedStore:
             ring=self._ring,
         )
         self.retention = Retention(
-            self.small.store,
-            self.small.positions,
-            appender,
-            self.files,
+            log_context_of(
+                store=SimpleNamespace(directory=self.small.store),
+                positions=self.small.positions,
+                appender=appender,
+                files=self.files,
+                clock=self.clock,
+                health=self.health,
+                config=SimpleNamespace(retention_policy=policy, retention_warn_ms=warn_ms),
+                confirmed=lambda: self.small.positions.get(Slot.FLUSHED),
+                appends=True,
+            ),
             self.deletion,
             self.expiry,
-            self.clock,
-            self.health,
-            policy,
             snapshot_start=lambda: self.snapshot_start,
-            confirmed=lambda: self.small.positions.get(Slot.FLUSHED),
             utc_offset_s=lambda wall_ms: 0,
-            warn_ms=warn_ms,
             has_hiding_topics=lambda: bool(self.hiding),
             on_names_gone=self._let_go,
         )

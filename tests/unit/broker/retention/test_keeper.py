@@ -158,7 +158,7 @@ async def test_a_long_deletion_does_not_keep_the_disk_from_being_looked_at(
     running = asyncio.create_task(made.retention.run(stop))
     await made.delayed.asked.wait()
     fullness(made, 95)
-    made.files.on_made()
+    made.files.made.set()
     for _ in range(900):  # less than the second after which it would look by itself
         if made.files.refusal is not None:
             break
@@ -427,7 +427,7 @@ async def test_metrics_show_it_and_before_the_store_is_open_nothing(made: Retain
     made.fill(3)
     age(made, 0, 7200)
     await made.judge()
-    metrics.show = (made.retention, made.reader, lambda: PhysicalOffset(made.small.end))
+    metrics.show(made.retention, made.reader, lambda: PhysicalOffset(made.small.end))
     shown = exposed(registry)
     assert 'tidemark_log_segments_deleted_total{reason="age"} 1.0\n' in shown
     oldest = made.small.units[made.border(1)][3]

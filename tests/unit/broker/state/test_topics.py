@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from services.broker.limits import QUEUES_LISTED_MAX
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.state_replay import expired_queues
-from services.broker.state.topics import Put, Topics
+from services.broker.state.topics import Put, StoredQueues, Topics
 from shared.state import records
 from shared.state.records import NextOffset, TopicConfig
 from shared.state.state import BrokerState
@@ -71,7 +71,7 @@ class Broker:
             self.log,
             self.offsets,
             flushed=lambda: 4711,
-            queues_in_store=self.in_store,
+            stored=StoredQueues(self.in_store),
             auto_create_queues=auto_create_queues,
             on_change=self._changed,
         )
@@ -444,7 +444,9 @@ def test_a_queue_whose_messages_have_all_expired_begins_where_it_ended() -> None
     state.next_queue_offsets = {("t", 0): 7, ("t", 1): 9, ("t", 2): 3}
     recovered = {("t", 1): QueueOffset(9), ("t", 2): QueueOffset(5)}
     expired = expired_queues(recovered, state)
-    topics = Topics(state, FakeLog(), QueueOffsets({}), flushed=lambda: 0, expired=expired)
+    topics = Topics(
+        state, FakeLog(), QueueOffsets({}), flushed=lambda: 0, stored=StoredQueues(expired=expired)
+    )
     assert [topics.min_offset("t", queue) for queue in range(4)] == [7, 0, 0, 0]
 
 

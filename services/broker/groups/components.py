@@ -1,0 +1,25 @@
+"""The components that serve consumer groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.broker.groups.commits import Commits
+from services.broker.groups.configs import GroupConfigs
+from services.broker.groups.coordinator import Coordinator
+from services.broker.groups.redrive import Redrive
+from services.broker.groups.send_back import SendBack
+from services.broker.groups.trace import Tracer
+from services.broker.groups.views import GroupViews
+
+
+class GroupComponents(NamedTuple):
+    """Serve the API's calls for consumer groups."""
+
+    configs: GroupConfigs
+    coordinator: Coordinator
+    commits: Commits
+    views: GroupViews
+    send_back: SendBack
+    redrive: Redrive
+    tracer: Tracer
