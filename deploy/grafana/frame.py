@@ -27,7 +27,7 @@ VARIABLES: Final = (
         "broker",
         "Broker set",
         'label_values(tidemark_node_info{cluster=~"$cluster", service!="analytics"}, broker)',
-        "A master and its slaves; its nodes are told apart in the legends.",
+        "A master and its slaves; the legends name its nodes.",
     ),
     (
         "group",

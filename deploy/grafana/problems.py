@@ -61,7 +61,7 @@ def problems(width: int, count: int = MOST) -> Table:
         title="Pairs not in time",
         description=describe(
             "As lag analytics judges them, the oldest first. Age is how old the oldest unread "
-            "message is; drain time how long until all is read. The report says why.",
+            "message is; drain time how long until all is read. The report has the cause.",
             "tidemark_analytics_group_status",
             "tidemark_analytics_group_drain_seconds",
             "tidemark_analytics_group_hidden_lag_messages",

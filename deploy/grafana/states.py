@@ -12,8 +12,8 @@ PAIR_WORDS: Final = (
     Word(1, "late", ORANGE),
     Word(2, "stuck", YELLOW),
     Word(3, "late and stuck", RED),
-    Word(4, "nobody reads", BLUE),
-    Word(5, "late, nobody reads", RED),
+    Word(4, "not read", BLUE),
+    Word(5, "late, not read", RED),
 )
 ROLES: Final = ("master", "slave", "candidate", "fenced", "halted")
 """In the order of their numbers, which start at 1."""

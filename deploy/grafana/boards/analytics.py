@@ -55,7 +55,7 @@ FRESH: Final[tuple[Panel, ...]] = (
     ),
     Stat(
         title="Pairs late, by status",
-        description=describe("Pairs that need somebody.", "tidemark_analytics_pairs"),
+        description=describe("Pairs that need attention.", "tidemark_analytics_pairs"),
         unit=units.COUNT,
         queries=(
             Query(f'sum(tidemark_analytics_pairs{{{CLUSTER}, status=~"{ALARMS}"}})', needs=NEEDS),
@@ -160,7 +160,7 @@ HOW_LONG: Final = (
     Timeline(
         title="Status over time",
         description=describe(
-            "Of the pairs that were not in time. A gap: in time, or nobody knows.",
+            "Of the pairs that were not in time. A gap: in time, or unknown.",
             "tidemark_analytics_group_status",
         ),
         unit=units.PLAIN,
@@ -225,7 +225,7 @@ ODD: Final = (
         title="Skew of queues",
         description=describe(
             "Far above 1: one queue is behind, not the group. A poison message, a slow member, or "
-            "a hot queue: the report says which.",
+            "a hot queue: the report names it.",
             "tidemark_analytics_queue_skew_ratio",
         ),
         unit=units.PLAIN,
@@ -268,7 +268,7 @@ COMING: Final = (
     Table(
         title="Anomalies",
         description=describe(
-            "Far from the same hour of weeks before. They inform, and alert nobody.",
+            "Far from the same hour of weeks before. They inform and raise no alert.",
             "tidemark_analytics_anomaly_score",
         ),
         unit=units.PLAIN,

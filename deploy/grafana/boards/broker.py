@@ -117,7 +117,7 @@ WORK: Final = (
     Lines(
         title="Answered with an error",
         description=describe(
-            "By code of the runbook. The alert looks at all codes of a kind of work together.",
+            "By code of the runbook. The alert covers all codes of a kind of work together.",
             "tidemark_broker_requests_rejected_total",
         ),
         unit=units.REQUESTS_RATE,
@@ -524,10 +524,9 @@ HANDLES: Final = (
         width=6,
     ),
     Lines(
-        title="Look behind the gauges",
+        title="Sample behind the gauges",
         description=describe(
-            "Gauges of topics, queues and groups are as old as the last look, whatever the time of "
-            "the scrape.",
+            "Gauges of topics, queues and groups are as old as the last sample, not as the scrape.",
             "tidemark_broker_look_timestamp_seconds",
             "tidemark_broker_look_duration_seconds",
         ),

@@ -93,7 +93,7 @@ NOW: Final = (
     Stat(
         title="Targets down",
         description="Processes that Prometheus cannot scrape: down, cut off, or standing still. "
-        "What they would say is missing everywhere else, so look here first.",
+        "Their series are missing everywhere else, so check here first.",
         unit=units.COUNT,
         queries=(Query(or_zero(f"count({TARGETS} == 0)", TARGETS)),),
         width=3,
@@ -103,7 +103,7 @@ NOW: Final = (
     Stat(
         title="Not ready",
         description=describe(
-            "Processes whose readiness says no. Ask `/ready` of the process, or its log, why.",
+            "Processes that are not ready. `/ready` of the process and its log have the reason.",
             "tidemark_ready",
         ),
         unit=units.COUNT,
@@ -269,7 +269,7 @@ HOW_LONG: Final = (
                     f"count({AGE} > 0 and on ({BY_GROUP}) {MEMBERS} == 0)",
                     AGE,
                 ),
-                "nobody reads",
+                "not read",
             ),
             Query(
                 or_zero(
@@ -283,14 +283,14 @@ HOW_LONG: Final = (
         colours=(
             ("late", ORANGE),
             ("stuck", RED),
-            ("nobody reads", BLUE),
+            ("not read", BLUE),
             ("unknown queues", GREY),
         ),
     ),
     Timeline(
         title="State of the five worst",
         description="The pairs that are furthest beyond their objective now, and how long they "
-        "have been so. A gap: nobody knows.",
+        "have been so. A gap: unknown.",
         unit=units.PLAIN,
         queries=(Query(f"{pair_state()} and {WORST_NOW}", "{{group}} / {{topic}}"),),
         width=8,
@@ -396,7 +396,7 @@ DELAY: Final = (
         description=describe(
             "Distance of the oldest uncommitted message from the newest record, split without a "
             "rest: waiting for copies, for dispatch, for delivery, for the consumer's commit. The "
-            "tallest colour is the stage to look at. Of several broker sets, each stage is the "
+            "tallest colour is the stage to check. Of several broker sets, each stage is the "
             "largest.",
             "tidemark_log_newest_message_timestamp_seconds",
         ),
@@ -525,8 +525,7 @@ RUNNING: Final = (
     Lines(
         title="Series beyond a bound",
         description=describe(
-            "Around each point. What is folded is still counted, under `_other`, but no longer "
-            "told apart.",
+            "Around each point. What is folded is still counted, but only under `_other`.",
             "tidemark_telemetry_series_dropped_total",
         ),
         unit=units.COUNT,
@@ -546,7 +545,7 @@ RUNNING: Final = (
 CLUSTER: Final = Board(
     uid=uids.CLUSTER,
     title="Tidemark / Cluster",
-    description="What is wrong now, and where to look next.",
+    description="What is wrong now, and what to check next.",
     rows=(
         Row("Now", (NOW, WHAT, HOW_LONG, JUDGED), (4, 7, 7, 6)),
         Row("Traffic", (TRAFFIC_OF_ALL, TRAFFIC_BY), (7, 7)),

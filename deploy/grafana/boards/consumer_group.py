@@ -119,7 +119,7 @@ STATE: Final = (
     Stat(
         title="Unread",
         description=describe(
-            "A count has no limit of its own: look at the age.", "tidemark_group_lag_messages"
+            "A count has no natural limit: use the age.", "tidemark_group_lag_messages"
         ),
         unit=units.COUNT,
         queries=(Query(f"sum(tidemark_group_lag_messages{{{PAIR}}})"),),
@@ -133,7 +133,7 @@ HISTORY: Final = (
     Timeline(
         title="State by topic",
         description="Per group and topic. Late: the age is above the objective. Stuck: members are "
-        "there, messages are there, nothing is committed. A gap: nobody knows.",
+        "there, messages are there, nothing is committed. A gap: unknown.",
         unit=units.PLAIN,
         queries=(
             Query(
@@ -440,7 +440,7 @@ SKEW: Final = (
             Column("queue", "Queue", width=65),
             Column("A", "Unread", units.COUNT, width=80),
             Column("B", "Age of oldest", units.SECONDS, width=110),
-            Column("C", "Member", units.PLAIN, words=(Word(0, "nobody", ORANGE),), width=80),
+            Column("C", "Member", units.PLAIN, words=(Word(0, "none", ORANGE),), width=80),
         ),
         sort="Unread",
         width=8,

@@ -243,7 +243,7 @@ LINKS: Final = (
     Lines(
         title="Slaves behind, in bytes",
         description=describe(
-            "With what nobody but the master has yet, a power cut there loses what was not "
+            "The end of the log that only the master has: a power cut there loses what was not "
             "acknowledged by replicas.",
             "tidemark_ha_replica_lag_bytes",
             "tidemark_ha_unconfirmed_bytes",
@@ -267,7 +267,7 @@ LINKS: Final = (
         title="How fast copies grow",
         description=describe(
             "Each node's log, the confirm offset, and what each peer acknowledges. Where the lines "
-            "part, somebody falls behind; below 0 a log was cut. Not distances: nodes are scraped "
+            "part, a node falls behind; below 0 a log was cut. Not distances: nodes are scraped "
             "at different moments.",
             "tidemark_ha_log_end_offset_bytes",
             "tidemark_ha_confirm_offset_bytes",

@@ -32,7 +32,7 @@ NEWEST_TICK_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "The newest instant that was evaluated: how old all that is said of groups here is",
+    "The newest evaluated instant: all series of groups here are as old",
     alert="older than 5 min",
 )
 RUN_DURATION_SECONDS: Final = Family(
@@ -62,7 +62,7 @@ SOURCE_GAPS_TOTAL: Final = Family(
     Kind.COUNTER,
     ("source",),
     "gaps",
-    "Times of which the source had nothing to say: rows of the table `gaps`",
+    "Times without samples of the source: rows of the table `gaps`",
     alert="any",
 )
 PAIRS: Final = Family(

@@ -70,7 +70,7 @@ DISPATCH_REPAIRED_UNITS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "units",
-    "Units that said something else than the log and were replaced",
+    "Units that differed from the log and were replaced",
     alert="any without a crash before it: something else writes to the store, or the disk lies",
 )
 DISPATCH_ERRORS_TOTAL: Final = Family(

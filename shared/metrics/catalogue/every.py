@@ -15,7 +15,7 @@ NODE_INFO: Final = Family(
     Kind.GAUGE,
     ("version", "python", "wire_version", "store_format"),
     "–",
-    "Always 1; the labels say what runs here",
+    "Always 1; the labels are the versions that run here",
     alert="two versions on one node for longer than a roll-out",
 )
 PROCESS_ANONYMOUS_MEMORY_BYTES: Final = Family(
@@ -97,7 +97,7 @@ READY: Final = Family(
     Kind.GAUGE,
     (),
     "–",
-    "1 while `/ready` says 200; why not is told there",
+    "1 while `/ready` answers 200; otherwise it lists the reasons",
     alert="0 for longer than a start takes",
 )
 TELEMETRY_SERIES_DROPPED_TOTAL: Final = Family(
@@ -106,7 +106,7 @@ TELEMETRY_SERIES_DROPPED_TOTAL: Final = Family(
     ("family",),
     "series",
     "Label sets that were folded into `_other` at a bound",
-    alert="any: look at the bound, or at who makes names",
+    alert="any: check the bound, and which client creates the names",
 )
 
 EVERY: Final = declared(globals())

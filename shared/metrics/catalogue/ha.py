@@ -59,7 +59,7 @@ HA_LEASE_AGE_SECONDS: Final = Family(
     (),
     "s",
     "Since the lease was last seen to change",
-    alert="more than the lease time: nobody renews it",
+    alert="more than the lease time: no node renews it",
 )
 HA_LOG_END_OFFSET_BYTES: Final = Family(
     "tidemark_ha_log_end_offset_bytes",
@@ -88,7 +88,7 @@ HA_PAUSED: Final = Family(
     Kind.GAUGE,
     (),
     "–",
-    "1 while nobody takes over by itself (`tidemark cluster pause`)",
+    "1 while automatic failover is paused (`tidemark cluster pause`)",
     alert="1 for longer than the work it was for",
 )
 HA_OPENING_SECONDS: Final = Family(
@@ -151,7 +151,7 @@ HA_ACK_DURATION_SECONDS: Final = Family(
     Kind.HISTOGRAM,
     ("peer",),
     "s",
-    "From sending bytes to the peer until it said that they are on its disk; once per ACK, "
+    "From sending bytes to the peer until it acknowledged them as on its disk; once per ACK, "
     "of its oldest bytes",
     alert="99th percentile above half of the ack limit: a slow disk or network holds up every send",
     buckets=SECONDS_BUCKETS,
@@ -197,8 +197,8 @@ HA_RESYNCS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "resyncs",
-    "Times that the own log was emptied and copied anew",
-    alert="any that nobody ordered",
+    "Times that the own log was emptied and copied again",
+    alert="any without an operator's command",
 )
 HA_FENCED_FRAMES_TOTAL: Final = Family(
     "tidemark_ha_fenced_frames_total",
@@ -275,7 +275,7 @@ HA_LEASE_CONFLICTS_TOTAL: Final = Family(
     (),
     "writes",
     "Writes to the lease that another write had overtaken",
-    alert="a steady rate: somebody else edits it",
+    alert="a steady rate: another writer edits it",
 )
 HA_LEASE_UNKNOWN_TOTAL: Final = Family(
     "tidemark_ha_lease_unknown_total",

@@ -58,7 +58,7 @@ LOG_GROUP_COMMIT_REQUESTS: Final = Family(
     Kind.HISTOGRAM,
     (),
     "requests",
-    "Send requests released by one flush; flushes nobody waited for are not counted",
+    "Send requests released by one flush; flushes without a waiting request are not counted",
     buckets=REQUESTS_BUCKETS,
 )
 STORE_CAPACITY_BYTES: Final = Family(

@@ -104,7 +104,7 @@ BROKER_CONNECTIONS_REFUSED_TOTAL: Final = Family(
     Kind.COUNTER,
     ("reason",),
     "connections",
-    "Connections closed by the broker: `limit` (too many), `no-request` (said nothing in "
+    "Connections closed by the broker: `limit` (too many), `no-request` (sent nothing in "
     "time), `answer-not-taken`",
     alert="`limit`: any",
 )
@@ -130,7 +130,7 @@ BROKER_CLOCK_STEPS_TOTAL: Final = Family(
     (),
     "steps",
     "Times the wall clock stepped back further than store times are held",
-    alert="any: fix the node's time service; look-ups by time are inexact around it",
+    alert="any: fix the node's time service; searches by time are inexact around it",
 )
 BROKER_REQUESTS_QUEUED: Final = Family(
     "tidemark_broker_requests_queued",
@@ -184,8 +184,8 @@ BROKER_LOOK_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "When the look began that the gauges of topics, queues and groups and the times of "
-    "replication, dispatch, delivery and processing come from. Scrapes share a look for a second, "
+    "Start of the sample behind the gauges of topics, queues and groups and the times of "
+    "replication, dispatch, delivery and processing. Scrapes share a sample for a second, "
     "and for five times as long as it takes",
     alert="older than two minutes while it is scraped",
 )
