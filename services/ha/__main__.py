@@ -1,4 +1,4 @@
-"""``python -m services.ha``: read the settings, run ha, say why it ended."""
+"""``python -m services.ha``: read the settings, run ha, report why it ended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main(
 
 
 def look(settings: HaConfig) -> None:
-    """Read what the settings name. Raises BadConfig."""
+    """Read the files that the settings name. Raises BadConfig."""
     read_secret(settings)
     tls_of(settings)
 

@@ -1,7 +1,7 @@
 """Settings of ha: one frozen dataclass, from TOML, environment and command line.
 
 The tables ``[store]`` and ``[cluster]`` and the paths must be the same for broker and reput on the
-same node. ha runs only on a node of a group: alone there is nothing to replicate or to decide.
+same node. ha runs only on a node of a group: a single node has nothing to replicate or to decide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENV_PREFIX: Final = "TIDEMARK_HA_"
 
 @dataclasses.dataclass(frozen=True)
 class HaConfig(Ruled):
-    """How one ha runs."""
+    """Settings of one ha process."""
 
     store_dir: Path = Path("data")
     """The store. On a disk of this machine: never on a network file system."""
@@ -38,8 +38,8 @@ class HaConfig(Ruled):
     admin_port: int = setting(8083, minimum=0, maximum=65_535, says="0 takes a free one")
     commands: Literal["port", "socket"] = setting(
         "socket",
-        says="where orders to the cluster are taken: socket: only on this node itself; port: by "
-        "whoever reaches the admin port, which knows nobody",
+        says="where commands to the cluster are accepted: socket: only on this node itself; port: "
+        "from every client of the admin port, which has no authentication",
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -48,7 +48,7 @@ class HaConfig(Ruled):
         unit="ms",
         minimum=1,
         maximum=250,
-        says="looks so often at page and clock when a doorbell was lost",
+        says="interval of reading page and clock when a doorbell was lost",
     )
     link_buffer_max: int = setting(
         16 << 20,
@@ -76,7 +76,7 @@ class HaConfig(Ruled):
     )
 
     def broken_rules(self) -> Iterator[str]:
-        """Rules between fields."""
+        """Return the broken rules between fields."""
         yield from self.store.broken_rules()
         if not self.cluster.grouped:
             yield ("cluster.nodes is empty: ha runs only on a node of a group, not on one alone")
@@ -90,12 +90,12 @@ class HaConfig(Ruled):
 
     @functools.cached_property
     def sockets_dir(self) -> Path:
-        """Where this node's doorbells and the socket of its commands are."""
+        """Directory of this node's doorbells and of the socket for commands."""
         return usable_run_dir(self.run_dir or self.store_dir / "run")
 
     @property
     def order_hosts(self) -> frozenset[str] | None:
-        """Names of nodes under which the admin port takes orders; None: it takes none."""
+        """Names of nodes under which the admin port takes commands; None: it takes none."""
         if self.commands == "socket":
             return None
         urls = [URL(replica.admin) for replica in self.cluster.replicas if replica.admin]

@@ -1,7 +1,7 @@
-"""What ha measures, for Prometheus: read from the replica's own answer when asked.
+"""Metrics of ha for Prometheus, computed from the replica's status at each scrape.
 
-One source for people and alarms: the numbers of ``GET /v1/cluster``, and counters that the parts
-keep anyway. A value that is not known is left out, never 0.
+People and alarms have one source: the numbers of ``GET /v1/cluster``, and counters of the parts. An
+unknown value is left out, never 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROLE_OF: Final[Mapping[str, str]] = {
     "fenced": "fenced",
     "halted": "halted",
 }
-"""By state of the replica; every other one is a slave's."""
+"""By state of the replica; every other state is a slave's."""
 MS_PER_S: Final = 1000
 OF_STATUS: Final = (
     of_ha.HA_ROLE,
@@ -67,17 +67,17 @@ COUNTED: Final = (
     of_ha.HA_LEASE_WRITES_TOTAL,
     of_ha.HA_LOOP_STALLS_TOTAL,
 )
-"""What ``counted`` tells."""
+"""Families that ``counted`` returns."""
 
 
 class AckDuration:
-    """How long slaves take to have on disk what is sent to them."""
+    """Time from sending bytes until a slave has them on disk."""
 
     def __init__(self, registry: Registry) -> None:
         self._histograms = registry.histogram(of_ha.HA_ACK_DURATION_SECONDS)
 
     def observe(self, node: str, seconds: float) -> None:
-        """It took a node so long; called for each of its ACKs."""
+        """Record the time of one ACK of a node."""
         self._histograms.labels(node).observe(seconds)
 
 
@@ -93,8 +93,8 @@ class HaMetrics:
         links: Links,
         skews: Callable[[], Mapping[str, Skew]],
     ) -> None:
-        """own: this node's name. status: as ``GET /v1/cluster``. counters: those of ``counted``.
-        skews: how far the clocks of peers are ahead, of those that are in touch."""
+        """own: this node's name. status: returns ``GET /v1/cluster``. counters: returns those of
+        ``counted``. skews: returns the clock skews of connected peers."""
         self._own, self._status, self._links, self._skews = own, status, links, skews
         registry.read_pass(OF_STATUS, self._read)
         registry.read_pass(COUNTED, counters)
@@ -152,7 +152,7 @@ class HaMetrics:
 
 
 def _of_slaves(peers: list[Mapping[str, Any]]) -> dict[Family, Reading]:
-    """What only the master knows: another node would tell it late, or not at all."""
+    """Return what only the master knows; other nodes would export it late, or not at all."""
     return {
         of_ha.HA_REPLICA_IN_SYNC: {peer["node"]: _number(peer["in_sync"]) for peer in peers},
         of_ha.HA_REPLICA_LAG_BYTES: {peer["node"]: peer["lag_bytes"] for peer in peers},
@@ -170,7 +170,7 @@ def _number(value: bool | None) -> int | None:
 
 
 def counted(replica: Replica, *, loop_stalls: int) -> dict[Family, Reading]:
-    """All counters; those with a label by its value."""
+    """Return all counters; those with a label by its value."""
     count, session = replica.context.count, replica.context.session
     return {
         of_ha.HA_TRUNCATIONS_TOTAL: count.truncations,
@@ -196,7 +196,7 @@ def counted(replica: Replica, *, loop_stalls: int) -> dict[Family, Reading]:
 
 
 def skews(replica: Replica) -> dict[str, Skew]:
-    """How far the wall clocks of other nodes are ahead, of those that are in touch and say it."""
+    """Return the clock skews of connected nodes that report their wall clock."""
     own_ahead_ms, peers = replica.context.snapshot.wall_ahead_ms, replica.peers
     found = {
         node: peer.clock.skew(own_ahead_ms)

@@ -1,7 +1,7 @@
-"""ha as a whole: waits for its store, recovers it, lets the replica decide, closes in reverse.
+"""ha as a whole: waits for its store, recovers it, runs the replica, closes in reverse.
 
-Probes and the operator's calls answer from the start. The order is the one in which a volume may be
-trusted: byte 3 of the lock, the page fenced, byte 0 from the broker, recovery; only then the
+Probes and commands are answered from the start. The order is the one in which a volume may be
+trusted: byte 3 of the lock, the fenced page, byte 0 from the broker, recovery; only then the
 replica, its links and its watch. Step before: configuration. Step after: ``effect_runner``.
 """
 
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 SERVICE: Final = "ha"
 LEAVE_S: Final = 2.5
-"""A planned switch takes less than a second; longer, and the lease runs out instead."""
+"""A planned switch takes less than a second; beyond this limit the lease expires instead."""
 
 
 async def run(config: HaConfig) -> None:
@@ -70,7 +70,7 @@ class Ha:
     """One ha process."""
 
     def __init__(self, config: HaConfig, asked: asyncio.Event) -> None:
-        """asked: somebody wants this process to end."""
+        """asked: set when this process is to end."""
         self._config, self._asked = config, asked
         self._stop = asyncio.Event()
         self._clock = SystemClock()
@@ -88,7 +88,7 @@ class Ha:
         self._control = Control(self._command, self._status, timeout_s=config.command_timeout_s)
 
     async def run(self) -> None:
-        """Everything, from the probes to the locks."""
+        """Run everything, from the probes to the locks."""
         config = self._config
         raise_descriptor_limit()
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
@@ -140,7 +140,7 @@ class Ha:
         return ReplicaStore.open(directory, self._setup, self._clock)
 
     async def _recover(self, held: ReplicaStore) -> Found | None:
-        """Wait for the log, find its end; None if stopped before."""
+        """Wait for the log and recover it; None if stopped before."""
         self._health.enter("recovering")
         found = await asyncio.to_thread(
             lambda: held.recover(
@@ -166,7 +166,7 @@ class Ha:
     async def _serve(
         self, held: ReplicaStore, found: Found, doorbell: Doorbell, credentials: Credentials
     ) -> None:
-        """Decide and carry out until stop."""
+        """Run the replica until stop."""
         config, positions = self._config, held.positions
         async with AsyncExitStack() as closing:
             views = LogViews(held.directory, positions)
@@ -225,9 +225,9 @@ class Ha:
             )
 
     async def _leave(self) -> None:
-        """Once this process is to end: give the lease to another node first, if one can take it.
+        """Give the lease to another node once this process is to end, if one can take it.
 
-        Not if another part has ended by an error: there is nobody left to hand anything over.
+        Not after another part has failed: then no replica is left that could hand over.
         """
         waits = [asyncio.create_task(each.wait()) for each in (self._asked, self._stop)]
         try:
@@ -263,7 +263,8 @@ class Ha:
         )
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error in a callback. What peers can cause is said; a bug ends the process."""
+        """Handle an error in a callback. Errors that peers can cause are logged; a bug ends the
+        process."""
         error = context.get("exception")
         message = str(context.get("message", ""))
         if error is None or isinstance(error, (OSError, TimeoutError)):  # ssl.SSLError is one
@@ -288,7 +289,7 @@ class Ha:
             self._runner.post(event)
 
     def _crashed(self, error: BaseException) -> None:
-        """A thread of the disk ended by something that is no error of a disk."""
+        """End the process after a thread of the disk failed with an unexpected error."""
         if self._runner is not None:
             self._runner.fail_from_thread(error)
 

@@ -1,4 +1,4 @@
-"""What ``service`` builds from the settings: the replica's setup, the secret, TLS.
+"""Builds the replica's setup, the secret and TLS from the settings.
 
 Step before: ``config``, whose rules between fields hold. Step after: ``service`` runs the parts.
 """
@@ -28,16 +28,16 @@ UNKNOWN: Final = (
     *("role", "state", "incarnation", "in_sync", "log_end", "durable_end", "confirm"),
     *("lag_bytes", "lag_ms", "seen_ms_ago"),
 )
-"""What ``GET /v1/cluster`` says of a node, besides where it is."""
+"""Fields of a node in ``GET /v1/cluster``, besides its addresses."""
 
 
 def load_credentials(config: HaConfig) -> Credentials:
-    """Read what the settings name. Blocks. Raises BadConfig."""
+    """Read the files that the settings name. Blocks. Raises BadConfig."""
     return Credentials(read_secret(config), tls_of(config))
 
 
 def setup_from(config: HaConfig) -> Setup:
-    """What the replica is told; its process id is new with every call."""
+    """Return the input of the replica; its process id is new with every call."""
     cluster = config.cluster
     return Setup(
         cluster=cluster.name,
@@ -54,7 +54,7 @@ def setup_from(config: HaConfig) -> Setup:
 
 
 def status_before(setup: Setup, state: str) -> dict[str, Any]:
-    """The answer to ``GET /v1/cluster`` while this node has not recovered its log."""
+    """Return the answer to ``GET /v1/cluster`` while this node recovers its log."""
     reason = f"{setup.own.name} is {state}"
     unknown = dict.fromkeys(UNKNOWN)
     return {
@@ -76,7 +76,7 @@ def status_before(setup: Setup, state: str) -> dict[str, Any]:
 
 
 def read_secret(config: HaConfig) -> bytes:
-    """The group's secret, without white space around it. Blocks. Raises BadConfig."""
+    """Return the group's secret without white space around it. Blocks. Raises BadConfig."""
     path = config.cluster.secret_file
     assert path is not None
     try:
@@ -111,9 +111,10 @@ def read_secret(config: HaConfig) -> bytes:
 
 
 def tls_of(config: HaConfig) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """Contexts to accept and to connect with; None without TLS. Blocks. Raises BadConfig.
+    """Return the contexts to accept and to connect with; None without TLS. Blocks. Raises
+    BadConfig.
 
-    Names are not compared with certificates: which node a peer is, it proves by the secret.
+    Names are not compared with certificates: the shared secret authenticates the peer.
     """
     cluster = config.cluster
     if cluster.tls_cert_file is None or cluster.tls_key_file is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from services.ha.core import replica_context
+from services.ha.core import outbox, replica_context
 from tests.support.for_each import for_each
 from tests.support.log_events import MORE, ROOT, Said, said
 
@@ -99,6 +99,6 @@ def test_codes_that_are_events_head_an_entry_of_the_runbook() -> None:
     linked = set(re.findall(r"runbook\.md#([a-z-]+)", text))
     assert linked
     assert linked <= headings
-    for code in replica_context.RETRIED_FAULTS | replica_context.NO_ROOM:
+    for code in replica_context.RETRIED_FAULTS | outbox.NO_ROOM:
         assert f"`{code}`" in text, "an alarm of ha that the page does not name"
         assert code in headings

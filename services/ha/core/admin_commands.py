@@ -147,8 +147,8 @@ class AdminCommands:
                 f"{context.name} is the master: it is what the others copy. Nothing was done.",
                 "Make another node the master first: `tidemark cluster switchover`.",
             )
-        told = None if master is None else self.peers.fresh(master)
-        if master is None or told is None:
+        status = None if master is None else self.peers.fresh(master)
+        if master is None or status is None:
             raise rules.Refused(
                 f"there is no master to copy from: {reason or 'it does not answer'}. Nothing was "
                 "done.",
@@ -164,8 +164,9 @@ class AdminCommands:
         if busy or not context.move(Trigger.ORDERED_RESYNC, "an operator orders it"):
             raise rules.Refused(f"{context.name} is {context.state.value}. Nothing was done.")
         self.following.leave("an operator orders a resync")
-        self.following.resync(told.first_offset, "an operator orders it")
-        body = {"node": context.name, "copies_from": master, "bytes": told.end - told.first_offset}
+        self.following.resync(status.first_offset, "an operator orders it")
+        size = status.end - status.first_offset
+        body = {"node": context.name, "copies_from": master, "bytes": size}
         body["changed"] = True
         context.out.put(Reply(order.token, ok=True, body=body))
 

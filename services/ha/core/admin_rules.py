@@ -87,10 +87,10 @@ class Loss(NamedTuple):
 
 def estimate(context: ReplicaContext, peers: Peers) -> Loss:
     """Return what would be lost if this node became master now."""
-    told = [peer.status for peer in peers.by_node.values() if peer.status is not None]
-    confirm = max([context.confirm, *(status.confirm for status in told)])
+    statuses = [peer.status for peer in peers.by_node.values() if peer.status is not None]
+    confirm = max([context.confirm, *(status.confirm for status in statuses)])
     silent = tuple(node for node in context.others if peers.fresh(node) is None)
-    known_from = tuple(sorted([context.name, *(status.node for status in told)]))
+    known_from = tuple(sorted([context.name, *(status.node for status in statuses)]))
     return Loss(context.end, confirm, known_from, silent)
 
 
@@ -113,8 +113,8 @@ def guard_failover(context: ReplicaContext, peers: Peers, order: Command) -> Los
         )
     if arguments.get("old_master_stopped") != "true":
         raise Refused(
-            "nobody has said that the old master is stopped. Nothing was done.",
-            "Stop it, and say so.",
+            "it is not confirmed that the old master is stopped. Nothing was done.",
+            "Stop it, and confirm that.",
             **loss.body,
         )
     if not copies(context.state) or context.idle_service:
@@ -129,7 +129,7 @@ def guard_failover(context: ReplicaContext, peers: Peers, order: Command) -> Los
     if not lease_over(context):
         raise Refused(
             "the lease has not run out: its holder may be alive. Nothing was done.",
-            "Wait until nobody renews it, or use `tidemark cluster switchover`.",
+            "Wait until it is no longer renewed, or use `tidemark cluster switchover`.",
             **loss.body,
         )
     return loss
@@ -145,8 +145,8 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
     if session.stored is not None and not session.backwards:
         raise Refused(
             "there is a lease, and it did not go back. Nothing was done.",
-            "If nobody who is left is in its set, `tidemark cluster failover` makes one the master "
-            "and says first what that costs.",
+            "If no remaining node is in its set, `tidemark cluster failover` makes one the master "
+            "and shows first what that loses.",
         )
     if session.stored is None and not session.absent:
         reason = session.reason or "it was not read yet"
@@ -162,15 +162,15 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
             f"{', '.join(undeclared)} does not answer. Nothing was done.",
             "Start it; or make sure that it is stopped, and say so with --stopped.",
         )
-    told = [status for status in answers.values() if status is not None]
+    statuses = [status for status in answers.values() if status is not None]
     epoch = max([promised, context.data_epoch, session.seen[0]])
     version = session.seen[1]
-    for status in told:
+    for status in statuses:
         epoch = max(epoch, status.promised, status.data_epoch, status.seen_epoch)
         version = max(version, status.in_sync_version)
-    in_sync = _last_set(context, told, all_answer=not missing)
+    in_sync = _last_set(context, statuses, all_answer=not missing)
     incarnations = {context.name: context.incarnation}
-    incarnations |= {status.node: status.incarnation for status in told}
+    incarnations |= {status.node: status.incarnation for status in statuses}
     if named := _names(order, "in_sync"):
         in_sync = _members(named, incarnations)
     if not in_sync:
@@ -179,14 +179,14 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
             "Say it with --in-sync; a node that was not in it lacks acknowledged messages.",
         )
     ends = {context.member: (context.data_epoch, context.end)}
-    ends |= {Member(s.node, s.incarnation): (s.data_epoch, s.end) for s in told}
+    ends |= {Member(s.node, s.incarnation): (s.data_epoch, s.end) for s in statuses}
     there = [member for member in in_sync if member in ends]
     if not there:
         raise Refused("no member of the in-sync set answers. Nothing was done.")
     # Every member of the set has all confirmed records, so one that can lead comes first: a damaged
     # one would take the lease that is released for it. Of a set that an operator names, only the
     # longest log is known to have the most.
-    can_lead = {m for s in told if could_lead(m := Member(s.node, s.incarnation), s)}
+    can_lead = {m for s in statuses if could_lead(m := Member(s.node, s.incarnation), s)}
     if copies(context.state) and not context.unfit:
         can_lead.add(context.member)
     first = max(there, key=lambda member: (bool(named) or member in can_lead, ends[member]))
@@ -202,7 +202,7 @@ def recreated(context: ReplicaContext, peers: Peers, promised: int, order: Comma
 
 
 def _last_set(
-    context: ReplicaContext, told: list[StatusOk], *, all_answer: bool
+    context: ReplicaContext, statuses: list[StatusOk], *, all_answer: bool
 ) -> tuple[Member, ...]:
     """Return the in-sync set of the last lease; empty: no node that answers knows it.
 
@@ -213,10 +213,10 @@ def _last_set(
        one.
     """
     said = [(context.known_in_sync_at, context.known_in_sync)]
-    said += [(_said_at(status), status.in_sync) for status in told]
+    said += [(_said_at(status), status.in_sync) for status in statuses]
     heard = [
         context.session.seen,
-        *((status.seen_epoch, status.in_sync_version) for status in told),
+        *((status.seen_epoch, status.in_sync_version) for status in statuses),
     ]
     # Version 0: the node heard of the epoch and saw no lease of it. Its master has seen one.
     seen = [(epoch, version) for epoch, version in (*heard, *(at for at, _ in said)) if version]
@@ -229,10 +229,10 @@ def _last_set(
     # records.
     volumes = {
         context.name: context.incarnation,
-        **{status.node: status.incarnation for status in told},
+        **{status.node: status.incarnation for status in statuses},
     }
     forgotten = any(volumes.get(node, volume) != volume for node, volume in members)
-    data_epoch = max(context.data_epoch, *(status.data_epoch for status in told), 0)
+    data_epoch = max(context.data_epoch, *(status.data_epoch for status in statuses), 0)
     return members if all_answer and not forgotten and data_epoch <= newest[0] else ()
 
 

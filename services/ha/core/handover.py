@@ -18,6 +18,7 @@ from services.ha.core.leadership import Leadership
 from services.ha.core.mastership import Mastership
 from services.ha.core.replica_context import BROKER_STOPS
 from services.ha.core.status import BELOW_MINIMUM, NOT_OPEN, could_lead, master_of, serves
+from services.ha.core.switch_targets import fit_targets, unfit
 from services.ha.lease.value import Member
 from services.ha.wire.payloads import StatusOk
 
@@ -116,11 +117,11 @@ class Handover:
             raise rules.AlreadySo(detail, master=to, epoch=term.epoch)
         if to is not None and to not in context.setup.names:
             raise rules.no_such_node(context, to)
-        fit = term.fit_targets(self.peers, ordered=True)
+        fit = fit_targets(term, self.peers, ordered=True)
         chosen = [member for member in fit if to is None or member.node == to]
         if not chosen:
             nodes = context.others if to is None else (to,)
-            why = [f"{node} {term.unfit(node, self.peers, ordered=True)}" for node in nodes]
+            why = [f"{node} {unfit(term, self.peers, node, ordered=True)}" for node in nodes]
             raise rules.Refused(
                 f"{'; '.join(why)}. Nothing was done.",
                 "Try again when `tidemark cluster status` has the node in sync and no reason "
@@ -177,7 +178,7 @@ class Handover:
         """Give the lease to a member that can take it, then answer that this process may end."""
         context, leadership, term = self.context, self._leadership, self._leadership.term
         if term is not None:
-            fit = term.fit_targets(self.peers)
+            fit = fit_targets(term, self.peers)
             if term.switch is None and fit:
                 self._begin_switch(term, fit[0])
             elif term.switch is None and not self._takers():
@@ -249,7 +250,7 @@ class Handover:
         time. Otherwise: 1. The machines of all nodes are busy, and every service stalls now and
         then. 2. The master hands over to a slave that stalls as often. 3. That one does so again.
         """
-        context, fit = self.context, term.fit_targets(self.peers)
+        context, fit = self.context, fit_targets(term, self.peers)
         if not context.only_stalls or context.liveness.hangs:
             return fit
         return [member for member in fit if self._is_steadier(member.node)]
@@ -260,8 +261,8 @@ class Handover:
 
         Earlier versions report only whether the stalls are too long.
         """
-        told = self.peers.fresh(node)
-        stalled_ms = None if told is None else told.facts.get("stalled_ms", 0)
+        status = self.peers.fresh(node)
+        stalled_ms = None if status is None else status.facts.get("stalled_ms", 0)
         return isinstance(stalled_ms, int) and stalled_ms < self.context.times.lease_ms // STEADIER
 
     def _note_alarms(self, term: Mastership | None, trouble: str) -> None:
@@ -332,10 +333,10 @@ class Handover:
         context, switch = self.context, self._switch
         if switch is None or switch.released_to is None:
             return
-        told = self.peers.fresh(switch.released_to)
+        status = self.peers.fresh(switch.released_to)
         took_ms = context.now_ms - switch.since_ms
-        if told is not None and serves(told):
-            body = {"master": switch.released_to, "epoch": told.promised, "took_ms": took_ms}
+        if status is not None and serves(status):
+            body = {"master": switch.released_to, "epoch": status.promised, "took_ms": took_ms}
             body["changed"] = True
             context.out.put(Reply(switch.token, ok=True, body=body))
             self._switch = None
@@ -346,20 +347,20 @@ class Handover:
         """Answer a command whose target does not serve, although the lease was released for it, or
         may have been."""
         self._switch = None
-        told = None if switch.released_to is None else self.peers.fresh(switch.released_to)
+        status = None if switch.released_to is None else self.peers.fresh(switch.released_to)
         was = "was" if switch.is_known else "may have been"
-        detail = f"the lease {was} released for {switch.released_to}, {_progress(told)}."
+        detail = f"the lease {was} released for {switch.released_to}, {_progress(status)}."
         self.context.out.put(
             rules.Refused(detail, "See `tidemark cluster status`.").reply(switch.token)
         )
 
 
-def _progress(told: StatusOk | None) -> str:
+def _progress(status: StatusOk | None) -> str:
     """Return what the target of a switch does instead of serving, in words."""
-    if told is None:
+    if status is None:
         return "which does not answer now"
-    if told.state in (State.PROMOTING.value, State.MASTER.value):
-        hindrance = told.facts.get("hindrance")
+    if status.state in (State.PROMOTING.value, State.MASTER.value):
+        hindrance = status.facts.get("hindrance")
         return "which has taken it and takes no sends yet" + (f": {hindrance}" if hindrance else "")
-    reason = told.facts.get("trouble") or told.facts.get("reason")
-    return f"which is {told.state}" + (f": {reason}" if reason else "")
+    reason = status.facts.get("trouble") or status.facts.get("reason")
+    return f"which is {status.state}" + (f": {reason}" if reason else "")

@@ -177,7 +177,7 @@ class Leadership:
         if self._backwards_answers > 1:
             context.alarm(
                 "lease-went-backwards",
-                "The lease shows less than was seen before: nobody takes or renews it. See "
+                "The lease shows less than was seen before: it is neither taken nor renewed. See "
                 "`tidemark cluster recreate-lease`.",
             )
         elif session.stored is not None and not session.backwards:
@@ -212,7 +212,7 @@ class Leadership:
                 self._lease_gone(term)
         elif not session.holds(term.epoch):
             holder = session.stored.lease.holder
-            self.depose(f"the lease is {holder.node if holder else 'nobody'}'s")
+            self.depose(f"the lease is held by {holder.node if holder else 'no node'}")
         else:
             term.answered(settled)
 

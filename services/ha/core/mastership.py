@@ -118,39 +118,6 @@ class Mastership:
             context.table, context.first_offset, context.end, self.confirm.value, foreign
         )
 
-    def fit_targets(self, peers: Peers, *, ordered: bool = False) -> list[Member]:
-        """Return slaves that could take over now, the one with the longest log first.
-
-        Slaves without a recent status come after all others. ordered: slaves whose services stalled
-        and recovered are included, last.
-        """
-        fit = []
-        for link in self.links.values():
-            node = link.peer.node
-            if not self.unfit(node, peers, ordered=ordered):
-                stalled = bool(self.unfit(node, peers, ordered=False))
-                silent = peers.fresh(node) is None
-                fit.append((stalled, silent, -(link.acked_end or 0), link.peer))
-        return [member for *_, member in sorted(fit)]
-
-    def unfit(self, node: str, peers: Peers, *, ordered: bool) -> str:
-        """Return why a slave could not take over now; empty: it could. ordered: as above."""
-        link = next((link for link in self.links.values() if link.peer.node == node), None)
-        published = self.in_sync.published
-        if link is None and any(member.node == node for member in published):
-            return "does not follow"
-        if link is None or link.peer not in published:
-            return "is not in the in-sync set"
-        if link.acked_end is None:
-            return "does not follow yet"
-        if self.in_sync.peer(link.peer).leaving:
-            return "is about to end"
-        facts = {} if (told := peers.fresh(node)) is None else told.facts
-        stalled = ordered and facts.get("stalls_are_over") is True
-        if facts.get("broker") is False or (facts.get("trouble") and not stalled):
-            return f"cannot take over: {facts.get('reason') or facts.get('trouble')}"
-        return ""
-
     # Events
 
     def sensed(self) -> None:
@@ -268,7 +235,7 @@ class Mastership:
             if link.dead(now):
                 self._drop(link, "nothing heard from the slave")
             elif self.in_sync.left(link.peer):
-                self._drop(link, "it ends, and nobody waits for it")
+                self._drop(link, "it ends, and no sender waits for it")
         self.in_sync.expire(now)
         self._announce()
         self._grant()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from services.ha.core.admin_commands import AdminCommands
+from services.ha.core.counters import Counters
 from services.ha.core.damage import Damage
 from services.ha.core.effects import Effect, Ended, PersistConfirm, Publish
 from services.ha.core.events import (
@@ -35,7 +36,7 @@ from services.ha.core.leadership import Leadership
 from services.ha.core.message_dispatcher import MessageDispatcher
 from services.ha.core.peers import Peers
 from services.ha.core.promises import Promises
-from services.ha.core.replica_context import DAMAGE, Counters, ReplicaContext, damage_sentence
+from services.ha.core.replica_context import DAMAGE, ReplicaContext, damage_sentence
 from services.ha.core.setup import Found, LogBytes, Setup
 from services.ha.core.status import cluster_status, serves
 from services.ha.lease.session import LeaseSession
@@ -191,8 +192,8 @@ class Replica:
         """Return the node that has the lease and is not master yet: clients of this node wait for
         it."""
         master = self.following.master
-        told = None if master is None else self.peers.fresh(master.node)
-        if master is None or told is None or serves(told):
+        status = None if master is None else self.peers.fresh(master.node)
+        if master is None or status is None or serves(status):
             return None
         return master.node
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from services.ha.core.effects import Effect, Level, Note, Publish
-from services.ha.core.events import Done, Failed, NodeSnapshot
+from services.ha.core.counters import Counters
+from services.ha.core.effects import Level, Note, Publish
+from services.ha.core.events import NodeSnapshot
 from services.ha.core.failover import State, Trigger, next_state
 from services.ha.core.liveness import Liveness
+from services.ha.core.outbox import Outbox
 from services.ha.core.recovered_table import without_bytes_dropped
 from services.ha.core.setup import Found, Halt, LogBytes, Setup
 from services.ha.lease.session import LeaseSession
@@ -45,90 +47,6 @@ BROKER_STOPS: Final = Trouble.STOPPING.name.lower()
 """Trouble of a node whose broker waits for a moment until another node serves."""
 LOGS_DIFFER: Final = "logs-differ"
 """Alarm of a slave whose confirmed bytes differ from the master's."""
-NO_ROOM: Final = frozenset({"disk-full", "read-only-disk"})
-
-Unwritten = Callable[[str, str], None]
-"""Called with code and detail of a failed write."""
-
-
-class Counters:
-    """Counters since this start."""
-
-    def __init__(self) -> None:
-        self.truncations = 0
-        self.truncated_bytes = 0
-        self.resyncs = 0
-        self.fenced_frames = 0
-        """Received frames: the sender has promised a higher epoch."""
-        self.refused_frames = 0
-        """Received frames of an epoch below the promised one."""
-        self.implausible_acks = 0
-        self.elections_won = 0
-        self.elections_lost = 0
-        self.depositions = 0
-        self.switchovers = 0
-        self.won_by = {"lost_peer": 0, "manual": 0, "startup": 0}
-        """Won leases by reason: the holder was gone, a command, the lease of the own volume."""
-        self.in_sync_joins = 0
-        self.in_sync_leaves = 0
-
-
-class Outbox:
-    """Effects in their order, and the continuations of those that are answered."""
-
-    def __init__(self, failed: Callable[[str, str], None]) -> None:
-        """failed: called with code and detail of an effect that failed."""
-        self._failed = failed
-        self._effects: list[Effect] = []
-        self._token = 0
-        self._then: dict[int, tuple[Callable[[Done], None], Unwritten | None]] = {}
-
-    def put(self, *effects: Effect) -> None:
-        """Add effects, to be run in this order after all earlier ones."""
-        self._effects += effects
-
-    def token(self, then: Callable[[Done], None], unwritten: Unwritten | None = None) -> int:
-        """Return a token for an effect; then is called with its answer.
-
-        unwritten: called instead if the disk had no room, which may change. Every other failure,
-        and this one without it, goes to ``failed``.
-        """
-        self._token += 1
-        self._then[self._token] = then, unwritten
-        return self._token
-
-    def ask(
-        self,
-        make: Callable[[int], Effect],
-        then: Callable[[Done], None],
-        unwritten: Unwritten | None = None,
-    ) -> int:
-        """Add an effect that is answered; return its token."""
-        token = self.token(then, unwritten)
-        self._effects.append(make(token))
-        return token
-
-    def awaits(self, token: int) -> bool:
-        """Return whether the effect with that token has no answer yet."""
-        return token in self._then
-
-    def answered(self, event: Done | Failed) -> None:
-        """Handle the answer to an effect."""
-        found = self._then.pop(event.token, None)
-        if found is None:
-            return
-        then, unwritten = found
-        if isinstance(event, Done):
-            then(event)
-        elif unwritten is not None and event.code in NO_ROOM:
-            unwritten(event.code, event.detail)
-        else:
-            self._failed(event.code, event.detail)
-
-    def take(self) -> list[Effect]:
-        """Return all effects since the last call."""
-        effects, self._effects = self._effects, []
-        return effects
 
 
 class ReplicaContext:

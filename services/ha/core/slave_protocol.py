@@ -127,7 +127,7 @@ class SlaveLink:
         """
         self._heard_ms = now_ms
         if self.closed or self.in_order:
-            return None, self._close("a HELLO_OK that nobody asked for")
+            return None, self._close("HELLO_OK was not expected")
         entry = ok.table[0] if ok.table and ok.table[0] in self._said else None
         said = Extent(self._said, self._own.first_offset, self._said_end)
         if reason := self._unbelievable(ok, entry, said):
@@ -160,7 +160,7 @@ class SlaveLink:
         """Handle RESYNC_REQUIRED: there is no point from which the master can continue."""
         self._heard_ms = now_ms
         if self.closed or self.in_order:
-            return None, self._close("a RESYNC_REQUIRED that nobody asked for")
+            return None, self._close("RESYNC_REQUIRED was not expected")
         reason = required.reason.name.lower()
         return ResyncPlan(required.first_offset, reason), self._close(reason)
 
@@ -265,10 +265,10 @@ class SlaveLink:
             return f"point {ok.point} beyond {limit}, the end of {entry}"
         return None
 
-    def _foreign(self, told: tuple[int, int]) -> list[Effect]:
+    def _foreign(self, found: tuple[int, int]) -> list[Effect]:
         """Keep the range that RocketMQ wrote, for copying and for readers here. A master whose page
         was lost may not know it any more."""
-        begin, until = told
+        begin, until = found
         if not until:
             return []
         return [Publish(((Slot.FOREIGN_FROM, begin), (Slot.FOREIGN_UNTIL, until)))]

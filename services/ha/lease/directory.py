@@ -1,30 +1,31 @@
-"""The lease in a directory of one machine, by compare-and-set, without a lock anybody could hold.
+"""The lease in a directory of one machine, by compare-and-set, without a lock that could be held.
 
-A process that is stopped between any two steps here holds up nobody, and whatever it does when it
-goes on is either the next version or nothing. Every version is a symbolic link whose target is the
-lease itself: ``symlink(2)`` makes name and content in one step, and fails if the name is taken.
+A process that is stopped between any two steps here blocks no other one, and whatever it does when
+it runs again is either the next version or nothing. Every version is a symbolic link whose target
+is the lease itself: ``symlink(2)`` makes name and content in one step, and fails if the name is
+taken.
 
     <lease_dir>/<cluster>-<group>/uid             -> the object's id
     <lease_dir>/<cluster>-<group>/<number>.<uid>  -> {"previous": …, "token": …, "holder": …}
 
-- The next version of 7 is made by whoever first makes the link 8. Each names the one before it.
+- The process that first makes link 8 makes the version after 7. Each names the one before it.
 - Old versions are removed oldest first, never the newest VERSIONS_KEPT. So where version n is
-  still there, no version after n was ever removed, and this decides two questions:
+  still there, no version after n was ever removed, and this decides three questions:
 
   a. Was my link the first of its number? 1. A writer reads 7 and is stopped. 2. Others write 8 to
-     30, and 8 is removed. 3. The writer goes on and makes 8, again. It looks for 7 after that: if
-     it is gone, the link may be such a late one, is taken back, and the write counts as refused.
-  b. Is what I read the newest? Version n is read, n + 1 is not there, and n - 1 still is, as n
-     names it: so n + 1 was never there. Otherwise look again. A listing is only a hint.
-  c. What if somebody damages or removes link n - 1 by hand? A link that cannot be read still has
-     its number: no writer makes such a link, so the one behind it is the newest if no later number
-     is listed. If the link is gone, n is the newest once LOOKS_MAX looks found the same n: a late
-     link is not, for a listing shows each name that is there from its beginning to its end.
+     30, and 8 is removed. 3. The writer runs again and makes 8 a second time. It then checks that 7
+     exists: if it is gone, the link may be such a late one, is removed, and the write is refused.
+  b. Is what I read the newest? Version n is read, n + 1 does not exist, and n - 1 still does, as n
+     names it: so n + 1 never existed. Otherwise read again. A listing is only a hint.
+  c. What if an operator damages or removes link n - 1? An unreadable link still has its number: no
+     writer makes such a link, so the one behind it is the newest if no later number is listed. If
+     the link is gone, n is the newest once READS_MAX reads found the same n. A late link is not,
+     because a listing shows each name that exists from its beginning to its end.
 
-- The object is made under another name and renamed: onto one that is there, this fails. Links bear
+- The object is made under another name and renamed, which fails if the object exists. Links carry
   the object's id, so that a late writer to a deleted object adds nothing to the next one.
-- What is told of holder, epoch or set is on disk before; a renewal alone is not waited for. After a
-  power cut no process is left that knows of a later one.
+- Holder, epoch and set are on disk before they are reported; a renewal alone is not waited for:
+  after a power cut no process is left that knows of a later one.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ from services.ha.lease.value import Lease, Stored
 
 VERSIONS_KEPT: Final = 8
 REMOVED_MAX: Final = 1000
-"""Numbers given up with one write; what is left is the next one's."""
+"""Versions removed with one write; the next write removes further ones."""
 READS_MAX: Final = 50
-"""Others may write while one reads; each time costs another look."""
+"""Limit of reads of one call: others may write meanwhile, and each write costs another read."""
 UID: Final = "uid"
 REMEDIES: Final = {
     errno.ENOENT: "mount it, or make it, where `cluster.lease_dir` says",
@@ -63,7 +64,7 @@ REMEDIES: Final = {
     errno.EROFS: "mount it so that it can be written",
     errno.EMFILE: "raise the limit of open files of ha (`ulimit -n`)",
 }
-"""By error number; a reason ends with one."""
+"""Remedies by error number; the reason of an error ends with one."""
 LINK_REMEDY: Final = (
     "A living master replaces it with its next renewal; without one, put its text back or remove it"
 )
@@ -79,36 +80,36 @@ class _Version(NamedTuple):
 
 
 class DirectoryObject:
-    """The object's links; every call blocks, and raises OSError or UnreadableLease."""
+    """The links of the object. Every call blocks, and raises OSError or UnreadableLease."""
 
     def __init__(self, lease_dir: Path, name: str) -> None:
-        """name: the object's, a file name."""
+        """name: name of the object, a file name."""
         self._lease_dir = lease_dir
         self._dir = lease_dir / name
         self._synced: tuple[str, Lease] | None = None
-        """Object id and lease, but for `renewed`, known to be on disk."""
+        """Object id and lease, without `renewed`, that are known to be on disk."""
 
     def get(self) -> Outcome:
-        """Find the newest version."""
-        looks: list[Stored | None] = []
-        while len(looks) < READS_MAX:
+        """Return the newest version."""
+        reads: list[Stored | None] = []
+        while len(reads) < READS_MAX:
             uid = self._uid()
             if uid is None:
                 return Outcome(LeaseOutcome.ABSENT)
             found, proved = self._newest(uid)
-            looks.append(found)
-            # Nothing changed in all looks: the link before it was removed, or put back, by hand. A
-            # late link (a) is not the newest of so many listings, which show what stands still.
-            if found is not None and (proved or looks.count(found) == READS_MAX):
+            reads.append(found)
+            # Nothing changed in all reads: the link before it was removed, or replaced, by hand. A
+            # late link (a) is not the newest in so many listings.
+            if found is not None and (proved or reads.count(found) == READS_MAX):
                 self._sync(found)
                 return Outcome(LeaseOutcome.FOUND, found)
         raise UnreadableLease(
-            f"the lease in {self._dir} changed at each of {READS_MAX} looks at it: "
-            "too many write it"
+            f"the lease in {self._dir} changed during each of {READS_MAX} reads: "
+            "too many processes write it"
         )
 
     def put(self, lease: Lease, base: Stored) -> Outcome:
-        """Make the version after base, if nobody did."""
+        """Make the version after base, if no other process did."""
         uid = self._uid()
         if uid is None:
             return Outcome(LeaseOutcome.ABSENT)
@@ -124,7 +125,7 @@ class DirectoryObject:
         except FileNotFoundError:
             return Outcome(LeaseOutcome.ABSENT)
         if not self._follows(number, base.version, uid):
-            # Maybe the first of its number and overtaken since, maybe a late one: not the newest.
+            # It may be the first of its number and old by now, or a late one: not the newest.
             path.unlink(missing_ok=True)
             return Outcome(LeaseOutcome.CONFLICT)
         stored = Stored(lease, version, uid)
@@ -154,13 +155,13 @@ class DirectoryObject:
         return Outcome(LeaseOutcome.APPLIED, stored)
 
     def in_words(self, error: OSError) -> str:
-        """What kept the directory from being read or written, and what to do about it."""
+        """Return what prevented access to the directory, and the remedy."""
         what = os.strerror(error.errno).lower() if error.errno else "it failed"
         remedy = REMEDIES.get(error.errno or 0, "look at its disk")
         return f"the lease directory {self._lease_dir}: {what}; {remedy}"
 
     def _newest(self, uid: str) -> tuple[Stored | None, bool]:
-        """The newest version, None if there is none; and whether that is proved (b)."""
+        """Return the newest version, None if there is none, and whether that is proved (b)."""
         number = max(self._numbers(uid), default=None)
         if number is None:
             return None, False
@@ -175,10 +176,10 @@ class DirectoryObject:
         return found.stored, self._follows(number, found.previous, uid)
 
     def _follows(self, number: int, previous: str, uid: str) -> bool:
-        """Whether the version before a number is still there, as `previous` names it.
+        """Return whether the version before a number still exists, as `previous` names it.
 
-        A link that cannot be read counts if no later number is there: no writer makes such a link,
-        so somebody damaged it, and the number itself proves that nothing behind it was removed.
+        An unreadable link counts if no later number exists: no writer makes such a link, so it was
+        damaged by hand, and its number proves that nothing behind it was removed.
         """
         try:
             before = self._read(number - 1, uid)
@@ -189,7 +190,7 @@ class DirectoryObject:
         return before is not None and before.stored.version == previous
 
     def _remove_old(self, uid: str, *, newest: int) -> None:
-        """Remove versions oldest first, by number: a listing may miss one."""
+        """Remove versions, oldest first, by number: a listing may miss one."""
         oldest = min(self._numbers(uid), default=newest)
         while oldest > 1 and os.path.lexists(self._path(oldest - 1, uid)):
             oldest -= 1
@@ -203,7 +204,8 @@ class DirectoryObject:
         return []
 
     def _uid(self) -> str | None:
-        """The object's id; None: there is no object. Raises UnreadableLease while it is removed."""
+        """Return the object's id; None: there is no object. Raises UnreadableLease during a
+        removal."""
         uid = _target(self._dir / UID)
         if uid is not None:
             return uid
@@ -212,7 +214,7 @@ class DirectoryObject:
                 f"{self._dir} has no link {UID}: being removed, or damaged. If it stays so, remove "
                 "the directory, then `tidemark cluster recreate-lease`"
             )
-        # A directory that is not mounted must not look like a lease that was never made.
+        # A directory that is not mounted must not count as a lease that was never made.
         self._lease_dir.stat()
         return None
 
@@ -228,7 +230,8 @@ class DirectoryObject:
         return self._dir / f"{number}.{uid}"
 
     def _sync(self, stored: Stored) -> None:
-        """Have it on disk before it is told, unless it only renews what is there already."""
+        """Sync the directory before the version is reported, unless it only renews what is on
+        disk."""
         counts = _what_counts(stored)
         if counts != self._synced:
             _sync_directory(self._dir)
@@ -236,19 +239,19 @@ class DirectoryObject:
 
 
 class DirectoryLease:
-    """``LeaseStore`` over a directory: its calls in a thread, one at a time."""
+    """``LeaseStore`` over a directory: calls run in a thread, one at a time."""
 
     def __init__(self, lease_dir: Path, name: str) -> None:
-        """lease_dir must exist; name: ``<cluster>-<group>``."""
+        """lease_dir must exist. name: ``<cluster>-<group>``."""
         self._object = DirectoryObject(lease_dir, name)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
     async def get(self) -> Outcome:
-        """Find the newest version."""
+        """Return the newest version."""
         return await self._call(self._object.get)
 
     async def put(self, lease: Lease, base: Stored) -> Outcome:
-        """Make the version after base, if nobody did."""
+        """Make the version after base, if no other process did."""
         return await self._call(lambda: self._object.put(lease, base))
 
     async def create(self, lease: Lease) -> Outcome:
@@ -256,11 +259,11 @@ class DirectoryLease:
         return await self._call(lambda: self._object.create(lease))
 
     async def announce(self, role: str) -> str:
-        """Nobody else looks at a directory."""
+        """Do nothing: no other system reads a directory."""
         return ""
 
     async def close(self) -> None:
-        """Let the thread end when its call does."""
+        """End the thread after its present call."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, call: Callable[[], Outcome]) -> Outcome:
@@ -273,14 +276,14 @@ class DirectoryLease:
 
 
 def _encoded(lease: Lease, number: int, *, previous: str) -> tuple[str, str]:
-    """A link's target and the version that it is: the token tells apart two of one number."""
+    """Return a link's target, and its version: the token distinguishes two links of one number."""
     token = secrets.token_hex(8)
     fields = {"previous": previous, "token": token, "holder": holder_text(lease.holder)}
     return json.dumps(fields | texts_of(lease), separators=(",", ":")), f"{number}.{token}"
 
 
 def _decoded(text: str, number: int, uid: str) -> _Version:
-    """Raises UnreadableLease."""
+    """Decode a link. Raises UnreadableLease."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -293,7 +296,8 @@ def _decoded(text: str, number: int, uid: str) -> _Version:
 
 
 def _target(path: Path) -> str | None:
-    """What a link says, as it was written; None: it is not there. Raises UnreadableLease."""
+    """Return the target of a link as it was written; None: it does not exist. Raises
+    UnreadableLease."""
     try:
         return os.readlink(path)  # noqa: PTH115 - a text; a Path would rewrite its slashes
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Where a lease is kept: get, put and create, each with an end. The seam of two implementations.
+"""The interface of a lease store: get, put and create, each with an outcome.
 
-``directory`` keeps it on one machine, ``kubernetes`` in a cluster's API server. Both write by
-compare-and-set only, and both say *unknown* where they do not know: the rules over that are in
-``session``. Before: the effects of the replica. After: ``LeaseAnswered``, back into it.
+``directory`` keeps the lease on one machine, ``kubernetes`` in a cluster's API server. Both write
+by compare-and-set only, and both report *unknown* if they do not know the outcome; ``session`` has
+the rules for it. Before: the effects of the replica. After: ``LeaseAnswered``, back to it.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from services.ha.lease.value import Lease, Stored
 
 
 class Outcome(NamedTuple):
-    """How one call ended."""
+    """Outcome of one call."""
 
     outcome: LeaseOutcome
     stored: Stored | None = None
     reason: str = ""
-    """Of an unknown one: what happened, with the limit that was reached."""
+    """Of an unknown outcome: what happened, with the limit that was reached."""
 
 
 class LeaseStore(Protocol):
     """The object of one group. At most one call at a time; a cancelled one may still be applied."""
 
     async def get(self) -> Outcome:
-        """Found, absent or unknown; never from a cache."""
+        """Return found, absent or unknown; never from a cache."""
         ...
 
     async def put(self, lease: Lease, base: Stored) -> Outcome:
-        """Replace base: applied, conflict, absent or unknown."""
+        """Replace base; return applied, conflict, absent or unknown."""
         ...
 
     async def create(self, lease: Lease) -> Outcome:
-        """Make the object: applied, conflict or unknown."""
+        """Create the object; return applied, conflict or unknown."""
         ...
 
     async def announce(self, role: str) -> str:
-        """Show which role (master, slave) this node has, after the fact; never a fence.
+        """Show the role of this node (master, slave), after the fact; never a fence.
 
-        Returns why it could not be done, empty if it was.
+        Returns the reason of a failure, empty on success.
         """
         ...
 
     async def close(self) -> None:
-        """Give connections and threads back."""
+        """Release connections and threads."""
         ...
 
 
 async def carry_out(
     store: LeaseStore, effect: LeaseGet | LeasePut | LeaseCreate, timeout_ms: int
 ) -> LeaseAnswered:
-    """Make the request that the effect asks for; unknown after timeout_ms."""
+    """Send the request of the effect; the outcome is unknown after timeout_ms."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             match effect:

@@ -1,14 +1,14 @@
 """The lease as a Kubernetes ``Lease``, written by compare-and-set on its resource version.
 
 Lock, epoch and in-sync set are one object: the holder in ``spec.holderIdentity``, the rest in
-annotations (``texts``). Times in it are for people; nobody compares them with a clock.
+annotations (``texts``). Times in it are for people and are never compared with a clock.
 
-- A read carries no resource version, so that the API server asks its store and not its cache.
-- A write is the whole object as it was read (what others put into it stays) with its resource
-  version *and* its uid: Kubernetes makes a Lease on a PUT to none, and the uid keeps a late PUT
+- A read carries no resource version, so that the API server reads its store and not its cache.
+- A write is the whole object as it was read, with foreign fields kept, with its resource version
+  *and* its uid: Kubernetes creates a Lease on a PUT to a missing one, and the uid keeps a late PUT
   from reviving a deleted one.
-- Whatever does not plainly say applied, refused or absent is *unknown*.
-- The token of the service account is read from its file for every request: it changes.
+- An answer that does not clearly mean applied, refused or absent is *unknown*.
+- The token of the service account is read from its file for every request, because it changes.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class KubernetesLease:
         account_dir: Path = ACCOUNT_DIR,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
-        """Connect with the first request. Raises ValueError where there is no API server.
+        """Connect with the first request. Raises ValueError if there is no API server.
 
-        url, namespace: empty as a pod finds them. pod: this node's name. timeout_ms: of one request
-        with its connection. account_dir: holds token, ca.crt and namespace.
+        url, namespace: empty: as in a pod. pod: name of this node's pod. timeout_ms: limit of one
+        request with its connection. account_dir: holds token, ca.crt and namespace.
         """
         self._name, self._pod = name, pod
         self._account_dir = account_dir
@@ -81,10 +81,10 @@ class KubernetesLease:
         )
 
     async def put(self, lease: Lease, base: Stored) -> Outcome:
-        """Replace the object if it is still the one of that version."""
+        """Replace the object if it still has that version."""
         found = self._read.get(base.version)
         if found is None or found["metadata"]["uid"] != base.uid:
-            # Read so long ago that it is forgotten: as if others had written, read again.
+            # It was read too long ago: the caller reads again, as after a write of another process.
             return Outcome(LeaseOutcome.CONFLICT)
         body = self._body(lease, found)
         # 201 would be a new object in place of a deleted one; with a uid no server makes it.
@@ -96,7 +96,7 @@ class KubernetesLease:
         )
 
     async def create(self, lease: Lease) -> Outcome:
-        """Make the object, if there is none."""
+        """Create the object, if there is none."""
         body = self._body(lease, {"metadata": {"name": self._name, "namespace": self._namespace}})
         return await self._call(
             lambda **options: self._leases().create_namespaced_lease(
@@ -106,7 +106,7 @@ class KubernetesLease:
         )
 
     async def announce(self, role: str) -> str:
-        """Label this node's pod ``role=…``; why it could not be done, empty if it was."""
+        """Label this node's pod ``role=…``; return the reason of a failure, empty on success."""
         body = {"metadata": {"labels": {"role": role}}}
         try:
             status, answer = await self._ask(
@@ -132,7 +132,7 @@ class KubernetesLease:
         return kubernetes_client.CoordinationV1Api(self._connected())
 
     def _connected(self) -> Any:
-        """The client, with its pool of connections and the token of now."""
+        """Return the client, with its pool of connections and the present token."""
         if self._client is None:
             certificate = self._account_dir / "ca.crt"
             configuration = kubernetes_client.Configuration(
@@ -146,7 +146,7 @@ class KubernetesLease:
         return self._client
 
     def _body(self, lease: Lease, found: dict[str, Any]) -> Any:
-        """The whole object that says what lease says, and all else that is in found."""
+        """Return the whole object with the lease, and all other fields of found."""
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -190,7 +190,7 @@ class KubernetesLease:
             return Outcome(LeaseOutcome.UNKNOWN, reason=_said(error))
 
     async def _ask(self, call: Callable[..., Awaitable[Any]]) -> tuple[int, Any]:
-        """HTTP status and JSON body, as they came: a model would drop fields it does not know."""
+        """Return HTTP status and JSON body unchanged: a model would drop unknown fields."""
         response = await call(_preload_content=False, _request_timeout=self._timeout_s)
         async with response:
             text = await response.text()
@@ -200,7 +200,7 @@ class KubernetesLease:
             return response.status, text
 
     def _is_missing(self, answer: Any) -> bool:
-        """Whether a 404 speaks of the object, and not of a server that has no such path."""
+        """Return whether a 404 is about the object, and not from a server without such a path."""
         return (
             isinstance(answer, dict)
             and answer.get("reason") == "NotFound"
@@ -208,7 +208,8 @@ class KubernetesLease:
         )
 
     def _taken(self, answer: Any) -> Stored:
-        """What an object says, which is kept for the next write. Raises UnreadableLease."""
+        """Return the lease of an object, and keep the object for the next write. Raises
+        UnreadableLease."""
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
             raise UnreadableLease("the API server's answer is not an object")
         metadata, spec = answer["metadata"], answer.get("spec") or {}
@@ -223,7 +224,7 @@ class KubernetesLease:
 
 
 def _pod_url(environment: Any) -> str:
-    """Where a pod finds the API server. Raises ValueError outside of one."""
+    """Return the address of the API server in a pod. Raises ValueError outside of one."""
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
@@ -235,7 +236,7 @@ def _pod_url(environment: Any) -> str:
 
 
 def _text(path: Path) -> str:
-    """A small file's text; empty if it is not there."""
+    """Return a small file's text; empty if it does not exist."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:

@@ -1,19 +1,22 @@
-"""What one start of ha knows of the lease, and how it writes it: one request at a time. Pure.
+"""The lease as one start of ha sees it, and its writes: one request at a time. Pure.
 
-The replica asks (read, propose, create), the shell carries the request out, and every answer comes
-back here. Who may campaign, and when, is the replica's business; here are the rules of one object
-with compare-and-set (docs/replication.md, the lease):
+The replica asks (read, propose, create), the shell sends the request, and every answer comes back
+here. The replica decides who may campaign, and when; this module has the rules of one object with
+compare-and-set (docs/replication.md, the lease):
 
 - A write names the version that it replaces, and always changes ``renewed``.
 - A write that was not answered may be applied now, later or never. It is repeated on the same
-  version, with a read before each repetition, until it is known: applied, or the version moved by
-  another's. A read that shows the old version proves nothing: the write may still be on its way.
-- What the object says after that counts, never what was wanted: look at ``stored``.
-- An object that shows less than was seen before (restored from a backup) is not written.
+  version, with a read before each repetition, until the outcome is known: it was applied, or
+  another write moved the version. A read that shows the old version proves nothing, because the
+  write may still be under way.
+- After that the object counts (``stored``), never what was wanted.
+- An object that shows less than was seen before, for example one restored from a backup, is not
+  written.
 
-1. A master adds a slave to the in-sync set; the write is lost on the way back.
+1. A master adds a slave to the in-sync set; the answer to the write is lost.
 2. A read shows the old set. Taken as "not added", the master would acknowledge without the slave.
 3. The write arrives. The slave is electable now, and lacks what was acknowledged in step 2.
+
 So from the moment it is sent, ``unsettled`` is a set that may be the published one.
 """
 
@@ -28,31 +31,31 @@ from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import TimeRules
 
 JITTER: Final = 0.1
-"""Renewals of several groups do not stay in step."""
+"""Random part of the renewal interval, so that several groups do not renew in step."""
 RETRIES_PER_INTERVAL: Final = 4
-"""An error that came at once is not asked again at once."""
+"""An error that came at once is not followed by a request at once."""
 HURRIED_MAX: Final = 8
-"""So many conflicts in a row are answered by another write at once, later ones after a pause."""
+"""Consecutive conflicts that are answered by another write at once; later ones wait."""
 ATTEMPTS_KEPT: Final = 64
-"""Send times kept of one write; an older attempt counts as sent when the first one was."""
+"""Send times kept of one write; an older attempt counts as sent with the first one."""
 COUNTER_BITS: Final = 32
 PROCESS_BITS: Final = 31
 """Together they fit a positive i64."""
 
 
 class Settled(NamedTuple):
-    """A write is over; ``LeaseSession.stored`` says what the object is now."""
+    """A write is over; ``LeaseSession.stored`` is the object as it is now."""
 
     wanted: Lease
     applied: bool
-    """The object is as this write made it. If not, it may have been for a while: another write
-    came after it. Whoever gave up an epoch in this way must not act on it."""
+    """The object is as this write made it. If not, it may have been for a while, before another
+    write. A process that gave up an epoch in this way must not act on it."""
     unanswered: bool = False
-    """An attempt had no answer: if the write is not applied now, it may have been for a while."""
+    """An attempt had no answer: a write that is not applied now may have been for a while."""
 
 
 class Answer(NamedTuple):
-    """What an answer of the lease leads to."""
+    """Result of an answer of the lease."""
 
     effects: list[Effect]
     settled: Settled | None = None
@@ -82,12 +85,12 @@ class _Write:
         self.sent_ms: dict[int, int] = {}
         """By ``renewed``, the newest only."""
         self.reads_first = False
-        """The last attempt was a conflict, or was not answered: read before the next one."""
+        """The last attempt was a conflict, or not answered: read before the next one."""
         self.unanswered = False
         """An attempt was not answered."""
 
     def attempt(self, now_ms: int) -> Lease:
-        """What the next attempt writes."""
+        """Return what the next attempt writes."""
         self.last += 1
         self.sent_ms[self.last] = now_ms
         if len(self.sent_ms) > ATTEMPTS_KEPT:
@@ -95,10 +98,10 @@ class _Write:
         return self.wanted._replace(renewed=self.last)
 
     def wrote(self, lease: Lease) -> bool:
-        """Whether an object that says this was last written by one of the attempts."""
+        """Return whether the object was last written by one of the attempts."""
         if not self.first <= lease.renewed <= self.last:
             return False
-        # Somebody's hand may have changed the holder and left `renewed` as it was.
+        # An operator may have edited the holder and left `renewed` as it was.
         return (lease.holder, lease.epoch) == (self.wanted.holder, self.wanted.epoch)
 
 
@@ -108,10 +111,10 @@ class LeaseSession:
     def __init__(
         self, own: Holder, rules: TimeRules, seen: tuple[int, int], random: Callable[[], float]
     ) -> None:
-        """Know nothing yet.
+        """Begin without knowledge of the lease.
 
-        seen: the largest (epoch, in-sync version) that this volume has seen, as persisted.
-        random: uniform in [0, 1).
+        seen: the largest (epoch, in-sync version) that this volume has seen, as persisted. random:
+        uniform in [0, 1).
         """
         self.own: Final = own
         self._rules = rules
@@ -119,33 +122,33 @@ class LeaseSession:
         self.stored: Stored | None = None
         """The object as last found or written; None: not read yet, or absent."""
         self.absent = False
-        """The last answer that told anything told that there is no object."""
+        """Whether the last answer with an outcome was that there is no object."""
         self.seen = seen
         """Largest (epoch, in-sync version) so far; the replica persists it when it rises."""
         self.backwards = False
-        """The object shows less than `seen`, or another set: nobody campaigns, nobody renews."""
+        """The object shows less than `seen`, or another set: it is neither taken nor renewed."""
         self._set: tuple[tuple[int, int], tuple[Member, ...]] = (0, 0), ()
-        """The newest set that was seen, and of which (epoch, in-sync version) it is."""
+        """The newest set that was seen, with its (epoch, in-sync version)."""
         self.given_up = 0
-        """Largest epoch that a write of this process carried and did not come to hold: such a
-        write may be applied later, and must not be acted on."""
+        """Largest epoch that a write of this process carried without holding it then: the write may
+        be applied later, and must not be acted on."""
         self.reason = ""
         """Why the last request had no outcome; empty after one that had."""
         self.latency_ms: int | None = None
-        """Of the last request that had an outcome."""
+        """Latency of the last request with an outcome."""
         self.answered_ms: int | None = None
-        """When that was."""
+        """Time of that answer."""
         self.conflicts = 0
         self.unknowns = 0
         self.writes = 0
         self._request = 0
         self._outstanding: int | None = None
         self._wrote = False
-        """The outstanding request, or the last one, is a write."""
+        """Whether the outstanding request, or the last one, is a write."""
         self._conflicts_in_a_row = 0
         self._started_ms: int | None = None
         self._next_ms: int | None = None
-        """When to ask again; None: nothing was asked yet."""
+        """Time of the next request; None: none was sent yet."""
         self._write: _Write | None = None
         self._counter = 0
         self._since_ms: int | None = None
@@ -156,7 +159,7 @@ class LeaseSession:
 
     @property
     def free(self) -> bool:
-        """Nothing is being asked and no write is unsettled."""
+        """Whether no request is outstanding and no write unsettled."""
         return self._outstanding is None and self._write is None
 
     @property
@@ -166,42 +169,43 @@ class LeaseSession:
 
     @property
     def unsettled(self) -> Lease | None:
-        """What was wanted by the write whose outcome is not known: may be so, now or later."""
+        """What the write of unknown outcome wanted: it may be applied, now or later."""
         return None if self._write is None else self._write.wanted
 
     def note_seen(self, shown: tuple[int, int]) -> None:
-        """Another node has seen this (epoch, in-sync version) of the lease."""
+        """Note that another node has seen this (epoch, in-sync version) of the lease."""
         self.seen = max(self.seen, shown)
 
     def holds(self, epoch: int) -> bool:
-        """Whether the object, as last seen, names this very process with that epoch."""
+        """Return whether the object, as last seen, names this process with that epoch."""
         lease = None if self.stored is None else self.stored.lease
         return lease is not None and lease.holder == self.own and lease.epoch == epoch
 
     def deadline_ms(self, epoch: int) -> int | None:
-        """Until when (boot-time clock) a master of that epoch may answer; None: not at all.
+        """Return until when a master of that epoch may answer (boot-time clock); None: not at all.
 
-        D minus the margin after the last renewal *that is known as applied* was about to be sent.
+        It is the lease time minus the margin after the last renewal *that is known as applied* was
+        sent.
         """
         if self._renewed_ms is None or not self.holds(epoch):
             return None
         return self._renewed_ms + self._rules.lease_ms - self._rules.margin_ms
 
     def unchanged_ms(self, now_ms: int) -> int | None:
-        """How long ago this process first saw the present holder and version; None: never seen.
+        """Return the time since this process first saw the present holder and version; None: never.
 
-        The patience of a candidate: the times in the object are never compared with a clock.
+        A candidate waits by it: the times in the object are never compared with a clock.
         """
         return None if self._since_ms is None else now_ms - self._since_ms
 
-    # What is asked
+    # Requests
 
     def due(self, now_ms: int) -> bool:
-        """Whether it is time for the next routine request: a read, or the holder's renewal."""
+        """Return whether the next routine request is due: a read, or the holder's renewal."""
         return self.free and (self._next_ms is None or now_ms >= self._next_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Repeat an unsettled write when it is time to."""
+        """Repeat an unsettled write when it is due."""
         if self._write is None or self._outstanding is not None:
             return []
         if self._next_ms is not None and now_ms < self._next_ms:
@@ -209,26 +213,26 @@ class LeaseSession:
         return [self._get(now_ms)] if self._write.reads_first else [self._attempt(now_ms)]
 
     def read(self, now_ms: int) -> list[Effect]:
-        """Read the object, if nothing else is being asked."""
+        """Read the object, if no other request is open."""
         return [self._get(now_ms)] if self.free else []
 
     def renew(self, now_ms: int) -> list[Effect]:
-        """Write what is there once more, as its holder."""
+        """Write the present lease again, as its holder."""
         assert self.stored is not None
         return self.propose(self.stored.lease, now_ms)
 
     def propose(self, wanted: Lease, now_ms: int, *, despite: bool = False) -> list[Effect]:
-        """Replace what is stored by `wanted`; its `renewed` is set here.
+        """Replace the stored lease by `wanted`; its `renewed` is set here.
 
-        despite: also an object that went backwards (the operator's order). Answered by a `Settled`
-        of `answered`, after any number of repetitions.
+        despite: also replace an object that went backwards, by an operator's command. Answered by a
+        `Settled` of `answered`, after any number of repetitions.
         """
         assert self.can_write or (despite and self.free and self.stored is not None)
         self._write = _Write(self.stored, wanted, self._counter_next(), now_ms)
         return [self._attempt(now_ms)]
 
     def create(self, wanted: Lease, now_ms: int) -> list[Effect]:
-        """Make the object where there is none. Answered by a `Settled`."""
+        """Create the object where there is none. Answered by a `Settled`."""
         assert self.free
         self._write = _Write(None, wanted, self._counter_next(), now_ms)
         return [self._attempt(now_ms)]
@@ -236,16 +240,16 @@ class LeaseSession:
     def abandon(self) -> None:
         """Stop repeating the unsettled write of a term that is over.
 
-        It may still be applied; the epoch that it carries must not be acted on any more.
+        It may still be applied; the process must not act on its epoch any more.
         """
         if self._write is not None:
             self._give_up(self._write)
             self._write = None
 
-    # What is answered
+    # Answers
 
     def answered(self, event: LeaseAnswered, now_ms: int) -> Answer:
-        """Take the answer to a request; what came too late is dropped."""
+        """Take the answer to a request; a late answer is dropped."""
         if event.request != self._outstanding:
             return Answer([])
         assert self._started_ms is not None
@@ -256,8 +260,8 @@ class LeaseSession:
             self.reason = event.reason
             self._next_ms = self._retry_ms(now_ms)
             if self._write is not None:
-                # In turn: where answers to writes are lost, only a read tells that one was applied;
-                # where the write was, only a repetition settles it.
+                # Alternate: if answers to writes are lost, only a read shows that one was applied;
+                # if the write was lost, only a repetition settles it.
                 self._write.reads_first = self._wrote
                 self._write.unanswered |= self._wrote
             return Answer([])
@@ -279,7 +283,7 @@ class LeaseSession:
             case LeaseOutcome.ABSENT:
                 self._take_absence()
                 if self._write is not None and self._write.base is None:
-                    # A creation that was not answered may still be on its way.
+                    # A creation that was not answered may still be under way.
                     self._write.reads_first = False
                     self._next_ms = now_ms
                     return Answer([])
@@ -289,23 +293,23 @@ class LeaseSession:
                 self._conflicts_in_a_row += 1
                 if self._write is not None:
                     self._write.reads_first = True
-                # Re-read at once: all that is known is that this was not the first write.
+                # Read again at once: all that is known is that this was not the first write.
                 return Answer([self._get(now_ms)])
 
     def _settle_by(self, found: Stored, now_ms: int) -> Settled | None:
-        """What a read says of the write."""
+        """Return the outcome of the write that a read shows."""
         write = self._write
         if write is None:
             return None
         base = write.base
         if base is not None and (found.uid, found.version) == (base.uid, base.version):
-            # It proves nothing, and a refusal was none: the next attempt decides.
+            # It proves nothing, nor did the refusal: the next attempt decides.
             write.reads_first = False
             self._next_ms = self._hurried_ms(now_ms)
             return None
         if not write.wrote(found.lease):
-            # At once, from what was just read: whoever edits the object again and again would
-            # otherwise be first every time.
+            # At once, from what was just read: otherwise a process that edits the object again and
+            # again would be first every time.
             self._next_ms = self._hurried_ms(now_ms)
             return self._settle(applied=False)
         renewed = found.lease.renewed
@@ -326,20 +330,20 @@ class LeaseSession:
         return Settled(write.wanted, applied, not applied and write.unanswered)
 
     def _give_up(self, write: _Write) -> None:
-        """An epoch that the write would have begun is not to be acted on."""
+        """Note an epoch that the write would have begun, and that must not be acted on."""
         if write.base is None or write.wanted.epoch > write.base.lease.epoch:
             self.given_up = max(self.given_up, write.wanted.epoch)
 
     def _take(self, stored: Stored, now_ms: int) -> None:
-        """Remember what the object says, since when, and whether it went backwards."""
+        """Remember the object, since when it is so, and whether it went backwards."""
         before = self.stored
         if before is None or _identity(before) != _identity(stored):
             self._since_ms = now_ms
         self.stored, self.absent = stored, False
         shown = (stored.lease.epoch, stored.lease.in_sync_version)
-        # Of one epoch and version there is one set. Another one: 1. a group is founded, and the
-        # request to make its lease is not answered; 2. it is founded anew on other volumes; 3. the
-        # lease is deleted; 4. the first request makes it.
+        # One epoch and version has one set. Another set means: 1. A group is founded, and the
+        # request to create its lease is not answered. 2. It is founded again on other volumes. 3.
+        # The lease is deleted. 4. The first request creates it.
         is_another = shown == self._set[0] and stored.lease.in_sync != self._set[1]
         self.backwards = shown < self.seen or is_another
         if shown >= self.seen and not is_another:
@@ -373,7 +377,7 @@ class LeaseSession:
         return self._request
 
     def _counter_next(self) -> int:
-        """The next `renewed`: no other start of any ha writes the same one."""
+        """Return the next `renewed`: no other start of any ha writes the same one."""
         process = int(self.own.process, 16) & (1 << PROCESS_BITS) - 1
         return process << COUNTER_BITS | (self._counter + 1)
 
@@ -381,11 +385,12 @@ class LeaseSession:
         return int(self._rules.renew_ms * (1 - JITTER + 2 * JITTER * self._random()))
 
     def _hurried_ms(self, now_ms: int) -> int:
-        """After a read that followed a write: at once, unless it goes on and on."""
+        """Return when to continue after a read that followed a write: at once, up to a limit."""
         return now_ms if self._conflicts_in_a_row <= HURRIED_MAX else self._retry_ms(now_ms)
 
     def _retry_ms(self, now_ms: int) -> int:
-        """After a request without an outcome: soon, but a refusing server is not hammered."""
+        """Return when to repeat a request without an outcome: soon, without overloading the
+        server."""
         assert self._started_ms is not None
         return max(now_ms, self._started_ms + self._rules.renew_ms // RETRIES_PER_INTERVAL)
 

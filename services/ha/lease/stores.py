@@ -1,4 +1,4 @@
-"""Which place the settings keep the lease in. After: ``interface.carry_out``."""
+"""Opens the lease store that is configured. After: ``lease_client``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shared.cluster.config import ClusterConfig
 from tidemark.errors import BadConfig
 
 KUBERNETES: Final = __name__.removesuffix("stores") + "kubernetes"
-"""Imported only where the settings ask for it: the API's client is an extra, and large."""
+"""Imported only if configured: the client of the API is an extra dependency, and large."""
 
 
 def open_store(cluster: ClusterConfig) -> LeaseStore:
-    """The store of the group's lease; nothing is asked of it yet.
+    """Return the store of the group's lease, without a request to it.
 
-    Raises BadConfig if the settings name a place that cannot be reached from here.
+    Raises BadConfig if the configured place cannot be reached from here.
     """
     name = f"{cluster.name}-{cluster.group}"
     if cluster.lease_dir is not None:
@@ -39,9 +39,8 @@ def open_store(cluster: ClusterConfig) -> LeaseStore:
 
 
 def prepare(cluster: ClusterConfig) -> None:
-    """Load what the lease needs, which takes seconds of a slow machine for a client of Kubernetes:
-    while the log is recovered nobody waits for it. Blocks. Raises BadConfig.
-    """
+    """Load the client library while the log is recovered: on a slow machine it takes seconds for
+    Kubernetes. Blocks. Raises BadConfig."""
     if cluster.lease_dir is None:
         _kubernetes()
 

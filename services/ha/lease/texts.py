@@ -1,7 +1,7 @@
-"""A lease as named texts, as annotations and files hold it, and back (docs/replication.md). Pure.
+"""Encodes a lease as named texts, for annotations and files (docs/replication.md). Pure.
 
-The names are those of an object that people look at and edit by hand: a text that does not say
-what it should is refused by name, and nobody acts on it.
+People read and edit these texts by hand. An invalid text is refused by name, and no node acts on
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.offsets import Epoch
 
 I64_MAX: Final = (1 << 63) - 1
 DIGITS_MAX: Final = 19
-"""Of I64_MAX: longer texts are not even converted."""
+"""Digits of I64_MAX: longer texts are not converted."""
 
 TEXT_NAMES: Final = frozenset(
     {
@@ -23,15 +23,15 @@ TEXT_NAMES: Final = frozenset(
         *("handoverTo", "masterAddr", "paused"),
     }
 )
-"""All that `texts_of` may give."""
+"""Names that `texts_of` may return."""
 
 
 class UnreadableLease(ValueError):
-    """The object is there and does not say what a lease says."""
+    """The object exists and is no valid lease."""
 
 
 def texts_of(lease: Lease) -> dict[str, str]:
-    """Every field but the holder; a flag that is off has no text."""
+    """Return every field except the holder; a flag that is off has no text."""
     texts = {
         "epoch": str(lease.epoch),
         "isr": _json(sorted(lease.in_sync)),
@@ -50,7 +50,7 @@ def texts_of(lease: Lease) -> dict[str, str]:
 
 
 def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
-    """The lease with that holder. Raises UnreadableLease, naming the text."""
+    """Return the lease with that holder. Raises UnreadableLease, naming the text."""
     paused = texts.get("paused", "false")
     if paused not in ("true", "false"):
         raise UnreadableLease(f"paused is {paused!r}, not true or false")
@@ -69,12 +69,12 @@ def lease_of(holder: str, texts: Mapping[str, str]) -> Lease:
 
 
 def holder_text(holder: Holder | None) -> str:
-    """``node/incarnation/process``; empty: released."""
+    """Return ``node/incarnation/process``; empty: released."""
     return "" if holder is None else "/".join(holder)
 
 
 def holder_of(text: str) -> Holder | None:
-    """The holder that `holder_text` wrote. Raises UnreadableLease."""
+    """Return the holder that `holder_text` wrote. Raises UnreadableLease."""
     if not text:
         return None
     parts = text.split("/")
@@ -84,7 +84,7 @@ def holder_of(text: str) -> Holder | None:
 
 
 def _members(text: str) -> tuple[Member, ...]:
-    """Sorted. Two incarnations of one node would count as two copies of what is one."""
+    """Return the sorted members; two incarnations of one node would count as two copies."""
     pairs = _array("isr", text)
     if not all(isinstance(pair, list) and len(pair) == 2 and _are_names(pair) for pair in pairs):
         raise UnreadableLease(f"isr is {text!r}, not an array of [node, incarnation]")

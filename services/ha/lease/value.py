@@ -1,8 +1,8 @@
 """The lease object as a value (docs/replication.md, the lease). Pure.
 
-Lock, epoch and in-sync set live in one object on purpose: one compare-and-set covers all three, so
-a master that lost the lock cannot change the set, and a candidate cannot act on a set that changed
-under it.
+Lock, epoch and in-sync set are one object, so that one compare-and-set covers all three. A master
+that lost the lock cannot change the set, and a candidate cannot act on a set that changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tidemark.offsets import Epoch
 
 
 class Member(NamedTuple):
-    """A replica with the volume it has: a replaced volume is another member."""
+    """A replica with its volume: a replaced volume is another member."""
 
     node: str
     incarnation: str
-    """32 hex digits, made when the volume was first initialised."""
+    """32 hex digits, generated when the volume was first initialised."""
 
 
 class Holder(NamedTuple):
@@ -26,16 +26,16 @@ class Holder(NamedTuple):
     node: str
     incarnation: str
     process: str
-    """16 hex digits, made at each start."""
+    """16 hex digits, generated at each start."""
 
     @property
     def member(self) -> Member:
-        """The replica it is."""
+        """The replica of this holder."""
         return Member(self.node, self.incarnation)
 
 
 class Lease(NamedTuple):
-    """What the object says."""
+    """Content of the object."""
 
     holder: Holder | None
     """None: released."""
@@ -46,15 +46,15 @@ class Lease(NamedTuple):
     """Raised by every change of in_sync."""
     min_in_sync: int
     replicas: tuple[str, ...]
-    """Configured nodes, as recorded when the group was made."""
+    """Configured nodes, as recorded when the group was founded."""
     renewed: int = 0
-    """Changes with every write: one that changes nothing would not raise the version."""
+    """Changes with every write, because an unchanged object would keep its version."""
     handover_to: str | None = None
     """The node that may take the lease at once."""
     master_address: str = ""
-    """Where clients reach the holder."""
+    """Address of the holder for clients."""
     paused: bool = False
-    """No automatic failover: nobody campaigns."""
+    """Automatic failover is off: no node campaigns."""
 
 
 class Stored(NamedTuple):
@@ -64,4 +64,4 @@ class Stored(NamedTuple):
     version: str
     """Opaque; a write names the one that it replaces."""
     uid: str
-    """Of this object: one that was deleted and made again has another."""
+    """Id of this object: one that was deleted and created again has another."""

@@ -1,7 +1,7 @@
-"""The operator's calls: what the group looks like, and commands to it.
+"""Commands of operators and the status of the group, over HTTP.
 
-The same routes on the admin port and on the socket ``ha-control.sock`` of this node, where the
-broker asks for what it shows its clients. A command goes to the replica as an event and waits for
+The same routes exist on the admin port and on the socket ``ha-control.sock`` of this node, where
+the broker reads what it shows its clients. A command goes to the replica as an event and waits for
 its answer; this module decides nothing.
 """
 
@@ -45,44 +45,46 @@ COMMANDS: Final = frozenset(
 )
 BODY_SIZE_MAX: Final = 64 << 10
 BODY_S: Final = 5.0
-"""A body of an order arrives whole within this; whoever sends nothing keeps no connection."""
+"""Limit of the time in which the body of a command arrives, so that idle clients occupy no
+connection."""
 COMMANDS_MAX: Final = 16
-"""Commands that wait at a time; a second operator is an accident already."""
+"""Commands that wait at a time; even two operators at once are unusual."""
 ADVICE: Final = "See what `tidemark cluster status` says before anything else is ordered."
 SHUTDOWN_S: Final = 1.0
-"""Answers under way when the process ends may take so long."""
+"""Time that answers under way get when the process ends."""
 OWN_ARGUMENT: Final = "reason"
-"""Of orders that this process gives itself when it is to end; after them it takes no lease."""
+"""Argument of commands that this process gives itself before it ends; after them it takes no
+lease."""
 TEXT_TYPE: Final = "application/json"
 
 
 class CommandTimeout(TidemarkError):
-    """A command was taken up and has not ended in time."""
+    """A command was accepted and has not ended in time."""
 
     code, title, status = "command-timeout", "The command goes on, its outcome is not known", 504
 
 
 class OrderBySocket(ClusterRefused):
-    """An order came over the network, where the settings allow none."""
+    """A command came over the network, where the settings allow none."""
 
     code, title, status = "order-by-socket", "Orders are not taken on this port", 403
 
 
 class ForeignOrder(ClusterRefused):
-    """An order on the admin port may come from a web page that an operator looks at."""
+    """A command on the admin port may come from a web page that an operator has open."""
 
     code, title, status = "foreign-order", "The order may come from a web page", 403
 
 
 class Answer(NamedTuple):
-    """What a call is answered."""
+    """Status and body of an answer."""
 
     status: int
     body: Mapping[str, Any]
 
 
 class Control:
-    """The cluster's calls. One per process; on its loop only."""
+    """The calls of one process; on its loop only."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Control:
         *,
         timeout_s: float,
     ) -> None:
-        """happen: hands a command to the replica. status: what it knows of the group."""
+        """post: hands a command to the replica. status: returns the status of the group."""
         self._post = post
         self._status = status
         self._timeout_s = timeout_s
@@ -99,13 +101,13 @@ class Control:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
 
     def socket_routes(self) -> list[web.RouteDef]:
-        """``GET /v1/cluster``, ``POST /v1/cluster/{command}`` on this node's own socket."""
+        """Return ``GET /v1/cluster``, ``POST /v1/cluster/{command}`` for this node's own socket."""
         return self._routes(self._on_command)
 
     def port_routes(self, hosts: Collection[str] | None) -> list[web.RouteDef]:
-        """The same on the admin port.
+        """Return the same routes for the admin port.
 
-        hosts: names of nodes that a request may be addressed to. None: the port takes no orders.
+        hosts: names of nodes that a request may be addressed to. None: the port takes no commands.
         """
         if hosts is None:
             return self._routes(self._on_refused)
@@ -123,7 +125,7 @@ class Control:
         ]
 
     def close(self) -> None:
-        """This process ends: whoever waits for a command is told that its outcome is not known."""
+        """Answer all waiting commands that their outcome is unknown, because this process ends."""
         for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_exception(
@@ -134,15 +136,15 @@ class Control:
                 )
 
     def replied(self, reply: Reply) -> None:
-        """The replica answers a command; nobody may wait for it any more."""
+        """Answer a command; it is ignored if the call has timed out."""
         waiter = self._waiting.get(reply.token)
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
     async def command(self, name: str, arguments: Mapping[str, str]) -> Answer:
-        """Have a command carried out, and wait for what came of it.
+        """Run a command and return its outcome.
 
-        Raises UnknownCall, Overloaded; CommandTimeout if it goes on beyond the limit.
+        Raises UnknownCall, Overloaded; CommandTimeout if it takes longer than the limit.
         """
         if name not in COMMANDS:
             raise UnknownCall(
@@ -173,7 +175,8 @@ class Control:
         return _json(Answer(200, self._status()))
 
     async def _on_refused(self, request: web.Request) -> web.Response:
-        """Whoever reaches a port may look at the group; only who is on the node may order."""
+        """Refuse a command: clients of the port may read the status, commands come from the node
+        itself."""
         error = OrderBySocket(
             f"{request.match_info['command']} is taken on the node itself only. Nothing was done.",
             "Give the order there: `tidemark cluster` goes over the socket where TIDEMARK_RUN_DIR "
@@ -191,7 +194,7 @@ class Control:
             return _json(await self.command(request.match_info["command"], arguments))
         except SlowRequest as error:
             answer = _error(error)
-            answer.force_close()  # the rest of the body may come, and is no request
+            answer.force_close()  # the rest of the body may arrive, and is no request
             return answer
         except TidemarkError as error:
             return _error(error)
@@ -212,7 +215,7 @@ class ControlSocket:
         await runner.setup()
         self._runner = runner
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # What a killed process left. A live one is excluded by the lock byte of ha.
+        # A killed process left it. A live one is excluded by the lock byte of ha.
         self._path.unlink(missing_ok=True)
         await web.UnixSite(runner, str(self._path)).start()
         self._path.chmod(0o600)
@@ -222,7 +225,7 @@ class ControlSocket:
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening; once, and while ha has its lock byte: the path may be a successor's."""
+        """Stop listening. ha must still have its lock byte: later the path may be a successor's."""
         if self._runner is None:
             return
         await self._runner.cleanup()
@@ -231,13 +234,13 @@ class ControlSocket:
 
 
 def foreign(headers: Mapping[str, str], hosts: Collection[str]) -> tuple[str, str] | None:
-    """Why a request may be the work of a web page, with advice; None if it cannot be.
+    """Return why a request may come from a web page, with advice; None if it cannot.
 
-    A page that an operator's browser shows can send requests to every address that the browser
-    reaches, without being able to read the answers. Browsers name the page's origin in all of
-    them; before they send JSON they ask whether the server takes it from that origin, which this
-    one never does; and a page whose name was made to resolve to this node (DNS rebinding) comes
-    with that name as ``Host``.
+    A page in an operator's browser can send requests to every address that the browser reaches,
+    without being able to read the answers. Browsers name the page's origin in all of them. Before
+    they send JSON they ask whether the server accepts it from that origin, which this one never
+    does. A page whose name was made to resolve to this node (DNS rebinding) sends that name as
+    ``Host``.
     """
     if (origin := headers.get("Origin")) is not None:
         return (
@@ -272,7 +275,7 @@ def _is_address(host: str) -> bool:
 
 
 async def _read_body(request: web.Request, *, timeout_s: float) -> bytes:
-    """The body, bounded in size and time. Raises BadRequest, SlowRequest."""
+    """Return the body, bounded in size and time. Raises BadRequest, SlowRequest."""
     if request.content_length is not None and request.content_length > BODY_SIZE_MAX:
         raise _too_large()
     body = bytearray()
@@ -296,7 +299,7 @@ def _too_large() -> BadRequest:
 
 
 def _arguments(body: bytes) -> dict[str, str]:
-    """A command's arguments: a JSON object of texts, numbers and booleans. Raises BadRequest."""
+    """Return the arguments: a JSON object of texts, numbers and booleans. Raises BadRequest."""
     try:
         values: object = json.loads(body) if body else {}
     except (ValueError, RecursionError) as error:
@@ -320,7 +323,7 @@ def _arguments(body: bytes) -> dict[str, str]:
 
 
 def _refused(name: str, body: Mapping[str, Any]) -> Answer:
-    """An error as every call of the API answers it, with all that the replica said."""
+    """Return an error in the form of all API calls, with all facts of the replica."""
     error = ClusterRefused(
         str(body.get("detail", f"{name} is refused.")), str(body.get("advice", ""))
     )

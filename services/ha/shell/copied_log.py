@@ -1,11 +1,11 @@
-"""A slave's log: what the master's bytes become here, written, synced and reported.
+"""A slave's log: writes, syncs and reports the bytes of the master.
 
-``copy`` writes whole records as they come; a thread of its own keeps syncing as long as something
-is written that is not on disk, and reports after every sync; what is written is reported every MiB.
-So one fdatasync runs while the next bytes are checked and written, and the more comes the more each
-sync covers: nothing waits longer than for the sync that is running and its own.
+``copy`` writes whole records as they arrive. A thread of its own keeps syncing while there are
+unsynced bytes, and reports after every sync; written bytes are reported every MiB. So one fdatasync
+runs while the next bytes are checked and written, and a sync covers more under load: no bytes wait
+longer than for the running sync and their own.
 
-Step before: the slave's link says what comes next. Step after: an ack of what is on disk.
+Step before: the slave's link accepts the bytes. Step after: an ACK of what is on disk.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from tidemark.offsets import PhysicalOffset
 
 FILES_AHEAD: Final = 1
 REPORT_SIZE: Final = 1 << 20
-"""So many bytes are reported as written before their sync has ended: the master, who lets 8 MiB be
-under way, goes on sending while a disk is slow."""
+"""Written bytes that are reported before their sync has ended: the master, which allows 8 MiB in
+flight, keeps sending while a disk is slow."""
 BAD_STREAM: Final = "bad-stream"
-"""Code of a fault of what came, not of what is here: the next link may bring it right."""
+"""Code of a fault in the received bytes, not in the own log: the next link may bring correct
+ones."""
 
 
 class Settled(NamedTuple):
-    """Where the log ends, nothing being copied or synced."""
+    """The end of the log while nothing is being copied or synced."""
 
     end: int
     durable: int
 
 
 class CopiedLog:
-    """Open while byte 0 is held here. All methods belong to one thread."""
+    """The log while byte 0 is held here. All methods belong to one thread."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class CopiedLog:
         crashed: Callable[[BaseException], None],
     ) -> None:
         """report: called in the thread of ``copy`` and in that of the syncs. crashed: called with
-        what ended the latter, if it is no error of a disk."""
+        the error that ended the latter, if it is no error of a disk."""
         self._store, self._positions = store, positions
         self._report, self._crashed = report, crashed
         self._file_size = store.config.commit_log_file_size
@@ -58,9 +59,9 @@ class CopiedLog:
         self._writer: CopiedLogWriter | None = None
         self._syncing: _Syncing | None = None
         self._taken = 0
-        """End of the bytes that were handed out as whole records or fillers."""
-        self._told = 0
-        """The end that was reported last."""
+        """End of the bytes that were returned as whole records or fillers."""
+        self._reported = 0
+        """The last reported end."""
         self._reporting = threading.Lock()
         self._is_broken = False
 
@@ -70,7 +71,7 @@ class CopiedLog:
         return self._writer is not None
 
     def open(self, end: int) -> None:
-        """Go on at end, where recovery found the log to end. Blocks.
+        """Continue at end, where recovery found the end of the log. Blocks.
 
         Raises StrayFile, WrongFileSize, FlushFailed.
         """
@@ -79,13 +80,13 @@ class CopiedLog:
         self._writer, self._is_broken = writer, False
         self._records = RecordAssembler(self._file_size)
         self._records.begin(end)
-        self._taken = self._told = end
+        self._taken = self._reported = end
         self._syncing = _Syncing(lambda: self._sync(writer), self._crashed)
 
     def copy(self, effect: Copy) -> None:
-        """Write what is whole; Copied follows after the sync, or CopyFault at once.
+        """Write whole records. Copied follows after the sync, or CopyFault at once.
 
-        After a fault nothing is taken up to the first bytes of a new stretch.
+        After a fault, bytes are ignored until a new stretch begins.
         """
         writer = self._writer
         if effect.first:
@@ -108,7 +109,7 @@ class CopiedLog:
             records.begin(effect.offset)
             get = self._positions.get
             records.set_foreign(get(Slot.FOREIGN_FROM), get(Slot.FOREIGN_UNTIL))
-            self._taken = self._told = effect.offset
+            self._taken = self._reported = effect.offset
         if effect.offset != records.received:
             raise BadBytes(effect.offset, f"bytes up to {records.received} came before")
         assert self._syncing is not None
@@ -123,13 +124,13 @@ class CopiedLog:
                 writer.put(piece.data, piece.store_timestamp_ms)
             self._taken = piece.at + len(piece.data)
         self._syncing.request()
-        if self._taken - self._told >= REPORT_SIZE:
-            self._tell(writer)
+        if self._taken - self._reported >= REPORT_SIZE:
+            self._report_progress(writer)
 
     def settle(self) -> Settled:
-        """Drop half records, sync what is written, wait for the sync that runs. Blocks.
+        """Drop incomplete records, sync what is written, wait for the running sync. Blocks.
 
-        Everything that was to be reported is reported. Raises FlushFailed, WriteFailed.
+        Everything is reported when it returns. Raises FlushFailed, WriteFailed.
         """
         writer, syncing = self._writer, self._syncing
         assert writer is not None, "the log is not open"
@@ -137,11 +138,11 @@ class CopiedLog:
         syncing.wait_idle()
         end = writer.flush()
         self._records.begin(end)
-        self._taken = self._told = end
+        self._taken = self._reported = end
         return Settled(end, end)
 
     def close(self) -> None:
-        """End the log here: sync, remove files made ahead, close. Blocks. Fine if not open."""
+        """Sync, remove preallocated files, close. Blocks. Does nothing if the log is not open."""
         writer, syncing = self._writer, self._syncing
         self._writer = self._syncing = None
         if syncing is not None:
@@ -150,23 +151,23 @@ class CopiedLog:
             writer.close(clean=True)
 
     def _sync(self, writer: CopiedLogWriter) -> bool:
-        """Sync and report; False if nothing can be synced any more."""
+        """Sync and report; return False if nothing can be synced any more."""
         try:
             writer.flush()
         except StoreError as error:
             self._report(CopyFault(error.code, error.detail, writer.flushed))
             return False
-        self._tell(writer)
+        self._report_progress(writer)
         return True
 
-    def _tell(self, writer: CopiedLogWriter) -> None:
-        """Report how far the log is. One thread at a time: what is told never goes back."""
+    def _report_progress(self, writer: CopiedLogWriter) -> None:
+        """Report the end of the log, in one thread at a time so that reports never go back."""
         with self._reporting:
             durable = writer.flushed
-            # The log ends at a file's start as soon as the head of a filler is written. What stands
-            # behind that head is still on its way: nobody is told of bytes that have not come.
+            # The log ends at a file's start as soon as the head of a filler is written. The bytes
+            # behind that head are still under way and must not be reported.
             end = min(writer.written, self._taken)
-            self._told = end
+            self._reported = end
             self._report(Copied(end, min(durable, end)))
 
     def _fault(self, code: str, detail: str, end: int) -> None:
@@ -175,7 +176,7 @@ class CopiedLog:
 
 
 class _Syncing:
-    """A thread that syncs whenever it was asked to since it last began."""
+    """A thread that syncs whenever a sync was requested since the last one began."""
 
     def __init__(self, sync: Callable[[], bool], crashed: Callable[[BaseException], None]) -> None:
         self._sync, self._crashed = sync, crashed
@@ -185,18 +186,18 @@ class _Syncing:
         self._thread.start()
 
     def request(self) -> None:
-        """Something was written."""
+        """Request a sync."""
         with self._changed:
             self._is_wanted = True
             self._changed.notify_all()
 
     def wait_idle(self) -> None:
-        """Return when nothing is asked for and nothing runs."""
+        """Return when no sync is requested or running."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or not (self._is_wanted or self._is_busy))
 
     def close(self) -> None:
-        """End the thread after the sync that runs."""
+        """End the thread after the running sync."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -1,15 +1,14 @@
-"""Cutting the log at the divergence point, so that a crash at any step is finished by the next
-start (docs/replication.md, rejoining).
+"""Cuts the log at the divergence point; the next start finishes a cut after any crash.
 
-What goes was never confirmed: a cut never goes below the own confirm offset, and queues and index
-never cover more. So neither has to be cut, and nobody reads where zeros are written. Steps, with
-the numbers of the hooks:
+What is removed was never confirmed: a cut never goes below the own confirm offset, and consume
+queues and index never cover more (docs/replication.md, rejoining). So neither has to be cut, and no
+reader sees the zeros. Steps, with the numbers of the hooks:
 
 5. The point moves down to a record border, and the tail is kept in ``cut/``.
-6. The intent is written: from here on the cut is finished, whatever happens.
-7. The page's ends become the point: no later recovery takes the old ones for durable marks.
-8. Later files are removed, the rest of the point's own file is overwritten with zeros and synced.
-9. The table becomes what it is after the cut.
+6. The intent is written: from here on the cut is finished in any case.
+7. The page's ends become the point, so that no later recovery takes the old ones for durable marks.
+8. Later files are removed; the rest of the point's own file is overwritten with zeros and synced.
+9. The table of after the cut is written.
 10. The intent is removed.
 
 Step before: the slave's link found the point. Step after: the log is recovered at its new end.
@@ -41,14 +40,14 @@ RECORDS_AT_ONCE = 65_536
 
 
 class Cut(NamedTuple):
-    """What was cut."""
+    """Result of a cut."""
 
     end: int
-    """Of the log now."""
+    """The new end of the log."""
     size: int
-    """Bytes that are gone; 0 if only the table was cut."""
+    """Bytes that were removed; 0 if only the table was cut."""
     kept: Path | None
-    """Where they are kept; None if there were none, or no room for them."""
+    """Path of the kept tail; None if there was none, or no room for it."""
 
 
 def cut(
@@ -62,8 +61,8 @@ def cut(
 ) -> Cut:
     """Cut the log at the last record border at or below point. Byte 0 is held, the log closed.
 
-    table: after the cut. confirm: nothing below it may go. Raises HaltedReplica with nothing
-    changed if the border lies below confirm; StoreError, OSError: the next start goes on.
+    table: after the cut. confirm: nothing below it may be cut. Raises HaltedReplica without a
+    change if the border lies below confirm; StoreError, OSError: the next start finishes the cut.
     """
     log = LogFiles(store.disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
@@ -81,7 +80,7 @@ def cut(
         kept, size = None, 0
         if last_byte is not None:
             size = last_byte + 1 - border
-            # Before the intent: once zeros are written, a repeated step would keep those instead.
+            # Before the intent: after the zeros, a repeated step would keep those instead.
             kept = _keep(store, files, log, border, last_byte + 1)
     finally:
         log.close()
@@ -93,7 +92,7 @@ def cut(
 
 
 def finish(store: StoreDir, positions: Positions, files: ReplicaFiles, intent: CutIntent) -> None:
-    """Steps 7 to 10, each of which may have been done before. Byte 0 is held, the log closed."""
+    """Run steps 7 to 10, each of which may be done already. Byte 0 is held, the log closed."""
     hooks.before("cut-7")
     for slot in (Slot.FLUSHED, Slot.WRITTEN):
         positions.publish(slot, min(positions.get(slot), intent.point))
@@ -107,9 +106,9 @@ def finish(store: StoreDir, positions: Positions, files: ReplicaFiles, intent: C
 
 
 def border_at_or_below(log: LogFiles, point: int, known: Iterable[int]) -> int:
-    """The last place at or below point where a record, or a filler, begins or the log ends.
+    """Return the last record border at or below point, or the end of the log.
 
-    known: record borders, for a short walk; one that is none costs a longer one.
+    known: record borders, for a short walk; a wrong one only costs a longer walk.
     """
     file_start = log.start_of(point)
     if file_start == point or file_start not in log.starts:
@@ -120,7 +119,7 @@ def border_at_or_below(log: LogFiles, point: int, known: Iterable[int]) -> int:
 
 
 def _walk_to(log: LogFiles, start: int, point: int) -> int:
-    """The last border at or below point, from the border start in the same file on."""
+    """Return the last border at or below point, walking from a border of the same file."""
     file_start = log.start_of(start)
     view = log.view(file_start)[: point - file_start]
     at = start
@@ -128,7 +127,7 @@ def _walk_to(log: LogFiles, start: int, point: int) -> int:
         found = native.walk(
             view[at - file_start :],
             at=PhysicalOffset(at),
-            # Borders alone are looked for; whether the records are sound recovery has said.
+            # Only borders matter here; recovery has checked the records.
             checks=Checks(body_crc=False, record_crc=False),
             records_max=RECORDS_AT_ONCE,
             delay_levels_ms=(),
@@ -141,7 +140,9 @@ def _walk_to(log: LogFiles, start: int, point: int) -> int:
 
 def _keep(store: StoreDir, files: ReplicaFiles, log: LogFiles, start: int, end: int) -> Path | None:
     table = files.table()
-    with contextlib.suppress(DiskFull):  # it was confirmed by nobody; a full disk must not hold up
+    with contextlib.suppress(
+        DiskFull
+    ):  # the tail was never confirmed; a full disk must not delay the cut
         return store.keep_cut(
             start,
             log_walk.chunks(log, start, end),
@@ -152,13 +153,13 @@ def _keep(store: StoreDir, files: ReplicaFiles, log: LogFiles, start: int, end: 
 
 
 def _zero(store: StoreDir, point: int) -> None:
-    """Make the log end at point: later files removed from the last one on, later bytes zeros.
+    """Make the log end at point: remove later files, last one first, and write zeros behind it.
 
-    No file is shortened: others have it mapped, and would be killed for reading there.
+    No file is shortened: other processes have it mapped, and would be killed when they read there.
     """
     disk = store.disk
-    # What a killed process removed may be removed in the cache only: it would come back with the
-    # next power cut, behind the end of a log that has long gone on.
+    # Files that a killed process removed may be removed in the cache only. A power cut would bring
+    # them back, behind the end of a log that has grown since.
     disk.sync_directory(store.commit_log_dir)
     log = LogFiles(disk, store.commit_log_dir, store.config.commit_log_file_size)
     try:
@@ -166,7 +167,7 @@ def _zero(store: StoreDir, point: int) -> None:
         for start in sorted((*log.starts, *log.empty), reverse=True):
             if start > file_start or (start == file_start and start in log.empty):
                 disk.unlink(log.path(start))
-                # Each on its own: names are lost in any order, and two could leave a gap.
+                # Each on its own: removals become durable in any order, and two could leave a gap.
                 disk.sync_directory(store.commit_log_dir)
         if file_start in log.starts:
             file = log.open(file_start, writable=True)

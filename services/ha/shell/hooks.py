@@ -1,9 +1,9 @@
 """Named places between two steps at which a test may stop, kill or delay this process.
 
-A hand-over, a cut and a resync are promises about what is on disk when the process ends *between*
-two of their steps. A test installs what happens there; otherwise a place costs one comparison.
-Names: ``promote-4`` … of becoming master, ``cut-6`` … ``cut-10`` of a cut, ``resync-1`` … of a
-resync (docs/replication.md numbers them). One hook per process.
+Hand-over, cut and resync promise a state on disk when the process ends *between* two of their
+steps. A test installs a function for these places; without one a place costs one comparison. Names:
+``promote-4`` … of becoming master, ``cut-6`` … ``cut-10`` of a cut, ``resync-1`` … of a resync
+(docs/replication.md numbers them). One hook per process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def install(hook: Callable[[str], None] | None) -> None:
 
 
 def before(step: str) -> None:
-    """This step comes next; everything before it is done, and durable if it has to be."""
+    """Call the hook before a step. Everything before it is done, and durable if required."""
     if _hook is not None:
         _hook(step)

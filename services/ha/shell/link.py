@@ -1,10 +1,10 @@
-"""One connection to a peer: bytes in, frames out, and nothing before the peer has proved itself.
+"""One connection to a peer: bytes in, frames out; no replica frames before authentication.
 
-Reads into the decoder's own memory and writes frames; bytes that come from the log's mapping are
-handed to the transport as they are. Bounded: a peer that has proved nothing is allowed small frames
-and little time, one that takes nothing is cut off at ``buffer_max`` unsent bytes. Bytes that are no
-frame close the connection; nothing of them is believed. Step before: ``links`` and ``server`` make
-connections. Step after: the replica is told of proved links and of their frames.
+The link reads into the decoder's own memory and writes frames; bytes of the log's mapping are
+passed to the transport without a copy. Limits: before authentication frames are small and time is
+short; a peer that reads too slowly is disconnected at ``buffer_max`` unsent bytes. Invalid frames
+close the connection and are discarded. Step before: ``links`` makes connections. Step after:
+``links`` posts frames of authenticated links to the replica.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from services.ha.shell.links import Links
 
 UNACKNOWLEDGED_MAX: Final = 256
-"""Streamed pieces whose time is kept; of more than those in flight at once the oldest go untold."""
+"""Streamed pieces whose send time is kept; of more pieces the oldest are not measured."""
 CLOSE_TIMEOUT_S: Final = 1.0
-"""What is buffered may take so long to leave once a link is closed; then it is dropped."""
+"""Time in which buffered bytes may still be sent after a close; then they are dropped."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -41,18 +41,18 @@ class Link(asyncio.BufferedProtocol):
         node: str | None,
         buffer_max: int,
     ) -> None:
-        """node: the one connected to; None: the peer connected here. buffer_max: unsent bytes."""
+        """node: the node to connect to; None: the peer connected here. buffer_max: unsent bytes."""
         self.number = number
         self.node = node
         self.peer: Peer | None = None
         self.address = ""
-        """Of the peer, without its port: whom a log line is about."""
+        """Address of the peer without its port, for log lines."""
         self.sent_bytes = 0
         self.unacknowledged: deque[tuple[int, float]] = deque(maxlen=UNACKNOWLEDGED_MAX)
-        """Ends of what was streamed, and when; the oldest first."""
+        """Ends of streamed bytes with their send times, oldest first."""
         self.closing = False
         self.forsaken = False
-        """Its owner has given it up, and is told nothing of it any more."""
+        """The owner has abandoned the link, and gets no further calls."""
         self._owner = owner
         self._proof: Accepting | Connecting | None = proof
         self._buffer_max = buffer_max
@@ -65,11 +65,11 @@ class Link(asyncio.BufferedProtocol):
         """Whether this node connected."""
         return self.node is not None
 
-    # -- what the transport calls ---------------------------------------------------------------
+    # -- called by the transport ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the proof."""
-        # Not asked with isinstance: uvloop's are of no class of asyncio.
+        """Begin the handshake."""
+        # Not checked with isinstance: transports of uvloop have no class of asyncio.
         self._transport = cast(asyncio.Transport, transport)
         if self.forsaken:
             self._transport.abort()
@@ -81,11 +81,11 @@ class Link(asyncio.BufferedProtocol):
             self._write(self._proof.begin())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         return self._decoder.room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take frames out of what came."""
+        """Process the frames that the received bytes complete."""
         if self.closing:
             return
         try:
@@ -102,11 +102,11 @@ class Link(asyncio.BufferedProtocol):
                 self._owner.received(self, frame)
 
     def eof_received(self) -> bool:
-        """The peer sends nothing further; nor do we."""
+        """Close: the peer sends nothing further."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner."""
+        """Report the end to the owner."""
         self.closing = True
         if not self._reason:
             self._reason = (
@@ -135,16 +135,16 @@ class Link(asyncio.BufferedProtocol):
             self._decoder.allow(frames.FRAME_SIZE_MAX)
             self._owner.proved(self, step.peer)
 
-    # -- what the owner calls -------------------------------------------------------------------
+    # -- called by the owner -------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
-        """Send a frame; the link is cut off if the peer takes too little."""
+        """Send a frame; the link is closed if the peer reads too slowly."""
         if not self.closing:
             self._write(frame)
 
     def stream(self, frame: Frame, views: Sequence[memoryview]) -> None:
-        """Send a frame that goes on with the bytes of views; they are read when the socket takes
-        them, so they must not change: bytes of the log below its published end do not."""
+        """Send a frame that continues with the bytes of views. They are read when the socket takes
+        them, so they must not change; bytes below the published end of the log do not."""
         if self.closing:
             return
         assert self._transport is not None
@@ -159,7 +159,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the socket."""
+        """Bytes that wait for the socket."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self, reason: str) -> None:
@@ -172,7 +172,7 @@ class Link(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     def forsake(self) -> None:
-        """Connecting took too long: whatever becomes of it is not told."""
+        """Abandon a link that took too long to connect; its later events are ignored."""
         self.forsaken = True
         self.abort("not reached in time")
 

@@ -1,7 +1,7 @@
-"""What is said of connections that do not come to be, paced per peer and minute.
+"""Log lines about failed connections, at a limited rate per peer.
 
-Step before: ``links`` is told why a connection ended. Step after: the log, and the replica, which
-shows the reason in its status.
+Step before: ``links`` passes the reason for which a connection ended. Step after: the log, and the
+replica, which shows the reason in its status.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from services.ha.wire.handshake import Reason
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 
 OTHER_VERSIONS: Final = Reason.PROTOCOL_VERSION.code
-"""How the reason of such a link begins, and the event that says it: docs/runbook.md has it."""
+"""Prefix of the reason of such a link, and name of its event; docs/runbook.md describes it."""
 
 
 START_S: Final = 5.0
-"""Nodes of a group start together: until then one that is not reached is on its way."""
+"""Time for nodes that start together: until then an unreachable node is not logged."""
 UNREACHED: Final = "not reached: "
-"""How the reason begins where no connection was made."""
+"""Prefix of the reason if no connection was made."""
 
 
 class LinkLog:
-    """Says why links end, each kind of reason at its own pace."""
+    """Logs why links end, each kind of reason at its own rate."""
 
     def __init__(self, paced: RateLimitedLogger) -> None:
         self._paced = paced
         self._quiet_until = paced.now + START_S
 
     def refused(self, peer: str, address: str, reason: str) -> None:
-        """A connection to the replication port was closed for what its peer is, or sent."""
+        """Log a connection to the replication port that was closed because of its peer or its
+        bytes."""
         if not self._versions_differ(peer, address, reason):
             self._paced.say(
                 peer,
@@ -41,7 +42,7 @@ class LinkLog:
             )
 
     def unreached(self, node: str, address: str, reason: str) -> None:
-        """A connection to a node could not be made, or did not prove itself."""
+        """Log a connection that could not be made or authenticated."""
         if reason.startswith(UNREACHED) and self._paced.now < self._quiet_until:
             return
         if not self._versions_differ(node, address, reason):
@@ -55,7 +56,7 @@ class LinkLog:
             )
 
     def _versions_differ(self, peer: str, address: str, reason: str) -> bool:
-        """Both sides say it, and nothing changes until one of them is of another release."""
+        """Log that versions differ; both sides do, and nothing changes before an upgrade."""
         if not reason.startswith(OTHER_VERSIONS):
             return False
         self._paced.say(

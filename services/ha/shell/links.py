@@ -1,10 +1,10 @@
-"""All connections of this node to its peers, made here or accepted, by number.
+"""All connections of this node to its peers, made or accepted, by number.
 
-Connects when the replica asks, listens on the replication port, and tells the replica of links
-whose peer has proved who it is, of their frames and of their end. Bounded: connections on the port,
-time and bytes before the proof, unsent bytes after it. Whoever has not proved anything makes room
-for the next one that comes, so that nobody keeps the port busy by saying nothing.
-Step before: the replica's effects. Step after: ``link`` and the peer.
+Connects when the replica asks, listens on the replication port, and posts to the replica: links
+whose peer is authenticated, their frames, and their end. Limits: connections on the port, time and
+bytes before authentication, unsent bytes after it. A new connection replaces the oldest
+unauthenticated one, so that silent clients cannot block the port. Step before: the replica's
+effects. Step after: ``link`` and the peer.
 """
 
 from __future__ import annotations
@@ -78,17 +78,16 @@ class Links:
         self._acknowledged = acknowledged
         self._next_number = 1
         self._unproved: dict[int, Link] = {}
-        """Oldest first: accepted or connected, and nothing is proved yet."""
+        """Made or accepted, oldest first, and not authenticated yet."""
         self._proved: dict[int, Link] = {}
         self._attempts: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._server: asyncio.Server | None = None
         self.accepted_count = 0
         self.refused_count = 0
-        """Connections that ended before their peer had proved anything, and those cut off for
-        what they sent."""
+        """Connections that ended before authentication, and those closed for invalid bytes."""
         self.sent_bytes: dict[str, int] = {}
-        """By node, of links that are over; ``sent_to`` adds those that are there."""
+        """By node, of links that have ended; ``sent_to`` adds the present ones."""
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class Links:
             )
 
     async def close(self) -> None:
-        """Stop listening, end all links; nothing further is told."""
+        """Stop listening and end all links; no further event is posted."""
         self._post = _ignore
         if self._server is not None:
             self._server.close()
@@ -119,8 +118,8 @@ class Links:
             timer.cancel()
 
     def disk_changed(self, done: Done) -> None:
-        """An effect on the replica's disk has ended: send from the files that are there now. If the
-        volume is another replica now, links that are made from here on prove that."""
+        """Take new files after an effect on the disk, and a new incarnation for later
+        handshakes."""
         if done.incarnation:
             self._own = self._own._replace(incarnation=done.incarnation)
         self._views.refresh()
@@ -128,7 +127,7 @@ class Links:
     # -- effects --------------------------------------------------------------------------------
 
     def connect(self, name: str) -> None:
-        """Connect to a node, unless a connection made here is there or being made."""
+        """Connect to a node, unless a connection made here exists or is being made."""
         if name in self._attempts or any(
             link.node == name and not link.closing for link in self._proved.values()
         ):
@@ -136,7 +135,7 @@ class Links:
         self._attempts[name] = asyncio.create_task(self._attempt(name), name=f"connect to {name}")
 
     def send(self, number: int, frame: Frame) -> None:
-        """Send a frame; nothing happens if the link is over, which the replica is told anyway."""
+        """Send a frame. Does nothing if the link has ended; the replica gets its LinkDown."""
         link = self._proved.get(number)
         if link is not None:
             link.send(frame)
@@ -159,10 +158,10 @@ class Links:
         if link is not None:
             link.close(reason)
 
-    # -- what links tell ------------------------------------------------------------------------
+    # -- called by links -----------------------------------------------------------------------
 
     def made(self, link: Link) -> None:
-        """A connection: bounded in number and in time until its peer has proved who it is."""
+        """Register a connection, limited in number and in time until its peer is authenticated."""
         if not link.outbound:
             self.accepted_count += 1
             self._make_room(link)
@@ -172,19 +171,19 @@ class Links:
         )
 
     def proved(self, link: Link, peer: Peer) -> None:
-        """The replica may use the link."""
+        """Post an authenticated link to the replica."""
         self._settle(link)
         self._proved[link.number] = link
         self._post(LinkUp(link.number, peer.member, link.outbound, peer.version))
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A frame for the replica."""
+        """Post a frame to the replica."""
         if frame.type is FrameType.ACK:
             self._time_ack(link, frame)
         self._post(Received(link.number, frame))
 
     def _time_ack(self, link: Link, frame: Frame) -> None:
-        """For a metric only, once for each ACK: what it is worth the replica judges."""
+        """Measure an ACK for a metric; the replica decides whether it counts."""
         waiting = link.unacknowledged
         if not waiting or link.peer is None:
             return
@@ -200,9 +199,9 @@ class Links:
             self._acknowledged(link.peer.member.node, asyncio.get_running_loop().time() - longest)
 
     def lost(self, link: Link, reason: str) -> None:
-        """A link is over, whatever it was."""
+        """Remove a link that has ended."""
         if link.forsaken:
-            return  # told already, and the node may be connected to again
+            return  # it has been reported, and the node may be connected to again
         self._settle(link)
         proved = self._proved.pop(link.number, None) is not None
         peer = link.node if link.peer is None else link.peer.member.node
@@ -219,7 +218,7 @@ class Links:
             self._refused(link, link.address, reason)
 
     def sent_to(self, node: str) -> int:
-        """Bytes sent to a node by this process."""
+        """Return the bytes sent to a node by this process."""
         return self.sent_bytes.get(node, 0) + sum(
             link.sent_bytes
             for link in self._proved.values()
@@ -227,7 +226,7 @@ class Links:
         )
 
     def connected(self, node: str) -> bool:
-        """Whether a proved link to or from a node is there."""
+        """Return whether an authenticated link to or from a node exists."""
         return any(
             link.peer is not None and link.peer.member.node == node
             for link in self._proved.values()
@@ -235,7 +234,7 @@ class Links:
 
     @property
     def count(self) -> int:
-        """Connections, proved or not."""
+        """Connections, authenticated or not."""
         return len(self._unproved) + len(self._proved)
 
     # -- accepting ------------------------------------------------------------------------------
@@ -256,7 +255,7 @@ class Links:
         proved = sum(not each.outbound for each in self._proved.values())
         if len(accepted) + proved < self._settings.connections_max:
             return
-        # The oldest that has proved nothing: a peer proves itself within milliseconds.
+        # The oldest unauthenticated one: a peer authenticates within milliseconds.
         victim = accepted[0] if accepted else link
         victim.abort(f"too-many-connections: {self._settings.connections_max} may be")
 
@@ -287,8 +286,8 @@ class Links:
                     ssl=None if self._tls is None else self._tls[1],
                 )
         except (OSError, TimeoutError) as error:
-            # The connection may have been made in the very moment in which the time ran out; the
-            # loop then drops it and tells nobody, now or later.
+            # The connection may have been made at the moment of the timeout; the loop then drops it
+            # without a call.
             link.forsake()
             self._settle(link)
             late = isinstance(error, TimeoutError)
@@ -300,7 +299,7 @@ class Links:
             self._failed(name, f"{UNREACHED}{reason}")
 
     def _failed(self, name: str, reason: str) -> None:
-        """A connection to name could not be made, or did not prove itself."""
+        """Report a connection to a node that could not be made or authenticated."""
         if self._attempts.pop(name, None) is None:
             return
         self._log.unreached(name, self._nodes[name].host, reason)
@@ -311,7 +310,7 @@ class Links:
         return Link(number, self, proof, node=node, buffer_max=self._settings.buffer_max)
 
     def _settle(self, link: Link) -> None:
-        """It is no longer unproved."""
+        """Remove a link from the unauthenticated ones."""
         self._unproved.pop(link.number, None)
         timer = self._timers.pop(link.number, None)
         if timer is not None:
@@ -321,4 +320,4 @@ class Links:
 
 
 def _ignore(_: Event) -> None:
-    """The replica is gone."""
+    """Drop events after the replica has ended."""

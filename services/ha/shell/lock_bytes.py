@@ -1,7 +1,7 @@
-"""Waiting for a byte of ``lock`` that another process of the node is about to give back.
+"""Waits for a byte of ``lock`` that another process of the node is about to release.
 
-Polled: a wait in the kernel could not be ended when this process is to stop. Whoever holds the byte
-may be stopped itself, so there is no limit.
+It polls, because a wait in the kernel could not be ended when this process is to stop. There is no
+limit, because the owner of the byte may itself be stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_S: Final = 0.002
 
 
 class Stopping(Exception):
-    """This process is to end; what was begun is finished by the next start."""
+    """This process is to end; the next start finishes what was begun."""
 
 
 def wait_for_byte(directory: StoreDir, role: Role, stopping: Callable[[], bool]) -> RecordLock:

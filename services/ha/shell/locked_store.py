@@ -1,8 +1,8 @@
-"""The store as ha holds it: its lock bytes, the page, and what is done to the log as a whole.
+"""The store as ha holds it: lock bytes, page, and operations on the log as a whole.
 
-Byte 3 of ``lock`` is held from the first moment to the last, byte 0 whenever the broker does not
-append. Step before: configuration. Step after: ``replica_store`` finds out what the volume holds;
-``replica_disk`` carries out what the replica decides.
+Byte 3 of ``lock`` is held all the time, byte 0 whenever the broker does not append. Step before:
+configuration. Step after: ``replica_store`` recovers the volume; ``replica_disk`` runs the
+replica's effects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 class LockedStore:
     """One store, with ha's byte locked by this process.
 
-    For one thread at a time, but for ``write_promise`` and ``write_owed_identity``.
+    For one thread at a time, except for ``write_promise`` and ``write_owed_identity``.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class LockedStore:
         self.boot_id = (0, 0)
         """(high, low) of this boot of the machine."""
         self.is_halted = False
-        """Recovery found what an operator has to judge: the log is not to be touched."""
+        """Recovery found damage that an operator has to judge: the log must not be changed."""
         self.identity: Identity | None = None
         self._identity_is_owed = False
         self._writing_identity = threading.Lock()
 
     @classmethod
     def open(cls, directory: StoreDir, setup: Setup, clock: Clock) -> Self:
-        """Lock byte 3, open the page, fence, say who holds it. Blocks.
+        """Lock byte 3, open the page, fence, publish this process as the owner. Blocks.
 
-        Raises StoreLocked, GroupStore (the volume is another
-        node's, or another group's), StoreSizesDiffer, DiskFull, ReadOnlyDisk …
+        Raises StoreLocked, GroupStore (the volume is another node's, or another group's),
+        StoreSizesDiffer, DiskFull, ReadOnlyDisk …
         """
         directory.disk.make_directory(directory.root)
         lock = directory.lock(Role.HA)
@@ -85,7 +85,7 @@ class LockedStore:
         except BaseException:
             lock.release()
             raise
-        # Before anything that takes time: the broker may serve under a grant of our predecessor.
+        # Before anything that takes time: the broker may serve under a grant of the previous ha.
         fence(positions)
         positions.publish(Slot.HA_NONCE, secrets.randbits(64) | 1)
         positions.claim(Slot.HA_PID, new_start_id())
@@ -95,20 +95,20 @@ class LockedStore:
     # -- the log --------------------------------------------------------------------------------
 
     def take_append_lock(self, stopping: Callable[[], bool]) -> None:
-        """Take byte 0 as soon as the broker has given it back. Blocks. Raises Stopping."""
+        """Take byte 0 as soon as the broker has released it. Blocks. Raises Stopping."""
         if self._append_lock is None:
             self._append_lock = wait_for_byte(self.directory, Role.APPEND, stopping)
 
     def release_append_lock(self) -> None:
-        """Give byte 0 back; the log is closed. Fine if it is not held."""
+        """Release byte 0; the log is closed. Does nothing if it is not held."""
         if self._append_lock is not None:
             self._append_lock.release()
             self._append_lock = None
 
     def recover_log(self, progress: Progress, stopping: Callable[[], bool]) -> Recovered:
-        """Find the log's end; all of it is on disk then. Byte 0 is held. Blocks.
+        """Find the end of the log; all of it is on disk then. Byte 0 is held. Blocks.
 
-        Raises CorruptRecord, StrayFile, WrongFileSize, DamagedFile (ha/confirm: nothing says what
+        Raises CorruptRecord, StrayFile, WrongFileSize, DamagedFile (ha/confirm: it is unknown what
         may be cut), DiskFull, ReadOnlyDisk, Stopping.
         """
 
@@ -144,7 +144,7 @@ class LockedStore:
         return recovered
 
     def publish_log_epoch(self, table: tuple[EpochStart, ...]) -> None:
-        """Say in the page which epoch the log's end belongs to. Byte 0 is held."""
+        """Publish the epoch of the end of the log. Byte 0 is held."""
         self.positions.publish(Slot.LOG_EPOCH, table[-1].epoch if table else 0)
 
     def cut(self, point: int, table: tuple[EpochStart, ...]) -> cutting.Cut:
@@ -159,7 +159,7 @@ class LockedStore:
         )
 
     def resync(self, first_offset: int, stopping: Callable[[], bool]) -> str:
-        """Empty the store, see ``resync.empty``; returns the new incarnation.
+        """Empty the store, see ``resync.empty``; return the new incarnation.
 
         ``recover_log`` comes next. Raises Stopping.
         """
@@ -170,18 +170,18 @@ class LockedStore:
         return identity.incarnation
 
     def write_promise(self, promise: Promise) -> None:
-        """Promise, durably; the first one makes this volume a member of the group."""
+        """Write a promise durably; the first one makes this volume a member of the group."""
         self.write_owed_identity()
         self.files.write_promise(promise)
 
     def write_owed_identity(self) -> None:
-        """Say which volume this is, durably, if that was put off: before a lease names it.
+        """Write a postponed identity durably, before a lease names it.
 
-        Otherwise: 1. a store that was alone founds the group, and the lease names its volume; 2. ha
-        is killed before the first promise; 3. the next start makes another incarnation, and the set
+        Otherwise: 1. A store that was alone founds the group, and the lease names its volume. 2. ha
+        is killed before the first promise. 3. The next start makes another incarnation, and the set
         has a member that does not exist any more.
         """
-        with self._writing_identity:  # both threads of ``replica_disk`` may come at once
+        with self._writing_identity:  # both threads of ``replica_disk`` may call it at once
             if self._identity_is_owed:
                 assert self.identity is not None
                 self.files.write_identity(self.identity)
@@ -189,15 +189,16 @@ class LockedStore:
 
     @property
     def published_confirm(self) -> int:
-        """What the page says to be confirmed: both were on this disk before they were published,
-        and so they hold after a power cut, too."""
+        """The confirm offset on the page. Both slots were on this disk before they were published,
+        so they also hold after a power cut."""
         get = self.positions.get
         return max(get(Slot.CONFIRM), get(Slot.DISPATCHED_DURABLE))
 
     def crc_before(self, end: int, size: int) -> int | None:
-        """CRC-32 of the log's bytes [end − size, end); None if they are not all there. Any thread.
+        """Return the CRC-32 of the log's bytes [end − size, end); None if some are missing. Any
+        thread.
 
-        size: at most 64 KiB, as the protocol asks for.
+        size: at most 64 KiB, as in the protocol.
         """
         get = self.positions.get
         at, crc = end - size, 0
@@ -224,14 +225,14 @@ class LockedStore:
     # -- end ------------------------------------------------------------------------------------
 
     def stopped_clean(self) -> None:
-        """Give all locks back, and remove ``abort`` if this is the last process and all is done."""
+        """Release all locks, and remove ``abort`` if this is the last process and all is done."""
         self.positions.claim(Slot.HA_PID, 0)
         self._release()
         others = (Slot.BROKER_PID, Slot.REPUT_PID)
         mark_clean_if_last(self.directory, self.positions, must_have_stopped=others)
 
     def close(self) -> None:
-        """Give the locks back and unmap."""
+        """Release the locks and unmap."""
         self._release()
         self.positions.close()
 
@@ -242,7 +243,7 @@ class LockedStore:
             self._lock = None
 
     def new_identity(self, incarnation: str) -> Identity:
-        """Of this node, with that incarnation."""
+        """Return the identity of this node with that incarnation."""
         setup = self._setup
         return Identity(incarnation, setup.cluster, setup.group, setup.own.name)
 
@@ -252,7 +253,7 @@ def _refuse_foreign(directory: StoreDir, setup: Setup) -> None:
     try:
         identity = ReplicaFiles(directory).identity()
     except DamagedFile:
-        return  # recovery says so, and a resync makes a new one
+        return  # recovery reports it, and a resync makes a new one
     wanted = (setup.cluster, setup.group, setup.own.name)
     if identity is None or (identity.cluster, identity.group, identity.node) == wanted:
         return

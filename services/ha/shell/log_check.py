@@ -1,13 +1,12 @@
-"""Looks for damage in what is confirmed, a little at a time, as long as this node is a slave; also
-of a master, where a reader or a slave met damage.
+"""Checks confirmed records for damage in small steps: always on a slave, on a master on request.
 
-Nobody reads old records of a slave, and recovery begins at the last durable mark: a bit that the
-disk lost would be found when the node is master and a consumer asks. Once a pass every record's
-CRCs are compared, from the log's start to the confirm offset. Damage halts the replica: the members
-that are sound go on, and an operator has it copied anew.
+Old records of a slave are not read, and recovery begins at the last durable mark. Without the check
+a bit that the disk lost would be found when the node is master and a consumer reads it. Each pass
+compares the CRCs of every record from the start of the log to the confirm offset. Damage halts the
+replica: the healthy members continue, and an operator has it copied anew.
 
-Only confirmed bytes are looked at: a cut never touches them. A resync does, under the same lock.
-Step before: the log is open here. Step after: the replica is told, and says HALTED.
+Only confirmed bytes are checked: a cut never touches them. A resync does, under the same lock. Step
+before: the log is open here. Step after: the replica gets the fault, and halts.
 """
 
 from __future__ import annotations
@@ -25,41 +24,43 @@ CHUNK_SIZE: Final = 1 << 20
 
 
 class LogCheck:
-    """One pass after the other. For one thread."""
+    """Checks the log, one pass after the other. For one thread."""
 
     def __init__(self, store: StoreDir, positions: Positions, changing: threading.Lock) -> None:
-        """changing: held by whoever empties the store."""
+        """changing: held while the store is emptied."""
         self._store, self._positions, self._changing = store, positions, changing
         self._records = RecordAssembler(store.config.commit_log_file_size)
         self._end = 0
         self._suspect: int | None = None
         self._until: int | None = None
-        """The pass is over behind the record that holds this offset; None: at its end."""
+        """The pass ends behind the record that holds this offset; None: at its end."""
         self.passes = 0
-        """Since the start."""
+        """Passes since the start."""
 
     def begin(self, at: int | None = None) -> bool:
-        """Begin a pass, from the log's start to what is confirmed now; whether that is anything.
+        """Begin a pass from the start of the log to the confirm offset; return whether there is a
+        record.
 
-        at: only the file that holds this offset, up to the record there: a file begins with one.
-        Nothing, if the record there is not known to be confirmed.
+        at: check only the file that holds this offset, up to its record; a file begins with a
+        record. Nothing is checked if that record is not known to be confirmed.
         """
         get = self._positions.get
         self._end = min(get(Slot.CONFIRM), get(Slot.FLUSHED))
         start = 0 if at is None else at - at % self._store.config.commit_log_file_size
         self._records.begin(max(get(Slot.MIN), start))
         self._suspect, self._until = None, at
-        # 1. The power goes, and the page is an older one. 2. A pass up to its confirm offset ends
-        # before the record in which an earlier start found damage. 3. The log is called sound.
+        # Otherwise: 1. The power fails, and the page is an older one. 2. A pass up to its confirm
+        # offset ends before the record in which an earlier start found damage. 3. The log is
+        # reported as undamaged.
         return self._end > max(self._records.received, at or 0)
 
     def step(self) -> bool:
-        """Check the next MiB; False once the pass is over. Raises BadBytes, OSError."""
+        """Check the next MiB; return False once the pass is over. Raises BadBytes, OSError."""
         with self._changing:
             get, records = self._positions.get, self._records
-            if get(Slot.CONFIRM) < self._end:  # emptied: nothing of before is here
+            if get(Slot.CONFIRM) < self._end:  # emptied: the old bytes are gone
                 self._end = 0
-            if records.received < get(Slot.MIN):  # expired meanwhile
+            if records.received < get(Slot.MIN):  # retention removed them meanwhile
                 records.begin(get(Slot.MIN))
             if self._until is not None and records.received - records.pending_size > self._until:
                 self.passes += 1
@@ -67,7 +68,7 @@ class LogCheck:
             if records.received >= self._end:
                 return self._over()
             data = self._read(records.received)
-            if data is None:  # expired between the two looks: MIN tells the next time
+            if data is None:  # removed between the two loads: MIN shows it the next time
                 return True
             try:
                 for _ in records.take(data):
@@ -91,12 +92,13 @@ class LogCheck:
             self._records.begin(get(Slot.FOREIGN_UNTIL))
         elif self._suspect == error.at:
             raise error
-        else:  # once more: a processor may show the confirm offset before the bytes
+        else:  # once more: another core may see the confirm offset before the bytes
             self._suspect = error.at
             self._records.begin(error.at)
 
     def _read(self, at: int) -> bytes | None:
-        """The next bytes of the log, at most to the end of the pass; None if they are gone."""
+        """Return the next bytes of the log, at most to the end of the pass; None if they are
+        removed."""
         file_size = self._store.config.commit_log_file_size
         start = at - at % file_size
         size = min(CHUNK_SIZE, self._end - at, start + file_size - at)

@@ -1,8 +1,8 @@
-"""``/primary`` and ``/replica``: which role this node has, judged from the page alone.
+"""``/primary``, ``/replica`` and ``/in-sync``: the role of this node, from the page alone.
 
-The same page that the broker obeys: a node whose lease has run out is no primary, whatever this
-process last decided. ``/in-sync`` is for whoever takes nodes away one by one: 200 if this node is
-the master or could become it, so that the next one may go.
+It is the page that the broker obeys: a node whose lease has expired is no primary, whatever this
+process decided last. ``/in-sync`` is for tools that stop nodes one by one: 200 if this node is the
+master or could become it, so that the next node may be stopped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 
 class Probes:
-    """Answers 200 or 503, with what the page says."""
+    """Answers 200 or 503, with the state on the page."""
 
     def __init__(self, clock: Clock, state: Callable[[], State]) -> None:
-        """state: what the replica is now."""
+        """state: returns the present state of the replica."""
         self._clock, self._state = clock, state
         self.positions: Positions | None = None
         """None until the store is open and recovered."""
@@ -32,7 +32,7 @@ class Probes:
         self.positions = positions
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """Return all routes."""
         return [
             web.get("/primary", self._primary),
             web.get("/replica", self._replica),
@@ -41,7 +41,7 @@ class Probes:
 
     @property
     def is_primary(self) -> bool:
-        """The grant stands and its deadline is not over."""
+        """Whether the grant is valid and its deadline has not passed."""
         positions = self.positions
         return (
             positions is not None
@@ -52,7 +52,7 @@ class Probes:
 
     @property
     def is_replica(self) -> bool:
-        """The node follows a master, or waits for one."""
+        """Whether the node follows a master, or waits for one."""
         positions = self.positions
         return positions is not None and positions.get(Slot.ROLE) == NodeRole.FOLLOWER
 
@@ -78,7 +78,7 @@ class Probes:
 
 
 def role_name(value: int) -> str:
-    """A value of Slot.ROLE in words; one that a later version gives as its number."""
+    """Return the name of a value of Slot.ROLE; the number if a later version defines it."""
     try:
         return NodeRole(value).name.lower()
     except ValueError:

@@ -1,9 +1,10 @@
-"""The replica's effects on its own disk, each carried out in a thread and answered by an event.
+"""Runs the replica's effects on its own disk, each in a thread and answered by an event.
 
-Two threads, so that a promise does not wait for the log: one for promise and confirm offset, one
-for the log, its lock byte and its epoch table. Each carries out what it is given in order; a cut
-and a resync wait for what was given to the other before. The log's thread may wait long for byte 0,
-which a stopped broker keeps; promises are kept meanwhile. A third thread looks for damage.
+There are two threads, so that a promise does not wait for the log: one for promise and confirm
+offset, one for the log, its lock byte and its epoch table. Each runs its effects in order; a cut
+and a resync also wait for earlier effects of the other thread. The log's thread may wait long for
+byte 0, which a stopped broker keeps; promises are written meanwhile. A third thread checks the log
+for damage.
 
 Step before: the replica decides. Step after: its event comes back.
 """
@@ -44,17 +45,17 @@ from tidemark.formats.epochs import EpochStart
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 1 / 16
-"""Between two MiB of log that are checked: 16 MiB a second, two hundredths of a core at most."""
+"""Interval between two MiB of the check: 16 MiB a second, at most two hundredths of a core."""
 CHECK_PASS_INTERVAL_S: Final = 86_400.0
 CHECK_EMPTY_INTERVAL_S: Final = 60.0
-"""While nothing is confirmed."""
+"""Interval while nothing is confirmed."""
 SUSPECT_INTERVAL_S: Final = 0.01
-"""Between two MiB of a file in which somebody met damage: 1 GiB takes ten seconds and more."""
+"""Interval between two MiB of a file with reported damage: 1 GiB takes at least ten seconds."""
 SUSPECTED_MAX: Final = 64
 
 
 class ReplicaDisk:
-    """Carries out ``DiskEffect``s of one replica."""
+    """Runs ``DiskEffect``s of one replica."""
 
     def __init__(
         self,
@@ -62,10 +63,9 @@ class ReplicaDisk:
         report: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """held: opened and recovered, byte 0 held. report: takes the events. crashed: takes what
-        ended a thread and is no answer to an effect: the process must end. Both are called in
-        threads of this object.
-        """
+        """held: opened and recovered, byte 0 held. report: called with the events. crashed: called
+        with an error that ended a thread and answers no effect: the process must end. Both are
+        called in threads of this object."""
         self._held, self._report = held, report
         self._copied = CopiedLog(held.directory, held.positions, report, crashed)
         self._files = Worker("ha's files", crashed)
@@ -76,21 +76,21 @@ class ReplicaDisk:
         self._crashed = crashed
         self._stop = threading.Event()
         self._suspected: deque[int] = deque(maxlen=SUSPECTED_MAX)
-        """Offsets around which the log is to be looked at."""
+        """Offsets around which the log is to be checked."""
         self._wake = threading.Event()
-        """The check has something to do, or is to end."""
+        """Set when the check has work, or is to end."""
         self._confirm_fault = ""
         self._emptied = 0
-        """How often the store was: another log begins."""
+        """Number of resyncs: each begins another log."""
 
     def start(self) -> None:
-        """Begin. Effects may be given before."""
+        """Start the threads. Effects may be given before."""
         self._files.start()
         self._log.start()
         self._checking.start()
 
     def carry_out(self, effect: DiskEffect) -> None:
-        """Have it carried out after all that were given before; returns at once."""
+        """Run an effect after all earlier ones; return at once."""
         match effect:
             case Copy():
                 self._log.put(lambda: self._copied.copy(effect))
@@ -119,7 +119,7 @@ class ReplicaDisk:
                 )
 
     def close(self) -> None:
-        """End all threads; what is being written is written to its end. Blocks."""
+        """End all threads; writes under way are finished. Blocks."""
         self._stop.set()
         self._wake.set()
         self._files.close()
@@ -146,7 +146,8 @@ class ReplicaDisk:
         return Done(effect.token)
 
     def _persist_confirm(self, confirm: int) -> None:
-        """An older one stays if this fails: that allows less, and the next one comes soon."""
+        """Write the confirm offset. If it fails, the older one stays, which allows less, and the
+        next one comes soon."""
         try:
             self._held.files.write_confirm(confirm)
         except (StoreError, OSError) as error:
@@ -172,7 +173,7 @@ class ReplicaDisk:
 
     def _settle(self, token: int) -> Done:
         self._held.write_owed_identity()
-        if not self._copied.is_open:  # the broker appends, or nobody may
+        if not self._copied.is_open:  # the broker appends, or the log is halted
             return Done(token, *self._published())
         settled = self._copied.settle()
         return Done(token, settled.end, settled.durable)
@@ -220,7 +221,7 @@ class ReplicaDisk:
         return self._recover(effect.token)._replace(incarnation=incarnation)
 
     def _recover(self, token: int) -> Done:
-        """Find the log's end and go on there. Byte 0 is held, the log closed."""
+        """Find the end of the log and continue there. Byte 0 is held, the log closed."""
         end = self._held.recover_log(lambda done, total: None, self._stopping).end
         self._open(end)
         return Done(token, end, end)
@@ -240,9 +241,9 @@ class ReplicaDisk:
     # -- the check ------------------------------------------------------------------------------
 
     def _check_all(self) -> None:
-        """Pass after pass, as long as the log is open here; after damage, once it is another.
+        """Run pass after pass while the log is open here; after damage, once it is another log.
 
-        Before the next MiB of a pass, whole files in which somebody met damage.
+        Files with reported damage are checked before the next MiB of a pass.
         """
         pause_s, in_pass = CHECK_INTERVAL_S, False
         damaged: int | None = None
@@ -273,9 +274,9 @@ class ReplicaDisk:
             self._crashed(error)
 
     def _report_damage(self, damage: Damage, of_log: int) -> None:
-        """Report it, and let the next start know: that one looks at the end of the log only, and
-        would stand again. Nothing of a log that was emptied: said after that, it would halt the
-        new member for the damage of the old one."""
+        """Report damage, and write it for the next start, which recovers only the end of the log
+        and would campaign again. Damage of a log that was emptied meanwhile is dropped: it would
+        halt the new member."""
         with self._changing:
             if of_log != self._emptied:
                 return
@@ -289,7 +290,7 @@ class ReplicaDisk:
             self._report(CopyFault(CorruptRecord.code, damage.detail, self._published()[0]))
 
     def _check_around(self, at: int) -> None:
-        """Whether the log is sound where somebody met damage. Raises BadBytes."""
+        """Check the log around reported damage. Raises BadBytes if it is damaged."""
         more = self._check.begin(at)
         looked = more
         while more and not self._stop.wait(SUSPECT_INTERVAL_S):
@@ -302,7 +303,7 @@ class ReplicaDisk:
         )
 
     def _wait(self, seconds: float) -> bool:
-        """Wait so long, or until there is something to look at; True if all is over."""
+        """Wait for that time or for work; return True if all is over."""
         if not self._suspected:
             self._wake.wait(seconds)
         self._wake.clear()

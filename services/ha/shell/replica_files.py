@@ -1,10 +1,10 @@
-"""What a replica alone knows, on its disk: ``ha/`` and the epoch table (docs/replication.md).
+"""Files with the replica's own knowledge: ``ha/`` and the epoch table (docs/replication.md).
 
-Not derived from the log, and no other node can tell it again: a lost one is a lost replica. Every
-file is replaced as one step (temporary, sync, rename, sync of the directory), so that a crash
+They are not derived from the log, and no other node has them: a replica without them is lost. Every
+file is replaced in one step (temporary, sync, rename, sync of the directory), so that a crash
 leaves the old one or the new one. Each is one line of JSON for people and one with its CRC-32; a
-damaged one is named and never guessed. The epoch table is RocketMQ's text, with a twin ``.bak`` of
-the same content: it is read if the table itself is unreadable.
+damaged file is reported and never guessed. The epoch table is RocketMQ's text, with a copy ``.bak``
+of the same content, which is read if the table itself is unreadable.
 
 Step before: ``replica_store`` reads them. Step after: ``replica_disk`` writes what the replica
 decides.
@@ -27,54 +27,54 @@ from tidemark.formats.epochs import EpochStart, EpochsUnreadable
 from tidemark.offsets import Epoch, PhysicalOffset
 
 FORMAT: Final = 1
-"""Of every file here; a later one is refused, not guessed."""
+"""Format of every file here; a later one is refused."""
 FILE_SIZE_MAX: Final = 1 << 20
 INCARNATION_DIGITS: Final = 32
 
 
 class Identity(NamedTuple):
-    """Which volume this is."""
+    """Identity of this volume."""
 
     incarnation: str
-    """32 hex digits, random, made when the volume was first used."""
+    """32 random hex digits, generated when the volume was first used."""
     cluster: str
     group: str
     node: str
 
 
 class Promise(NamedTuple):
-    """What this replica has promised and seen; neither ever goes back."""
+    """Promised epoch and seen lease; neither ever goes back."""
 
     promised: int
-    """The largest epoch that it respects."""
+    """The largest promised epoch."""
     seen_epoch: int
     seen_version: int
-    """The largest (epoch, version of the in-sync set) that it saw in the lease."""
+    """The largest (epoch, version of the in-sync set) seen in the lease."""
 
 
 class Damage(NamedTuple):
-    """A record of the own log that was found damaged below the confirm offset."""
+    """A damaged record of the own log below the confirm offset."""
 
     at: int
     detail: str
 
 
 class CutIntent(NamedTuple):
-    """A cut that was begun: it is finished before anything else happens to the log."""
+    """A cut under way: it is finished before any other change of the log."""
 
     point: int
     """New end of the log."""
     table: tuple[EpochStart, ...]
-    """After the cut."""
+    """The table after the cut."""
 
 
 class ResyncIntent(NamedTuple):
-    """The store is being emptied: nothing in it counts any more."""
+    """A resync under way: nothing in the store counts any more."""
 
     incarnation: str
-    """The new one."""
+    """The new incarnation."""
     first_offset: int
-    """Where the log begins afterwards, a file's start."""
+    """First offset of the log afterwards, the start of a file."""
 
 
 class ReplicaFiles:
@@ -95,10 +95,11 @@ class ReplicaFiles:
         self.table_twin_path = store.epochs_path.with_name(store.epochs_path.name + ".bak")
 
     def make_durable(self) -> None:
-        """Sync the names of what a killed process wrote; before the first read of a start.
+        """Sync the names that a killed process wrote; before the first read of a start.
 
-        Else 1. an intent is renamed into place; 2. killed before the sync; 3. the next start sees
-        it and empties the store; 4. the power goes and takes the intent, the store half gone.
+        Otherwise: 1. An intent is renamed into place. 2. The process is killed before the sync. 3.
+        The next start reads it and empties the store. 4. The power fails and takes the intent; the
+        store is half removed.
         """
         self._disk.make_directory(self._directory)
         self._disk.sync_directory(self._directory)
@@ -107,7 +108,7 @@ class ReplicaFiles:
     # -- identity -------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
-        """Which volume this is; None if it was never used by a group."""
+        """Return the identity of this volume; None if it was never used by a group."""
         facts = self._read(self.identity_path)
         if facts is None:
             return None
@@ -123,52 +124,54 @@ class ReplicaFiles:
         )
 
     def write_identity(self, identity: Identity) -> None:
-        """Say which volume this is, durably."""
+        """Write the identity durably."""
         self._write(self.identity_path, identity._asdict())
 
     # -- promise and confirm --------------------------------------------------------------------
 
     def promise(self) -> Promise | None:
-        """What was promised; None if nothing ever was."""
+        """Return the promise; None if there is none."""
         facts = self._read(self.promise_path)
         if facts is None:
             return None
         return Promise._make(_number(self.promise_path, facts, name) for name in Promise._fields)
 
     def write_promise(self, promise: Promise) -> None:
-        """Promise, durably."""
+        """Write the promise durably."""
         self._write(self.promise_path, promise._asdict())
 
     def confirm(self) -> int:
-        """Below this nothing may ever be cut; 0 if nothing is known to be confirmed."""
+        """Return the offset below which nothing may be cut; 0 if nothing is known to be
+        confirmed."""
         facts = self._read(self.confirm_path)
         return 0 if facts is None else _number(self.confirm_path, facts, "confirm")
 
     def write_confirm(self, confirm: int) -> None:
-        """Record that everything below is confirmed, durably."""
+        """Write durably that everything below is confirmed."""
         self._write(self.confirm_path, {"confirm": confirm})
 
     # -- damage ---------------------------------------------------------------------------------
 
     def damage(self) -> Damage | None:
-        """What was found damaged in the log; None: nothing, or it was emptied or mended since."""
+        """Return the known damage of the log; None: there is none, or the log was emptied since."""
         path, facts = self.damage_path, self._read(self.damage_path)
         if facts is None:
             return None
         return Damage(_number(path, facts, "at"), _text(path, facts, "detail"))
 
     def write_damage(self, damage: Damage) -> None:
-        """Keep it for the next start, durably."""
+        """Write the damage durably, for the next start."""
         self._write(self.damage_path, damage._asdict())
 
     def remove_damage(self) -> None:
-        """The log is sound there, or is another one. Fine if there is none."""
+        """Remove the damage: the log is intact there, or is another one. Does nothing if there is
+        none."""
         self._remove(self.damage_path)
 
     # -- intent ---------------------------------------------------------------------------------
 
     def intent(self) -> CutIntent | ResyncIntent | None:
-        """What was begun and not finished; None if nothing was."""
+        """Return what was begun and not finished; None if nothing was."""
         path, facts = self.intent_path, self._read(self.intent_path)
         if facts is None:
             return None
@@ -183,18 +186,18 @@ class ReplicaFiles:
         _damaged(path, f"what is {facts.get('what')!r}")
 
     def write_intent(self, intent: CutIntent | ResyncIntent) -> None:
-        """Begin something that has to be finished, durably."""
+        """Write durably that something begins that has to be finished."""
         what = "cut" if isinstance(intent, CutIntent) else "resync"
         self._write(self.intent_path, {"what": what, **intent._asdict()})
 
     def remove_intent(self) -> None:
-        """It is finished, durably. Fine if there is none."""
+        """Remove the intent durably. Does nothing if there is none."""
         self._remove(self.intent_path)
 
     # -- epoch table ----------------------------------------------------------------------------
 
     def table(self) -> tuple[EpochStart, ...]:
-        """The epochs and where they begin, oldest first; empty if there is no table."""
+        """Return the epochs with their starts, oldest first; empty if there is no table."""
         faults = []
         for path in (self.table_path, self.table_twin_path):
             data = read_whole(self._disk, path)
@@ -209,10 +212,10 @@ class ReplicaFiles:
         return ()
 
     def write_table(self, entries: Sequence[EpochStart]) -> None:
-        """Replace the table, durably, and its twin.
+        """Replace the table and its copy, durably.
 
-        The twin is the same table, not the one before: after a cut an older one names epochs whose
-        bytes are gone, and would claim other bytes at their place to be theirs.
+        The copy has the same content, not the one before: after a cut an older table has epochs
+        whose bytes are gone, and would assign other bytes at their place to them.
         """
         data = epochs.encode(entries)
         write_atomically(self._disk, self.table_path, data)
@@ -247,7 +250,7 @@ class ReplicaFiles:
 
 
 def is_incarnation(text: str) -> bool:
-    """Whether text can be an incarnation: 32 hex digits, lower case."""
+    """Return whether text can be an incarnation: 32 hex digits, lower case."""
     return len(text) == INCARNATION_DIGITS and not set(text) - set("0123456789abcdef")
 
 

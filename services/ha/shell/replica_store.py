@@ -1,13 +1,14 @@
-"""What a volume holds when ha starts on it: the state RECOVERING (docs/replication.md).
+"""Recovers the volume when ha starts: the state RECOVERING (docs/replication.md).
 
-1. Byte 3 of ``lock``: one ha per volume. 2. The page is fenced: whatever grant the broker had ends.
-3. Byte 0, as soon as the broker has given it back.
-4. What a cut or a resync left unfinished is finished.
-5. The log is recovered; what is found is on disk.
-6. Table and marks are compared with it, and the place is read again where damage was found before.
+1. Byte 3 of ``lock`` is taken: one ha per volume.
+2. The page is fenced: a grant of the broker ends.
+3. Byte 0 is taken as soon as the broker has released it.
+4. A cut or a resync that was not finished is finished.
+5. The log is recovered; everything found is on disk.
+6. Table and marks are compared with it, and the place of known damage is read again.
 
-Damage does not end the process: the replica says HALTED and why, and an operator can order a
-resync. Step before: configuration. Step after: ``replica.Replica`` begins with what was found.
+Damage does not end the process: the replica reports HALTED with the reason, and an operator can
+order a resync. Step before: configuration. Step after: ``replica.Replica`` begins with the result.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 DAMAGES: Final = (CorruptRecord, DamagedFile, StrayFile, WrongFileSize)
 NO_INCARNATION: Final = "0" * 32
-"""Of a volume whose identity is damaged: no member of any group."""
+"""Of a volume with a damaged identity: a member of no group."""
 NOTHING: Final = Promise(promised=0, seen_epoch=0, seen_version=0)
 
 
 class ReplicaStore(LockedStore):
-    """A locked store, and what is found in it when ha starts."""
+    """A locked store, and its recovery when ha starts."""
 
     def recover(
         self,
@@ -65,8 +66,9 @@ class ReplicaStore(LockedStore):
     ) -> Found | None:
         """Take byte 0, finish what was begun, recover. Blocks; None if stopping before the end.
 
-        boot_id: (high, low) of this boot of the machine. progress: bytes done, bytes in all. Damage
-        is not raised: it is in ``Found.halted``. Raises DiskFull, ReadOnlyDisk, OSError.
+        boot_id: (high, low) of this boot of the machine. progress: called with bytes done and total
+        bytes. Damage is not raised: it is in ``Found.halted``. Raises DiskFull, ReadOnlyDisk,
+        OSError.
         """
         self.boot_id = boot_id
         try:
@@ -101,7 +103,7 @@ class ReplicaStore(LockedStore):
         known = NOTHING if promise is None else promise
         return Found(
             incarnation=NO_INCARNATION if self.identity is None else self.identity.incarnation,
-            # An epoch with bytes here was respected, whatever became of the file that says so.
+            # An epoch with bytes here was promised, even if the file with the promise is lost.
             promised=max(known.promised, table[-1].epoch if table else 0),
             seen_epoch=known.seen_epoch,
             seen_version=known.seen_version,
@@ -116,7 +118,7 @@ class ReplicaStore(LockedStore):
         )
 
     def _known_damage(self, faults: list[Halt], stopping: Callable[[], bool]) -> str:
-        """What an earlier start found damaged below the confirm offset, if it still is; else empty.
+        """Return the damage that an earlier start found, if it is still there; else empty.
 
         Recovery begins at the last durable mark and does not see it. Raises Stopping.
         """
@@ -132,7 +134,7 @@ class ReplicaStore(LockedStore):
                 more = check.step()
         except (BadBytes, OSError):
             return known.detail
-        # An older page, or an empty one, does not say what is confirmed: nothing was looked at.
+        # An older page, or an empty one, does not show what is confirmed: nothing was checked.
         if not looked and known.at >= self.positions.get(Slot.MIN):
             return known.detail
         self.files.remove_damage()
@@ -159,15 +161,16 @@ class ReplicaStore(LockedStore):
             log_files.close()
 
     def _settle(self, table: tuple[EpochStart, ...], *, new: bool) -> None:
-        """Put right on disk what the log says. new: records that no group has taken up yet."""
+        """Write the table and identity that fit the log. new: records that belong to no group
+        yet."""
         if table != self.files.table():
-            # Else 1. an entry without bytes stays; 2. bytes of an older epoch are copied past its
-            # start; 3. the next start takes them for that entry's.
+            # Otherwise: 1. An entry without bytes stays. 2. Bytes of an older epoch are copied past
+            # its start. 3. The next start takes them for that entry's.
             self.files.write_table(table)
         if self.identity is None:
             self.identity = self.new_identity(secrets.token_hex(INCARNATION_DIGITS // 2))
-            # A store that was alone stays one until it founds a group or an operator adopts it:
-            # with an identity it could not be opened alone again.
+            # A store that was alone stays so until it founds a group or an operator adopts it: with
+            # an identity it could not be opened alone again.
             self._identity_is_owed = new
             if not new:
                 self.files.write_identity(self.identity)
@@ -191,7 +194,8 @@ class ReplicaStore(LockedStore):
         )
 
     def _published_ends(self) -> tuple[int, int]:
-        """End and start of a log that could not be recovered, as far as the page knows them."""
+        """Return end and start of a log that could not be recovered, as far as the page has
+        them."""
         return self.positions.get(Slot.FLUSHED), self.positions.get(Slot.MIN)
 
     def _log_files(self) -> LogFiles:
@@ -210,7 +214,7 @@ class ReplicaStore(LockedStore):
 
 
 def _is_border(files: LogFiles, offset: int) -> bool:
-    """Whether a record or a filler begins at offset."""
+    """Return whether a record or a filler begins at offset."""
     start = files.start_of(offset)
     if start not in files.starts:
         return False
@@ -220,7 +224,7 @@ def _is_border(files: LogFiles, offset: int) -> bool:
 
 
 def _joined(faults: list[Halt]) -> Halt | None:
-    """All faults as one, under the code of the first; None if there are none."""
+    """Return all faults as one, under the code of the first; None if there are none."""
     if not faults:
         return None
     first, *others = dict.fromkeys(faults)

@@ -1,17 +1,19 @@
-"""Emptying the store in place, to copy the master's log anew; finished by the next start after any
-crash (docs/replication.md, rejoining).
+"""Empties the store in place, to copy the master's log anew; crash-safe.
 
-In place, because a directory that two other processes have mapped cannot be switched, and neither
-can a mount point. Broker and reput end when the page says RESYNC; with their bytes held here nobody
-reads. What the replica promised stays: it is about the group, not about the volume's content. The
-volume becomes another member, electable once it was added to the in-sync set. Steps, as hooks:
+It is done in place because a directory that two other processes have mapped cannot be exchanged,
+and neither can a mount point. Broker and reput end when the page shows RESYNC; ha holds their bytes
+meanwhile, so there is no reader. The promise stays: it concerns the group, not the content of the
+volume. The volume becomes another member, electable once it was added to the in-sync set
+(docs/replication.md, rejoining). The next start finishes the steps after a crash; they are hooks:
 
 1. The intent is written: from here on nothing in the store counts.
-2. The page says RESYNC; bytes 1 and 2 are taken as soon as broker and reput have ended.
-3. The page's positions begin anew; the generation goes on rising.
-4. Log, queues, index and caches are removed; nothing is shortened.
+2. The page shows RESYNC; bytes 1 and 2 are taken as soon as broker and reput have ended.
+3. The page's positions begin anew; the generation keeps rising.
+4. Log, consume queues, index and caches are removed; no file is shortened.
 5. The first log file is made: the log begins where the master's does.
-6. Table and confirm offset are empty. 7. The new incarnation is written. 8. The intent is removed.
+6. Table and confirm offset are empty.
+7. The new incarnation is written.
+8. The intent is removed.
 
 Step before: the slave's link found no common history, or an operator ordered it. Step after: the
 log is recovered, empty.
@@ -54,10 +56,10 @@ def empty(
     identity: Identity,
     stopping: Callable[[], bool],
 ) -> None:
-    """Empty the store and make it the member that intent names. Byte 0 is held, the log closed.
+    """Empty the store and make it the member of the intent. Byte 0 is held, the log closed.
 
     identity: of this node, with the new incarnation. Blocks until broker and reput have ended.
-    Raises Stopping, StoreError, OSError: the next start goes on.
+    Raises Stopping, StoreError, OSError: the next start continues.
     """
     hooks.before("resync-1")
     files.write_intent(intent)
@@ -72,7 +74,7 @@ def finish(
     identity: Identity,
     stopping: Callable[[], bool],
 ) -> None:
-    """Steps 2 to 8, each of which may have been done before."""
+    """Run steps 2 to 8, each of which may be done already."""
     hooks.before("resync-2")
     positions.publish(Slot.ROLE, NodeRole.RESYNC)
     held: list[RecordLock] = []
@@ -102,7 +104,7 @@ def finish(
 
 
 def _begin_page(positions: Positions, first_offset: int) -> None:
-    """The slots of broker and reput are ours to write: their owners' bytes are held here."""
+    """Reset the slots of broker and reput; ha may write them because it holds their bytes."""
     for slot in ZEROED:
         positions.publish(slot, 0)
     for slot in (Slot.FLUSHED, Slot.WRITTEN, Slot.MIN):
@@ -113,7 +115,7 @@ def _begin_page(positions: Positions, first_offset: int) -> None:
 def _remove_content(store: StoreDir) -> None:
     disk = store.disk
     for entry in disk.list_directory(store.commit_log_dir):
-        # Anything else does not belong there: recovery names it, and a person moves it away.
+        # Other files do not belong there: recovery reports them, and an operator moves them away.
         if not entry.is_directory and parse_offset_name(entry.name) is not None:
             disk.unlink(store.commit_log_dir / entry.name)
     disk.sync_directory(store.commit_log_dir)
@@ -135,7 +137,7 @@ def _remove_below(disk: Disk, directory: Path) -> None:
 
 
 def _make_first_file(store: StoreDir, first_offset: int) -> None:
-    """An empty log that begins there says so by the name of its first file."""
+    """Make the first file: an empty log begins at the offset in its name."""
     size = store.config.commit_log_file_size
     assert first_offset % size == 0, "a log begins where a file does"
     queue = MappedFileQueue(

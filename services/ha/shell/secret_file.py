@@ -1,4 +1,4 @@
-"""Who may read the file that holds the group's secret. Pure; ``startup`` reads the file."""
+"""Checks who can read the file with the group's secret. Pure; ``startup`` reads the file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ ROOT = 0
 
 
 def is_private(*, mode: int, owner: int, group: int, own_groups: Collection[int]) -> bool:
-    """Whether nobody but this process's user and root can read a file.
+    """Return whether only this process's user and root can read a file.
 
-    mode: as of ``stat``. owner, group: of the file. own_groups: of this process. Readable by its
-    owner alone is private. So is what a pod finds in a volume of secrets: root owns it, and may
-    alone change it; the group that reads it (``fsGroup``) has been given to this pod's processes.
+    mode: as of ``stat``. owner, group: of the file. own_groups: of this process. A file that only
+    its owner can read is private. So is a file in a Kubernetes volume of secrets: root owns it and
+    alone may change it, and the group that can read it (``fsGroup``) belongs to this pod's
+    processes.
     """
     if mode & stat.S_IRWXO:
         return False

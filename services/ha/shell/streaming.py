@@ -1,8 +1,8 @@
-"""The log's bytes for slaves, borrowed from its mapping.
+"""Bytes of the log for slaves, borrowed from its mapping.
 
-The replica says which; nothing is copied before the socket takes them. A view stays valid while it
-is held, also when retention removes the file meanwhile. Bytes below the published end never change.
-Step before: ``Stream``. Step after: ``link`` sends them behind a frame's head.
+The replica decides which bytes; they are not copied before the socket takes them. A view stays
+valid while it is held, even if retention removes the file meanwhile. Bytes below the published end
+never change. Step before: ``Stream``. Step after: ``link`` sends them behind a frame's head.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class LogViews:
         self._reader = CommitLogReader(store, positions)
 
     def views(self, offset: int, size: int) -> list[memoryview] | None:
-        """The bytes [offset, offset + size), file by file; None if they are not all here.
+        """Return the bytes [offset, offset + size), file by file; None if some are missing.
 
-        Borrowed, valid while held.
+        The views are borrowed and valid while held.
         """
         end = PhysicalOffset(self._positions.get(Slot.WRITTEN))
         if offset + size > end:
@@ -43,7 +43,7 @@ class LogViews:
         return found
 
     def refresh(self) -> None:
-        """The log was cut or emptied: look at its files anew."""
+        """Reopen the files after the log was cut or emptied."""
         self._reader.refresh()
 
     def close(self) -> None:

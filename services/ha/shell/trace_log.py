@@ -1,8 +1,8 @@
-"""Log lines of replication for messages that somebody traces (docs/logs.md).
+"""Log lines of replication for traced messages (docs/logs.md).
 
-The broker of this node tells where they lie; this node's ha says when the group has confirmed them,
-and which nodes have them. Only a master's does: a slave is not asked to take messages. Step before:
-a confirm offset that moved. Step after: the log.
+The broker of this node passes the ranges of traced messages. ha logs when the group has confirmed
+them, and which nodes have them. Only a master's ha does: a slave gets no sends. Step before: a
+confirm offset that moved. Step after: the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def log_confirmed(traced: TracedRanges, replica: Replica) -> None:
-    """Say it of all stretches below the master's confirm offset; free while there are none."""
+    """Log all ranges below the master's confirm offset; free while there are none."""
     term = replica.leadership.term
     if not traced or term is None:
         return

@@ -1,9 +1,9 @@
-"""What ha sees of its own node: slots of the page, the broker's lock byte, the time.
+"""Watches the own node: slots of the page, lock bytes, the time.
 
-Looks on every doorbell and at least every 50 ms, publishes its own heartbeat, and ends the process
-if the page it has mapped is no longer the one at its path. Everything runs on the one loop of the
-process: a loop that hangs renews no lease, and the first thing that it does again is to look at the
-clock. Step before: broker and reput publish. Step after: the replica decides.
+It reads on every doorbell and at least every 50 ms, publishes ha's heartbeat, and ends the process
+if the mapped page is no longer the one at its path. Everything runs on the one loop of the process:
+a loop that hangs renews no lease, and reads the clock first when it runs again. Step before: broker
+and reput publish. Step after: the replica decides.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 500
 LOOP_STALL_MS: Final = 2000
-"""A loop of this process that did not turn for so long is logged and counted; ``liveness`` judges
-stalls of services."""
+"""A stall of the loop from which on it is logged and counted; ``liveness`` judges services."""
 SILENT_FOR_EVER: Final = 1 << 40
 
 
@@ -41,15 +40,16 @@ class SnapshotReader:
         clock: Clock,
         wall_ms: Callable[[], int] | None = None,
     ) -> None:
-        """wall_ms: the wall clock, to tell peers what it shows; None: they are not told. Apart from
-        clock: nothing that decides is to ask it."""
+        """wall_ms: the wall clock, sent to peers; None: it is not sent. It is separate from clock
+        because no decision may use it."""
         self._positions, self._locks, self._clock = positions, locks, clock
         self._wall_ms = wall_ms
         self._of_another_boot: dict[Slot, int] = {}
-        """Heartbeats that were ahead of the clock when they were seen."""
+        """Heartbeats that were ahead of the clock when they were read."""
 
     def read(self) -> NodeSnapshot:
-        """What they say now. The order of the loads is part of the promise: see ``Sensed``."""
+        """Return the present state. The order of the loads is part of the promise: see
+        ``NodeSnapshot``."""
         get = self._positions.get
         alive = self._locks.is_held(Role.BROKER)
         nonce = get(Slot.BROKER_NONCE) if alive else 0
@@ -74,11 +74,12 @@ class SnapshotReader:
         )
 
     def _silent_ms(self, heartbeat: Slot) -> int:
-        # The slot first: a heartbeat given between the two loads is not of the future.
+        # The slot first: a heartbeat written between the two loads must not be in the future.
         given_ms = self._positions.get(heartbeat)
         silent_ms = self._clock.boot_ms() - given_ms
         # 1. The power fails; the page keeps a heartbeat of the boot before. 2. The broker starts,
-        # and hangs before it beats. 3. The clock reaches that heartbeat: it is none all the same.
+        #    and hangs before its first heartbeat. 3. The clock reaches the old heartbeat, which
+        #    still does not count.
         if silent_ms < 0:
             self._of_another_boot[heartbeat] = given_ms
         is_of_another = self._of_another_boot.get(heartbeat) == given_ms
@@ -86,7 +87,7 @@ class SnapshotReader:
 
 
 def trouble(value: int) -> Trouble:
-    """A slot's value; one that a later version gives counts as damage."""
+    """Return a slot's value; an unknown one, of a later version, counts as damage."""
     try:
         return Trouble(value)
     except ValueError:
@@ -94,7 +95,7 @@ def trouble(value: int) -> Trouble:
 
 
 class Watch:
-    """Tells the replica what is seen, and that time passes."""
+    """Posts snapshots of the node and ticks to the replica."""
 
     def __init__(
         self,
@@ -107,18 +108,17 @@ class Watch:
         interval_ms: int,
         turned: Callable[[], None] = lambda: None,
     ) -> None:
-        """happen: hands an event to the replica. interval_ms: at most so long between two looks.
-        turned: called after each.
-        """
+        """post: hands an event to the replica. interval_ms: longest time between two snapshots.
+        turned: called after each."""
         self._turned = turned
         self._reader, self._positions, self._doorbell = reader, positions, doorbell
         self._clock, self._post, self._interval_ms = clock, post, interval_ms
         self._beat_at = self._turned_at = clock.boot_ms()
         self.loop_stalls = 0
-        """How often the loop stood still for longer than LOOP_STALL_MS."""
+        """Number of stalls of the loop longer than LOOP_STALL_MS."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stop. Raises ReplacedPositions."""
+        """Run until stop. Raises ReplacedPositions."""
         self._positions.publish(Slot.HA_HEARTBEAT_MS, self._clock.boot_ms())
         tick_at = 0
         while not stop.is_set():

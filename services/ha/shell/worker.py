@@ -1,7 +1,7 @@
-"""A thread that carries out what blocks, in the order in which it was given.
+"""A thread that runs blocking work in order.
 
-Step before: ``replica_disk`` gives it an effect's work. Step after: the work itself tells of its
-end.
+Step before: ``replica_disk`` gives it the work of an effect. Step after: the work itself reports
+its end.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 PASSED_POLL_S: Final = 0.1
-"""How often a thread that waits for another looks whether that has ended."""
+"""Interval at which a thread that waits for another checks whether that has ended."""
 
 
 class Worker:
-    """A thread that runs what it is given, in order."""
+    """A thread that runs its jobs in order."""
 
     def __init__(
         self,
@@ -24,22 +24,22 @@ class Worker:
         crashed: Callable[[BaseException], None],
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """first: run before all that it is given."""
+        """first: run before all jobs."""
         self._crashed, self._first = crashed, first
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._is_over = threading.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, job: Callable[[], None]) -> None:
-        """Have it run after all that were put before."""
+        """Run a job after all earlier ones."""
         self._jobs.put(job)
 
     def put_behind(self, other: Worker, job: Callable[[], None]) -> None:
-        """As ``put``, and after what the other was given before."""
+        """Run a job after all earlier ones, and after the present jobs of the other worker."""
         passed = threading.Event()
         other.put(passed.set)
 
@@ -52,7 +52,7 @@ class Worker:
         self.put(wait_and_run)
 
     def close(self) -> None:
-        """End after what was put before. Blocks. Fine if it was not started."""
+        """End after all earlier jobs. Blocks. Does nothing if it was not started."""
         self._jobs.put(None)
         if self._thread.ident is not None:
             self._thread.join()

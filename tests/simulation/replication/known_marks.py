@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from services.ha.core.effects import LeasePut
 from services.ha.core.events import Event, Failed
 from services.ha.core.failover import State
-from services.ha.core.replica_context import DAMAGE, NO_ROOM, STEP_BACK_PAUSES
+from services.ha.core.outbox import NO_ROOM
+from services.ha.core.replica_context import DAMAGE, STEP_BACK_PAUSES
 from services.ha.core.setup import Found
 from tests.simulation.replication.machine import FILE_SIZE, Machine
 from tests.simulation.replication.plan import TIMES

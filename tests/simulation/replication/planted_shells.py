@@ -59,7 +59,7 @@ SILENT_BROKER_RENEWED: Final = change(
     mastership,
     (
         "        if not context.broker_serves:\n"
-        "            return  # a node that serves nobody must not keep the lease\n",
+        "            return  # a node that serves no clients must not keep the lease\n",
         "",
     ),
 )

@@ -38,7 +38,7 @@ class OneLog:
 
 
 class End:
-    """One node: its links, and what they told."""
+    """One node: its links, and the events that they posted."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class End:
     ) -> None:
         self.name = name
         self.node = nodes[name]
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.took: list[tuple[str, float]] = []
         self.news = asyncio.Event()
         self.paced = RateLimitedLogger(monotonic)
@@ -77,7 +77,7 @@ class End:
         )
 
     def _post(self, event: Event) -> None:
-        self.told.append(event)
+        self.events.append(event)
         self.news.set()
 
     async def listen(self) -> None:
@@ -94,13 +94,13 @@ class End:
         assert condition(), what
 
     def ups(self) -> list[LinkUp]:
-        return [event for event in self.told if isinstance(event, LinkUp)]
+        return [event for event in self.events if isinstance(event, LinkUp)]
 
     def downs(self) -> list[LinkDown]:
-        return [event for event in self.told if isinstance(event, LinkDown)]
+        return [event for event in self.events if isinstance(event, LinkDown)]
 
     def frames(self) -> list[Received]:
-        return [event for event in self.told if isinstance(event, Received)]
+        return [event for event in self.events if isinstance(event, Received)]
 
     async def __aenter__(self) -> End:
         await self.listen()

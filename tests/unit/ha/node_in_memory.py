@@ -133,14 +133,14 @@ class Node:
         self.broker: Broker | None = None
         self.reput = Reput(self)
         self.paused = False
-        """ha is stopped: what happens meanwhile is told when it goes on."""
+        """ha is stopped: what happens meanwhile is reported when it runs again."""
         self._missed: list[ev.Event] = []
         self.replica: Replica | None = None
         self.lock: str | None = None
         self.wanting: int | None = None
         self.notes: list[do.Note] = []
         self.raised: set[str] = set()
-        """Alarms that the process shows, as its notes have told of them."""
+        """Alarms that the process shows, as its notes reported them."""
         self.replies: dict[int, do.Reply] = {}
         self.starts = 0
         self.disk_full = False

@@ -1,4 +1,4 @@
-"""Links between nodes, over real sockets: who is believed, what is bounded, what is told."""
+"""Links between nodes, over real sockets: authentication, limits and events."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ async def test_whoever_does_not_fit_is_refused_by_name(
         down = one.downs()[0]
         assert (down.link, down.node) == (0, "n1")
         assert reason in down.reason
-        assert not other.told
+        assert not other.events
         assert not one.ups()
 
 
 class SilentTransport(asyncio.Transport):
-    """Dropped, and nobody is told."""
+    """Dropped without a report."""
 
     def abort(self) -> None:
         return
@@ -100,7 +100,7 @@ async def test_a_connection_made_as_the_time_ran_out_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A loop may drop such a transport without a word: 1. a cut network comes back; 2. the answer to
-    # a SYN of before comes in the moment in which the attempt is given up; 3. nobody ever hears of
+    # a SYN of before comes in the moment in which the attempt is given up; 3. no side ever hears of
     # that connection, and the node would be taken for one that is being connected to, for ever.
     nodes = two_nodes()
     async with End("n0", nodes) as one, End("n1", nodes) as other:
@@ -121,7 +121,7 @@ async def test_a_connection_made_as_the_time_ran_out_is_tried_again(
         await other.until(other.ups, "it to be accepted")
 
 
-async def test_a_node_that_is_not_there_is_told_once_and_may_be_tried_again() -> None:
+async def test_a_node_that_is_not_there_is_reported_once_and_may_be_tried_again() -> None:
     nodes = two_nodes()
     async with End("n0", nodes) as one:
         one.links.connect("n1")
@@ -149,7 +149,7 @@ async def test_bytes_of_the_log_follow_their_frame_uncopied_and_checked() -> Non
         assert one.links.sent_to("n1") > len(data)
 
 
-async def test_the_time_until_bytes_are_on_the_peers_disk_is_told() -> None:
+async def test_the_time_until_bytes_are_on_the_peers_disk_is_reported() -> None:
     nodes = two_nodes()
     async with End("n0", nodes, log=OneLog(bytes(300))) as one, End("n1", nodes) as other:
         other.links.connect("n0")
@@ -188,7 +188,7 @@ async def test_a_peer_that_takes_nothing_is_cut_off() -> None:
         other.links.connect("n0")
         await one.until(one.ups, "the link")
         link = one.ups()[0].link
-        for _ in range(64):  # within one turn of the loop: nobody reads meanwhile
+        for _ in range(64):  # within one turn of the loop: the peer reads nothing meanwhile
             one.links.stream(link, Frame(FrameType.APPEND, 3, b""), 0, len(data))
         await one.until(one.downs, "the end")
         assert one.downs()[0].reason.startswith("slow-peer")
@@ -208,7 +208,7 @@ async def test_noise_gets_a_closed_connection_and_one_line_a_minute(
             writer.close()
         await one.until(lambda: one.links.count == 0, "all closed")
         assert one.links.refused_count == 50
-    assert not one.told
+    assert not one.events
     assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1
 
 
@@ -230,7 +230,7 @@ async def test_frames_of_the_replica_mean_nothing_before_the_proof() -> None:
         await reader.read()
         writer.close()
         await one.until(lambda: one.links.count == 0, "closed")
-    assert not one.told
+    assert not one.events
 
 
 async def test_who_says_nothing_is_closed_in_time() -> None:
@@ -254,7 +254,7 @@ async def test_who_says_nothing_makes_room_for_who_proves_himself() -> None:
             writer.close()
 
 
-async def test_a_bad_frame_of_a_proved_peer_ends_the_link_and_is_told() -> None:
+async def test_a_bad_frame_of_an_authenticated_peer_ends_the_link_and_is_reported() -> None:
     nodes = two_nodes()
     async with End("n0", nodes) as one, End("n1", nodes) as other:
         one.links.connect("n1")

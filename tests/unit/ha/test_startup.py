@@ -36,7 +36,7 @@ def config(tmp_path: Path) -> HaConfig:
     return LocalHaConfig(store=store, cluster=cluster(tmp_path))
 
 
-def test_the_replica_is_told_who_it_is(tmp_path: Path) -> None:
+def test_the_replica_gets_its_identity(tmp_path: Path) -> None:
     setup, other = setup_from(config(tmp_path)), setup_from(config(tmp_path))
     assert (setup.own.name, setup.names, setup.min_in_sync) == ("n1", ("n0", "n1"), 1)
     assert setup.times.lease_ms == 3000

@@ -21,7 +21,7 @@ from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Holder, Lease, Member, Stored
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import A, B, C, lease, replica
-from tests.unit.ha.core.test_founding import tell, told
+from tests.unit.ha.core.test_founding import report, status_of
 
 
 def serving() -> tuple[ReplicaContext, Peers]:
@@ -42,7 +42,7 @@ def order(name: str, **arguments: str) -> Command:
 def test_the_loss_is_what_others_know_to_be_confirmed_and_this_one_lacks() -> None:
     context, peers = serving()
     assert estimate(context, peers).body["estimated_loss_bytes"] == 0
-    tell(peers, told("c")._replace(confirm=context.end + 70))
+    report(peers, status_of("c")._replace(confirm=context.end + 70))
     loss = estimate(context, peers).body
     assert loss["estimated_loss_bytes"] == 70
     assert loss["known_from"] == ["b", "c"]
@@ -60,7 +60,7 @@ def test_a_dry_run_needs_no_name() -> None:
         ({"to": "c"}, "the order is for c"),
         ({"old_master_stopped": "true"}, "the group's name is not ''"),
         ({"group": "g1", "old_master_stopped": "true"}, "the group's name is not 'g1'"),
-        ({"group": "g0"}, "nobody has said that the old master is stopped"),
+        ({"group": "g0"}, "it is not confirmed that the old master is stopped"),
     ],
 )
 def test_an_unclean_failover_has_guards(arguments: dict[str, str], reason: str) -> None:
@@ -153,10 +153,10 @@ def lost() -> tuple[ReplicaContext, Peers]:
     context.session.read(context.now_ms)
     context.session.answered(LeaseAnswered(2, LeaseOutcome.ABSENT), context.now_ms)
     context.known_in_sync, context.known_in_sync_at = (A, B), (5, 12)
-    tell(
+    report(
         peers,
-        told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
-        told("c")._replace(seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
+        status_of("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
+        status_of("c")._replace(seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
     )
     return context, peers
 
@@ -180,8 +180,8 @@ def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
     # A node with known damage has the longest log. It took the lease at once, for it was released
     # for it, and no sound member had its turn.
     context, peers = lost()
-    damaged = told("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
-    tell(peers, damaged._replace(facts=facts))
+    damaged = status_of("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
+    report(peers, damaged._replace(facts=facts))
     assert made(context, peers).handover_to == "b"
     # What the operator names need not have all that was confirmed: the longest log counts there.
     assert made(context, peers, in_sync="a,b").handover_to == "a"
@@ -189,34 +189,34 @@ def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
 
 def test_a_set_that_was_seen_later_counts_more() -> None:
     context, peers = lost()
-    newer = told("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})
-    tell(peers, told("a"), newer._replace(incarnation=C.incarnation))
+    newer = status_of("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})
+    report(peers, status_of("a"), newer._replace(incarnation=C.incarnation))
     assert made(context, peers).in_sync == (B, C)
 
 
-def test_an_older_set_does_not_stand_in_for_one_that_nobody_remembers() -> None:
+def test_an_older_set_does_not_replace_one_that_no_node_remembers() -> None:
     # 1. a was cut off; b took the lease, removed a and confirmed without it. 2. The lease was
     # deleted and b started again: it had seen the new set, and did not know it. 3. The order took
     # the set that a remembered, and a, which lacked what was confirmed, could become master.
     context, peers = lost()
-    restarted = told("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
-    tell(peers, told("a"), restarted)
+    restarted = status_of("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
+    report(peers, status_of("a"), restarted)
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
         made(context, peers)
 
 
 def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None:
     context, peers = lost()
-    heard = told("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
-    tell(peers, heard)
+    heard = status_of("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
+    report(peers, heard)
     assert made(context, peers).in_sync == (A, B)
     # Who took that epoch may have changed the set in it: one whose volume was replaced since,
     for knew in (heard._replace(incarnation="7" * 32), heard._replace(data_epoch=7)):
-        tell(peers, knew)
+        report(peers, knew)
         with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
             made(context, peers)
     # or one that is silent.
-    tell(peers, heard)
+    report(peers, heard)
     peers.close(2, "cut")
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
         made(context, peers, stopped="c")
@@ -252,6 +252,6 @@ def test_no_lease_is_made_for_members_that_are_all_gone() -> None:
         made(context, peers)
 
 
-def test_nobody_else_is_asked_to_take_what_a_holder_keeps() -> None:
+def test_no_other_node_is_asked_to_take_what_a_holder_keeps() -> None:
     context, peers = lost()
     assert made(context, peers).holder != Holder("a", "1" * 32, "9" * 16)

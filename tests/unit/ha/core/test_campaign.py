@@ -184,8 +184,8 @@ def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
 
 
 def test_a_win_that_was_overtaken_counts_as_lost() -> None:
-    # 1. The lease is written, the answer is slow. 2. It runs out, another one takes it and tells.
-    # 3. The answer comes: our epoch is over already, and must not be acted on.
+    # 1. The lease is written, the answer is slow. 2. It expires, another node takes it and
+    # announces that. 3. The answer comes: the epoch is over already, and must not be acted on.
     attempt = Attempt()
     put = attempt.put()
     attempt.promises.promise(6)

@@ -32,7 +32,7 @@ def test_a_master_whose_log_is_damaged_hands_over_and_halts() -> None:
 
 
 def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None:
-    # ha forgot it with its end: its next start looks at the end of the log only, followed again,
+    # ha forgot it with its end: its next start reads the end of the log only, followed again,
     # and took the lease when the master was lost.
     group = grown(1)
     damage(group, "a")
@@ -47,7 +47,7 @@ def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None
         assert "bad CRC at 500" in group["a"].context.alarms["corrupt-record"]
         group.run(2 * LOCAL.lease_ms)
         assert group.set == {"b", "c"}, "it never counted as a copy"
-    # Also if it begins when nobody else is there, and is in the set still.
+    # Also if it begins when no other node is there, and is in the set still.
     group.edit_lease(in_sync=tuple(sorted({*lease_of(group).in_sync, group["a"].context.member})))
     group["a"].kill_ha()
     group["b"].kill()
@@ -68,7 +68,7 @@ def test_a_damaged_master_goes_on_in_its_own_lease_when_ha_starts_again() -> Non
     group["a"].start_ha()
     assert "corrupt-record" in group["a"].context.alarms
     # The check of the log began with the process, and found the same again: the node halted, and
-    # nobody served.
+    # no node served.
     group["a"].post(CopyFault("corrupt-record", "bad CRC at 500", 1000))
     assert group["a"].state == "follower"
     group.until(lambda: group.serves("a"))
@@ -105,7 +105,7 @@ def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
     assert group["a"].checked == [500, 700]
 
 
-def test_a_master_with_damage_goes_on_where_nobody_else_could_lead() -> None:
+def test_a_master_with_damage_goes_on_where_no_other_node_could_lead() -> None:
     group = grown(1, ("a", "b"))
     group["b"].kill()
     damage(group, "a")
@@ -120,7 +120,7 @@ def test_a_master_with_damage_goes_on_where_nobody_else_could_lead() -> None:
 
 
 def test_a_sound_member_takes_the_lease_before_a_damaged_one() -> None:
-    # The switch fails, so the damaged node follows nobody yet: it is last to stand.
+    # The switch fails, so the damaged node follows no master yet: it is last to stand.
     group = grown()
     broker = group["a"].broker
     assert broker is not None
@@ -199,7 +199,7 @@ def test_a_slave_that_refuses_what_its_master_sends_has_that_log_looked_at(bad: 
 def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -> None:
     # A slave that refuses the stream ends the link in the same moment, and tries again after two
     # seconds. The master saw its STATUS with no link beside it, looked at nothing, and went on
-    # being the master of a log that nobody could copy.
+    # being the master of a log that no node could copy.
     group = grown()
     damage(group, "a", met=False)
     context = group["c"].context
@@ -247,7 +247,7 @@ def test_a_damaged_master_hands_over_as_soon_as_the_set_has_shrunk() -> None:
     group.until(lambda: lease_of(group).holder == group["c"].context.holder, 4000)
 
 
-# The only other node could not follow, left the set, and the damaged master had nobody to hand
+# The only other node could not follow, left the set, and the damaged master had no node to hand
 # over to.
 def test_a_sound_slave_goes_on_copying_from_a_damaged_master_which_hands_over_to_it() -> None:
     group = grown(1, ("a", "b"))

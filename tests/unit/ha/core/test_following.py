@@ -40,7 +40,7 @@ def in_group() -> tuple[Group, Node]:
 
 
 @pytest.mark.parametrize("code", sorted(RETRIED_FAULTS))
-def test_a_fault_that_may_pass_is_told_and_tried_again(code: str) -> None:
+def test_a_fault_that_may_pass_is_reported_and_tried_again(code: str) -> None:
     group, slave = in_group()
     fails(slave, code)
     end = group.append()
@@ -118,10 +118,10 @@ def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is
     assert slave.replica is not None
     for _ in range(100):
         group.run(50)
-        (told,) = [
+        (answer,) = [
             node for node in slave.replica.status(group.now)["nodes"] if node["node"] == master.name
         ]
-        heard += told["state"] == "follower"
+        heard += answer["state"] == "follower"
     assert heard >= 80
     group.lease_down = set()
     group.wait_master()
@@ -194,7 +194,7 @@ def test_a_replica_that_halts_leaves_its_master() -> None:
     assert (slave.state, len(slave.volume.log)) == ("halted", end)
 
 
-def test_a_fault_of_a_log_that_is_being_emptied_halts_nobody() -> None:
+def test_a_fault_of_a_log_that_is_being_emptied_halts_no_replica() -> None:
     group, slave = in_group()
     replica = slave.replica
     assert replica is not None

@@ -14,7 +14,7 @@ from tests.unit.ha.core.test_campaign import replica
 BOTH = ("a", "c")
 
 
-def told(node: str, *, initialised: bool = False, holds_records: bool = False) -> StatusOk:
+def status_of(node: str, *, initialised: bool = False, holds_records: bool = False) -> StatusOk:
     end = 100 if holds_records else 0
     return StatusOk(
         node=node,
@@ -41,7 +41,7 @@ def empty(holds_records: bool = False) -> tuple[ReplicaContext, Peers]:
     return context, Peers(context)
 
 
-def tell(peers: Peers, *answers: StatusOk) -> None:
+def report(peers: Peers, *answers: StatusOk) -> None:
     for link, status in enumerate(answers, start=1):
         member = Member(status.node, status.incarnation)
         peers.up(link, member, outbound=True, version=1)
@@ -50,33 +50,33 @@ def tell(peers: Peers, *answers: StatusOk) -> None:
 
 def test_the_first_configured_node_founds_an_empty_group() -> None:
     context, peers = empty()  # it is b
-    tell(peers, *(told(node) for node in BOTH))
+    report(peers, *(status_of(node) for node in BOTH))
     assert hindrance(context, peers) == "There is no lease yet; a makes it."
 
 
 @pytest.mark.parametrize("silent", BOTH)
-def test_nobody_founds_while_one_is_silent(silent: str) -> None:
+def test_no_node_founds_while_one_is_silent(silent: str) -> None:
     context, peers = empty(holds_records=True)
-    tell(peers, *(told(node) for node in BOTH if node != silent))
+    report(peers, *(status_of(node) for node in BOTH if node != silent))
     assert hindrance(context, peers) == f"There is no lease yet, and {silent} does not answer."
 
 
 def test_the_only_one_that_holds_records_founds_whatever_its_place() -> None:
     context, peers = empty(holds_records=True)
-    tell(peers, *(told(node) for node in BOTH))
+    report(peers, *(status_of(node) for node in BOTH))
     assert hindrance(context, peers) is None
 
 
-def test_nobody_founds_of_two_that_hold_records() -> None:
+def test_neither_of_two_that_hold_records_founds() -> None:
     context, peers = empty(holds_records=True)
-    tell(peers, told("a"), told("c", holds_records=True))
+    report(peers, status_of("a"), status_of("c", holds_records=True))
     assert "b, c hold records" in (hindrance(context, peers) or "")
 
 
-def test_nobody_founds_beside_a_volume_that_belonged_to_a_group() -> None:
+def test_no_node_founds_beside_a_volume_that_belonged_to_a_group() -> None:
     # A lost lease and one replaced volume must not start an empty group.
     context, peers = empty()
-    tell(peers, told("a", initialised=True), told("c"))
+    report(peers, status_of("a", initialised=True), status_of("c"))
     assert "a belonged to a group" in (hindrance(context, peers) or "")
     context.initialised = True
     assert "this group had one" in (hindrance(context, peers) or "")

@@ -86,7 +86,7 @@ def test_an_addition_that_does_not_get_there_is_given_up() -> None:
     assert in_sync.wait_set == frozenset()
 
 
-def test_nobody_is_added_below_the_confirm_offset_or_without_a_byte_of_the_epoch() -> None:
+def test_no_member_is_added_below_the_confirm_offset_or_without_a_byte_of_the_epoch() -> None:
     in_sync = term(A)
     in_sync.linked(B, 0)
     in_sync.acknowledged(B, 150, own_end=200, confirm=151, now_ms=0)

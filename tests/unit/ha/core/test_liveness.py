@@ -9,6 +9,7 @@ import pytest
 from services.ha.core.events import Command, NodeSnapshot
 from services.ha.core.handover import SWITCH_MS_MAX
 from services.ha.core.liveness import FORGIVEN_PER_MS, Liveness, Stalls
+from services.ha.core.switch_targets import fit_targets
 from services.ha.lease.value import Member
 from shared.cluster.time_rules import DEFAULT, LOCAL, LONG, TimeRules
 from tests.support.for_each import for_each
@@ -167,7 +168,7 @@ def test_an_order_to_switch_is_answered_when_the_target_takes_sends_or_says_why_
     how: str,
 ) -> None:
     group = grown()
-    lose_reput(group, "b", how)  # the master was told otherwise a moment ago
+    lose_reput(group, "b", how)  # the master heard otherwise a moment ago
     reply = order(group["a"], "switchover", to="b")
     assert not reply.ok
     assert "the lease was released for b, which is" in reply.body["detail"]
@@ -225,10 +226,10 @@ def fit(group: Group, *, ordered: bool) -> list[Member]:
     assert replica is not None
     term = replica.leadership.term
     assert term is not None
-    return term.fit_targets(replica.peers, ordered=ordered)
+    return fit_targets(term, replica.peers, ordered=ordered)
 
 
-def test_a_node_tells_at_once_that_it_can_lead_again() -> None:
+def test_a_node_reports_at_once_that_it_can_lead_again() -> None:
     # A switch that was ordered within a heartbeat of it was refused, and a master that was stopped
     # then let its lease run out.
     group = grown(1, ("a", "b"))
@@ -282,7 +283,7 @@ def test_a_gate_that_stays_shut_without_a_known_trouble_is_left_to_another() -> 
     assert lease_of(group).epoch == 3
 
 
-def test_a_gate_that_stays_shut_where_nobody_else_could_lead_is_an_alarm() -> None:
+def test_a_gate_that_stays_shut_where_no_other_node_could_lead_is_an_alarm() -> None:
     group = grown(1, ("a",))
     group["a"].reput.held_at = group["a"].page.get(Slot.DISPATCHED)
     group["a"].kill_broker()

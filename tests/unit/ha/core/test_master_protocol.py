@@ -119,7 +119,7 @@ def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() ->
     assert len(ok.table) == TABLE_ENTRIES_MAX
 
 
-def test_a_slave_without_a_common_point_is_told_to_copy_everything() -> None:
+def test_a_slave_without_a_common_point_must_copy_everything() -> None:
     link = new_link()
     effects = link.hello(HELLO._replace(table=(entry(4, 0),)), OWN, crc_before, 0)
     assert said(effects) == [ResyncRequired(ResyncReason.NO_COMMON_EPOCH, 0, END)]
@@ -137,7 +137,7 @@ def test_a_slave_without_a_common_point_is_told_to_copy_everything() -> None:
         HELLO._replace(version=2),
     ],
 )
-def test_a_hello_of_somebody_else_than_the_handshakes_peer_closes_the_link(hello: Hello) -> None:
+def test_a_hello_of_another_node_than_the_handshakes_peer_closes_the_link(hello: Hello) -> None:
     link = new_link()
     effects = link.hello(hello, OWN, crc_before, 0)
     assert len(effects) == 1
@@ -246,7 +246,7 @@ def test_bytes_in_flight_never_pass_the_window() -> None:
     assert [one.size for one in appends(link.stream(own, 2))] == [5000]
 
 
-def test_a_slave_that_nobody_waits_for_takes_less_while_others_send() -> None:
+def test_a_slave_that_no_sender_waits_for_takes_less_while_others_send() -> None:
     own = OWN._replace(end=100 << 20)
     link = streaming(own=own)
     assert sum(one.size for one in appends(link.stream(own, 0, awaited=False))) == GENTLE_SIZE
@@ -272,7 +272,7 @@ def test_an_idle_link_hears_of_a_moved_confirm_offset_soon_but_not_at_once() -> 
     assert link.stream(moved, 5 * CONFIRM_SEND_MS) == []
 
 
-def test_the_confirm_offset_told_on_a_link_never_decreases() -> None:
+def test_the_confirm_offset_sent_on_a_link_never_decreases() -> None:
     link = streaming(END)
     link.stream(OWN._replace(confirm=600), LOCAL.heartbeat_ms)
     (beat,) = appends(link.stream(OWN._replace(confirm=550), 2 * LOCAL.heartbeat_ms))

@@ -11,7 +11,7 @@ from services.ha.wire.frames import FrameType
 from services.ha.wire.payloads import Status
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import replica
-from tests.unit.ha.core.test_founding import told
+from tests.unit.ha.core.test_founding import status_of
 
 A = Member("a", "1" * 32)
 
@@ -81,7 +81,7 @@ def test_a_node_that_says_nothing_is_cut_off() -> None:
 def test_only_what_was_said_lately_is_fresh() -> None:
     context, peers = made()
     assert peers.fresh("a") is None
-    peers.received_status(1, told("a"))
+    peers.received_status(1, status_of("a"))
     assert peers.fresh("a") is not None
     context.now_ms += LOCAL.link_dead_ms + LOCAL.heartbeat_ms + 1
     assert peers.fresh("a") is None
@@ -89,7 +89,7 @@ def test_only_what_was_said_lately_is_fresh() -> None:
 
 def test_a_node_speaks_for_itself_alone() -> None:
     _, peers = made()
-    peers.received_status(1, told("c"))
+    peers.received_status(1, status_of("c"))
     assert peers.by_node["c"].status is None
     assert peers.by_node["a"].status is None
 
@@ -102,14 +102,14 @@ def test_a_stranger_is_not_kept() -> None:
 
 def test_what_another_one_saw_of_the_lease_makes_an_older_one_go_back() -> None:
     context, peers = made()
-    peers.received_status(1, told("a")._replace(seen_epoch=9, in_sync_version=3))
+    peers.received_status(1, status_of("a")._replace(seen_epoch=9, in_sync_version=3))
     assert context.session.seen == (9, 3)
 
 
 def test_all_are_asked_before_anything_is_begun_and_the_silent_ones_not_for_long() -> None:
     context, peers = made()
     assert not peers.surveyed
-    peers.received_status(1, told("a"))
+    peers.received_status(1, status_of("a"))
     assert not peers.surveyed
     peers.down(0, "c", "refused")
     assert peers.surveyed
@@ -134,7 +134,7 @@ def test_each_is_asked_in_the_version_that_was_agreed_on_with_it() -> None:
 def test_the_clock_of_a_peer_is_known_from_its_answer_until_the_link_is_made_anew() -> None:
     context, peers = made()
     context.now_ms = 1060
-    peers.received_status(1, told("a")._replace(asked_ms=1050, wall_ms=2_000_005))
+    peers.received_status(1, status_of("a")._replace(asked_ms=1050, wall_ms=2_000_005))
     skew = peers.by_node["a"].clock.skew(2_000_000)
     assert skew is not None
     assert skew.ahead_ms == -1050

@@ -57,7 +57,7 @@ def test_what_was_seen_never_goes_back() -> None:
     assert context.out.take() == []
 
 
-def test_a_promise_without_room_is_written_later_and_nobody_leads_meanwhile() -> None:
+def test_a_promise_without_room_is_written_later_and_no_node_leads_meanwhile() -> None:
     context, kept = replica(), list[int]()
     promises = Promises(context, 4, (4, 7))
     promises.promise(5, lambda: kept.append(5))

@@ -35,7 +35,7 @@ def test_an_operator_makes_a_lost_lease_again() -> None:
     group.run(5000)
     assert group.lease is None
     reply = order(group["b"], "recreate-lease")
-    assert not reply.ok  # nobody knows the set any more
+    assert not reply.ok  # no node knows the set any more
     reply = order(group["b"], "recreate-lease", in_sync="a,b,c")
     assert reply.ok, reply.body
     group.wait_master()
@@ -59,7 +59,7 @@ def test_a_lease_is_not_made_again_while_a_node_is_silent_and_undeclared() -> No
     assert lease_of(group).epoch > 1000
 
 
-def test_a_lease_that_went_back_is_believed_by_nobody() -> None:
+def test_a_lease_that_went_back_is_used_by_no_node() -> None:
     group = grown()
     old = lease_of(group)
     group["a"].kill()

@@ -73,7 +73,7 @@ def test_a_lost_master_is_replaced_and_comes_back_as_a_slave() -> None:
     assert same_logs(group, group.send_confirmed())
 
 
-def test_a_former_master_cuts_what_nobody_confirmed() -> None:
+def test_a_former_master_cuts_what_was_not_confirmed() -> None:
     group = grown()
     group.isolate("a")
     group.lease_down.add("a")
@@ -217,7 +217,7 @@ def test_a_master_that_may_be_alone_is_not_below_its_minimum() -> None:
     assert group["a"].context.alarms == {}
 
 
-def test_nobody_takes_over_while_the_group_is_paused() -> None:
+def test_no_node_takes_over_while_the_group_is_paused() -> None:
     group = grown()
     assert order(group["b"], "pause").ok
     group.run(2000)
@@ -297,7 +297,7 @@ def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
 
 
 def test_nodes_that_come_and_go_do_not_change_the_minimum() -> None:
-    # 1 became 2 with a third node in the settings, and 1 again without it, which nobody had asked
+    # 1 became 2 with a third node in the settings, and 1 again without it, which was not ordered
     # for: sends waited for more copies, or were acknowledged with fewer.
     lease = Lease(None, Epoch(3), (), 7, 1, ("a", "b"))
     setup = Group().setup("a", "p")
@@ -461,27 +461,27 @@ def test_confirmed_bytes_are_never_cut_without_an_order() -> None:
     group.wait_in_sync("a", "c")
     group.run(10_000)
     assert group["b"].volume.log.endswith(b"q")
-    told = {node["node"]: node for node in status.status(group.now)["nodes"]}
-    assert "resync" in told["b"]["reason"]
+    answer = {node["node"]: node for node in status.status(group.now)["nodes"]}
+    assert "resync" in answer["b"]["reason"]
     assert order(group["b"], "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
     assert group["b"].context.alarms == {}
 
 
-def test_any_node_tells_what_the_group_is() -> None:
+def test_any_node_reports_the_group() -> None:
     group = grown()
     group.run(1000)
     for node in group.nodes.values():
         assert node.replica is not None
-        told = node.replica.status(group.now)
-        assert told["master"] == "a"
-        assert told["epoch"] == 1
-        assert [entry["node"] for entry in told["nodes"]] == ["a", "b", "c"]
-        assert [entry["role"] for entry in told["nodes"]] == ["master", "slave", "slave"]
-        assert all(entry["in_sync"] for entry in told["nodes"])
-        assert [entry["lag_bytes"] for entry in told["nodes"]] == [0, 0, 0]
-        assert all(isinstance(entry["lag_ms"], int) for entry in told["nodes"])
-        assert told["history"] == [{"epoch": 1, "start": 0}]
+        answer = node.replica.status(group.now)
+        assert answer["master"] == "a"
+        assert answer["epoch"] == 1
+        assert [entry["node"] for entry in answer["nodes"]] == ["a", "b", "c"]
+        assert [entry["role"] for entry in answer["nodes"]] == ["master", "slave", "slave"]
+        assert all(entry["in_sync"] for entry in answer["nodes"])
+        assert [entry["lag_bytes"] for entry in answer["nodes"]] == [0, 0, 0]
+        assert all(isinstance(entry["lag_ms"], int) for entry in answer["nodes"])
+        assert answer["history"] == [{"epoch": 1, "start": 0}]
 
 
 def test_a_node_that_does_not_answer_is_unknown_with_a_reason() -> None:
@@ -489,11 +489,11 @@ def test_a_node_that_does_not_answer_is_unknown_with_a_reason() -> None:
     group["c"].kill()
     group.run(3000)
     assert group["a"].replica is not None
-    told = group["a"].replica.status(group.now)["nodes"][2]
-    assert told["state"] is None
-    assert told["lag_bytes"] is None
-    assert "not reachable from a" in told["reason"]
-    assert told["seen_ms_ago"] > 1000
+    answer = group["a"].replica.status(group.now)["nodes"][2]
+    assert answer["state"] is None
+    assert answer["lag_bytes"] is None
+    assert "not reachable from a" in answer["reason"]
+    assert answer["seen_ms_ago"] > 1000
 
 
 def test_two_failovers_without_a_write_between_leave_distinct_epochs() -> None:
@@ -578,7 +578,7 @@ def test_nodes_of_two_releases_make_one_group_and_fail_over() -> None:
     assert same_logs(group, max(end, group.send_confirmed(500)))
 
 
-def test_how_far_the_clocks_of_others_are_ahead_is_known_where_their_version_tells_it() -> None:
+def test_how_far_the_clocks_of_others_are_ahead_is_known_where_their_version_reports_it() -> None:
     group = Group()
     for name, ahead_ms in (("a", 5_000_000), ("b", 5_002_500), ("c", 5_000_000)):
         group[name].wall_ahead_ms = ahead_ms

@@ -58,7 +58,7 @@ def test_trouble_is_brokers_or_reputs() -> None:
     assert context.trouble == "disk_full"
 
 
-def test_an_alarm_in_ever_other_words_is_told_each_time_and_said_once_a_minute() -> None:
+def test_an_alarm_with_changing_text_is_shown_each_time_and_logged_once_a_minute() -> None:
     context = replica()
     for context.now_ms in range(1000, 1000 + 2 * REWORD_MS, 1000):
         context.alarm("lease-unavailable", f"The lease cannot be reached: try {context.now_ms}.")

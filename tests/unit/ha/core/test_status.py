@@ -13,19 +13,21 @@ from services.ha.lease.value import Holder, Stored
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_admin_rules import serving
 from tests.unit.ha.core.test_campaign import OLD, A, B, lease, replica
-from tests.unit.ha.core.test_founding import tell, told
+from tests.unit.ha.core.test_founding import report, status_of
 
 
 def nodes(context: ReplicaContext, peers: Peers) -> dict[str, dict[str, Any]]:
     return {node["node"]: node for node in cluster_status(context, peers, None)["nodes"]}
 
 
-def test_a_slave_tells_what_the_others_told_it() -> None:
+def test_a_slave_reports_the_statuses_of_the_others() -> None:
     context, peers = serving()
     context.now_ms = 1000
     facts = {"lag_ms": {"b": 12}}
-    master = told("a")._replace(state="master", end=800, facts=facts, incarnation=A.incarnation)
-    tell(peers, master)
+    master = status_of("a")._replace(
+        state="master", end=800, facts=facts, incarnation=A.incarnation
+    )
+    report(peers, master)
     view = nodes(context, peers)
     assert master_of(context, peers) == ("a", None)
     assert view["a"]["role"] == "master"
@@ -39,17 +41,17 @@ def test_a_slave_tells_what_the_others_told_it() -> None:
 def test_what_is_not_known_is_none_and_has_a_reason() -> None:
     context = replica()
     context.move(Trigger.RECOVERED)
-    told_now = cluster_status(context, Peers(context), None)
-    assert (told_now["master"], told_now["reason"]) == (None, "the lease was not read yet")
-    assert told_now["epoch"] is None
-    assert told_now["lease"]["holder"] is None
-    assert all(node["in_sync"] is None for node in told_now["nodes"])
+    answer = cluster_status(context, Peers(context), None)
+    assert (answer["master"], answer["reason"]) == (None, "the lease was not read yet")
+    assert answer["epoch"] is None
+    assert answer["lease"]["holder"] is None
+    assert all(node["in_sync"] is None for node in answer["nodes"])
 
 
 def test_a_holder_that_is_no_master_yet_is_not_named_as_one() -> None:
     context, peers = serving()
     context.now_ms = 1000
-    tell(peers, told("a")._replace(state="promoting"))
+    report(peers, status_of("a")._replace(state="promoting"))
     assert master_of(context, peers) == (None, "a has the lease, and is promoting")
 
 
@@ -62,7 +64,7 @@ def test_a_silent_holder_is_named_while_its_lease_is_renewed() -> None:
     assert master_of(context, peers) == (None, "the lease of a has run out")
 
 
-def test_a_released_lease_names_nobody() -> None:
+def test_a_released_lease_names_no_holder() -> None:
     context = replica()
     context.session.read(0)
     released = Stored(lease(None), "1", "u")

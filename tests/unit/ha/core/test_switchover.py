@@ -186,7 +186,7 @@ def test_a_slave_that_is_to_end_is_taken_out_of_the_set_before_it_does() -> None
     group["b"].kill()
     began = group.now
     group.send_confirmed()
-    assert group.now - began < 100  # nobody waits for it: not until its link is dead
+    assert group.now - began < 100  # it is not waited for until its link is dead
     group.run(2 * GROWTH_PAUSE_MS)
     assert group.set == {"a", "c"}
     group["b"].start()
@@ -267,7 +267,7 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     assert lease_of(group).epoch > 2
     assert group.send_confirmed() > end
     group.run(10_000)
-    assert group.master is master, "whoever has trouble does not take it back"
+    assert group.master is master, "a node with trouble does not take it back"
 
 
 def stays_unopened(group: Group, name: str) -> None:
@@ -278,7 +278,7 @@ def stays_unopened(group: Group, name: str) -> None:
     assert (group[name].state, lease_of(group).epoch) == ("promoting", epoch)
 
 
-def test_whoever_cannot_open_goes_on_trying_where_nobody_else_could_lead() -> None:
+def test_a_node_that_cannot_open_goes_on_trying_where_no_other_could_lead() -> None:
     alone = grown(1, ("a",))
     alone["a"].kill()
     alone["a"].start()
@@ -324,7 +324,7 @@ def test_members_that_all_cannot_open_give_each_other_more_and_more_time() -> No
         before = lease_of(group).epoch
         for _ in range(600):
             group.run(100)
-            for node in group.nodes.values():  # as a slave it looks sound
+            for node in group.nodes.values():  # as a slave it seems healthy
                 if node.state in ("follower", "catchup", "in-sync"):
                     node.trouble = (Trouble.NONE, Trouble.NONE)
         epochs.append(lease_of(group).epoch - before)

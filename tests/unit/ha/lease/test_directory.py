@@ -135,8 +135,8 @@ def test_a_writer_stopped_after_its_link_never_claims_what_it_does_not_know(
 
     monkeypatch.setattr(Path, "symlink_to", stopped)
     late = made.put(FREE._replace(epoch=Epoch(99)), base)
-    # It was applied. That it is told "refused" when others have gone far beyond is allowed: whoever
-    # is told that reads, and finds a version that moved.
+    # It was applied. The answer "refused" is allowed when others have gone far beyond: the process
+    # then reads, and finds a version that moved.
     overtaken = written_meanwhile >= VERSIONS_KEPT - 1
     assert late.outcome is (LeaseOutcome.CONFLICT if overtaken else LeaseOutcome.APPLIED)
     assert found(others.get()).lease.epoch == 99
@@ -145,7 +145,7 @@ def test_a_writer_stopped_after_its_link_never_claims_what_it_does_not_know(
 
 @pytest.mark.parametrize("step", range(8))
 @pytest.mark.parametrize("written_meanwhile", [1, 2, VERSIONS_KEPT, 5 * VERSIONS_KEPT])
-def test_a_reader_stopped_between_any_two_looks_tells_what_was_the_newest_meanwhile(
+def test_a_reader_stopped_between_any_two_reads_returns_what_was_the_newest_meanwhile(
     made: DirectoryObject,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,12 +154,12 @@ def test_a_reader_stopped_between_any_two_looks_tells_what_was_the_newest_meanwh
 ) -> None:
     before = advance(made, 3)
     others = DirectoryObject(tmp_path, NAME)
-    looks = itertools.count()
+    reads = itertools.count()
     newest = [before]
     look = directory._target
 
     def stopped(path: Path) -> str | None:
-        if next(looks) == step:
+        if next(reads) == step:
             with monkeypatch.context() as going_on:
                 going_on.setattr(directory, "_target", look)
                 newest.append(advance(others, written_meanwhile))
@@ -325,10 +325,10 @@ def test_a_newest_link_that_was_unreadable_for_a_while_does_not_wedge_the_lease(
     assert len(list((tmp_path / NAME).iterdir())) == VERSIONS_KEPT + 1
 
 
-def test_a_newest_link_that_nobody_can_read_is_the_newest_until_it_is_gone(
+def test_a_newest_link_that_is_unreadable_is_the_newest_until_it_is_gone(
     made: DirectoryObject, tmp_path: Path
 ) -> None:
-    # It may be another node's acquisition: nobody writes behind what it has not read.
+    # It may be another node's acquisition: no process writes behind a version that it has not read.
     base = advance(made, 2)
     strange = tmp_path / NAME / f"4.{base.uid}"
     strange.symlink_to("not json")
@@ -341,7 +341,7 @@ def test_a_newest_link_that_nobody_can_read_is_the_newest_until_it_is_gone(
     assert found(made.put(FREE._replace(epoch=Epoch(9)), base)).lease.epoch == 9
 
 
-def test_a_late_writer_behind_a_damaged_link_is_not_told_success(
+def test_a_late_writer_behind_a_damaged_link_does_not_succeed(
     made: DirectoryObject, tmp_path: Path
 ) -> None:
     base = advance(made, 3)
@@ -352,7 +352,7 @@ def test_a_late_writer_behind_a_damaged_link_is_not_told_success(
     assert found(made.get()) == newest
 
 
-def test_what_counts_is_on_disk_before_it_is_told_and_a_renewal_does_not_wait(
+def test_what_counts_is_on_disk_before_it_is_reported_and_a_renewal_does_not_wait(
     made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
@@ -434,7 +434,7 @@ def _until(happened: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def test_no_two_processes_are_told_the_same_epoch_while_some_are_stopped_and_killed(
+def test_no_two_processes_get_the_same_epoch_while_some_are_stopped_and_killed(
     made: DirectoryObject, tmp_path: Path
 ) -> None:
     stop = tmp_path / "stop"
@@ -468,10 +468,10 @@ def test_no_two_processes_are_told_the_same_epoch_while_some_are_stopped_and_kil
         for writer in writers:
             writer.kill()
             writer.wait()
-    told = [int(line) for journal in journals for line in journal.read_text().splitlines()]
+    reported = [int(line) for journal in journals for line in journal.read_text().splitlines()]
     last = found(made.get()).lease.epoch
-    assert len(set(told)) == len(told)
-    assert max(told) == last
-    # Who is overtaken between its link and the look after it is told less than it did, not more.
-    assert len(told) > 0.9 * (last - 1)
+    assert len(set(reported)) == len(reported)
+    assert max(reported) == last
+    # A writer that is overtaken between its link and the read after it reports less, not more.
+    assert len(reported) > 0.9 * (last - 1)
     assert len(list((tmp_path / NAME).iterdir())) <= VERSIONS_KEPT + 6

@@ -222,7 +222,7 @@ async def test_no_answer_is_unknown_within_the_time_out(
     stored = await seen(hasty)
     api.faults = Faults(drop_requests=True)
     assert (await hasty.put(FREE, stored)).outcome is LeaseOutcome.UNKNOWN
-    # A store that waits for longer is given up by whoever carries a request out.
+    # A store that waits for longer is given up by the code that sends a request.
     answer = await carry_out(lease, LeaseGet(7), SHORT_MS)
     assert (answer.request, answer.outcome) == (7, LeaseOutcome.UNKNOWN)
     assert answer.reason == f"no answer within {SHORT_MS} ms"

@@ -184,7 +184,7 @@ def test_an_edit_by_hand_between_read_and_write_costs_one_conflict() -> None:
     answer = answered(subject, look, LeaseOutcome.FOUND, stored(MINE, "11"), now_ms=20)
     assert answer.settled == Settled(MINE, applied=False)
     assert subject.holds(4)
-    assert subject.due(20)  # at once: whoever edits it again must not be first every time
+    assert subject.due(20)  # at once: a process that edits it again must not be first every time
     assert put(subject.renew(200)).base == stored(MINE, "11")
     assert subject.conflicts == 1
 
@@ -394,8 +394,8 @@ class _Sent(NamedTuple):
 @for_each("seed", range(300))
 def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed: int) -> None:
     """Every write may be lost, applied late, or applied without an answer; conflicts may be
-    invented. Whoever is told `applied` for an epoch is the only one for it, what is told of the
-    set is what the object says, and at the end every write settles."""
+    invented. Only one process gets `applied` for an epoch, the reported set is the object's, and at
+    the end every write settles."""
     chance = random.Random(seed)
     found = stored(MINE._replace(holder=None, epoch=Epoch(1)), "0")
     under_way: list[_Sent] = []
@@ -412,18 +412,18 @@ def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed:
     def carry_out(subject: LeaseSession, effect: Effect, now_ms: int) -> None:
         assert isinstance(effect, LeaseGet | LeasePut)
         calm = now_ms > 60_000
-        outcome, told = LeaseOutcome.FOUND, found
+        outcome, found_now = LeaseOutcome.FOUND, found
         if isinstance(effect, LeasePut):
             fate = "answered" if calm else chance.choice(["answered", "lost", "late", "refused"])
             if fate == "answered":
                 outcome = LeaseOutcome.APPLIED if apply(effect) else LeaseOutcome.CONFLICT
-                told = found
+                found_now = found
             elif fate == "refused":
                 outcome = LeaseOutcome.CONFLICT
             else:
                 outcome = LeaseOutcome.UNKNOWN
                 under_way.extend([_Sent(effect, subject)] * (fate == "late"))
-        answer = subject.answered(LeaseAnswered(effect.request, outcome, told), now_ms)
+        answer = subject.answered(LeaseAnswered(effect.request, outcome, found_now), now_ms)
         if answer.settled is not None and answer.settled.applied:
             lease = answer.settled.wanted
             assert lease.holder is not None

@@ -109,10 +109,10 @@ async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
     ):
         assert answer.status == 504
         assert (await answer.json())["code"] == "command-timeout"
-    operator.control.replied(Reply(operator.commands[0].token, True, {}))  # nobody waits any more
+    operator.control.replied(Reply(operator.commands[0].token, True, {}))  # the call has ended
 
 
-async def test_who_waits_is_told_when_the_process_ends() -> None:
+async def test_waiting_calls_are_answered_when_the_process_ends() -> None:
     operator = AdminCommands(ok=None)
     operator.control = Control(operator._post, dict, timeout_s=60.0)
     async with calling(operator.control) as session:
@@ -153,7 +153,7 @@ async def test_commands_that_wait_are_bounded() -> None:
     assert sorted(statuses) == [503] * 4 + [504] * COMMANDS_MAX
 
 
-async def test_a_port_that_takes_no_orders_still_tells_the_status() -> None:
+async def test_a_port_that_takes_no_commands_still_answers_the_status() -> None:
     operator = AdminCommands()
     app = web.Application()
     app.add_routes(operator.control.port_routes(None))

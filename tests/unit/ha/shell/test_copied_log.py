@@ -30,18 +30,18 @@ class Slave:
         store.open_or_create()
         self.positions = Positions.open(disk, store.checkpoint_path)
         self.events: list[Copied | CopyFault] = []
-        self.told = threading.Condition()
+        self.changed = threading.Condition()
         self.crashes: list[BaseException] = []
         self.log = CopiedLog(store, self.positions, self.take, self.crashes.append)
 
     def take(self, event: Copied | CopyFault) -> None:
-        with self.told:
+        with self.changed:
             self.events.append(event)
-            self.told.notify_all()
+            self.changed.notify_all()
 
     def wait_for(self, event: Copied | CopyFault) -> None:
-        with self.told:
-            assert self.told.wait_for(lambda: event in self.events, 10), self.events
+        with self.changed:
+            assert self.changed.wait_for(lambda: event in self.events, 10), self.events
 
     def send(self, start: int, end: int, step: int, *, first: bool = True) -> None:
         for at in range(start, end, step):
@@ -63,7 +63,7 @@ def slave() -> Iterator[Slave]:
 
 
 def check_reports(slave: Slave) -> None:
-    """What was told only ever grew, and never more than was there."""
+    """Reports only ever grew, and never exceeded the log."""
     ends = [(event.end, event.durable) for event in slave.events if isinstance(event, Copied)]
     assert all(durable <= end for end, durable in ends)
     assert [end for end, _ in ends] == sorted(end for end, _ in ends)
@@ -101,7 +101,7 @@ def test_half_a_record_is_neither_written_nor_reported(slave: Slave) -> None:
     slave.wait_for(Copied(LOG.end, LOG.end))
 
 
-def test_nobody_is_told_of_a_fillers_bytes_before_they_came(slave: Slave) -> None:
+def test_the_bytes_of_a_filler_are_not_reported_before_they_came(slave: Slave) -> None:
     filler = next(
         at
         for at in LOG.borders
@@ -164,8 +164,8 @@ def test_a_full_disk_is_named_and_it_goes_on_when_there_is_room() -> None:
 def test_a_failed_sync_is_named_and_ends_the_log(slave: Slave) -> None:
     slave.disk.failing_sync = lambda path: "commitlog" in str(path)
     slave.send(0, 1000, 1000)
-    with slave.told:
-        assert slave.told.wait_for(lambda: slave.faults, 10)
+    with slave.changed:
+        assert slave.changed.wait_for(lambda: slave.faults, 10)
     assert slave.faults[0].code == "flush-failed"
     slave.disk.failing_sync = lambda path: False
     with pytest.raises(FlushFailed):
@@ -202,9 +202,9 @@ def test_a_slow_sync_does_not_keep_the_master_from_sending(
 
     slave.disk.failing_sync = slow
     slave.send(0, end, 400)
-    told = [event for event in slave.events if isinstance(event, Copied)]
-    assert told[-1].end > 500
-    assert told[-1].durable == 0
+    reported = [event for event in slave.events if isinstance(event, Copied)]
+    assert reported[-1].end > 500
+    assert reported[-1].durable == 0
     synced.set()
     slave.wait_for(Copied(end, end))
     check_reports(slave)

@@ -164,7 +164,7 @@ async def test_a_role_is_shown_after_the_fact(caplog: pytest.LogCaptureFixture) 
 async def test_a_role_that_could_not_be_shown_is_shown_later(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A master that was cut off stepped down, said so to nobody, and its pod kept the label of a
+    """A master that was cut off stepped down and could not announce it. Its pod kept the label of a
     master when the network healed: the Service of the master led to two pods.
     """
     monkeypatch.setattr("services.ha.shell.lease_client.ANNOUNCE_AGAIN_S", 0.001)
@@ -221,7 +221,7 @@ async def test_the_replica_can_end_the_process_by_a_code() -> None:
     assert caught.value.code == "resync-needed"
 
 
-async def test_a_thread_tells_on_the_loop() -> None:
+async def test_a_thread_posts_on_the_loop() -> None:
     world = World(lambda event: [])
     await asyncio.to_thread(world.runner.post_from_thread, Done(4))
     await until(lambda: world.handled)
@@ -249,10 +249,10 @@ async def test_no_answer_and_an_error_of_a_client_are_unknown_outcomes(
     world = World(on_tick(wanted.LeaseGet(12)))
     world.answer = answer
     world.runner.post(Tick())
-    told = await until_handled(world, 2)
-    assert isinstance(told, LeaseAnswered)
-    assert told.outcome is LeaseOutcome.UNKNOWN
-    assert told.reason == (
+    answered = await until_handled(world, 2)
+    assert isinstance(answered, LeaseAnswered)
+    assert answered.outcome is LeaseOutcome.UNKNOWN
+    assert answered.reason == (
         "no answer within 50 ms"
         if answer is None
         else "the request failed for a reason unknown to ha; its log has it as lease-error"
@@ -295,7 +295,7 @@ async def test_reput_is_rung_for_what_is_confirmed_however_soon_behind_another_r
         world.runner.post(Tick())
         rung.append("ring reput" in world.said)
         world.said.clear()
-    # The third comes while reput works, or looks for more, because of the second.
+    # The third comes while reput works, or polls for more, because of the second.
     assert rung == [False, True, False, True]
 
 

@@ -1,4 +1,4 @@
-"""What load balancers, and whoever takes nodes away one by one, are told."""
+"""Answers for load balancers, and for tools that stop nodes one by one."""
 
 from __future__ import annotations
 

@@ -44,18 +44,18 @@ class Replica:
         self.disk = OsDisk()
         self.held, self.found = open_replica(self.disk, root)
         self.events: list[Event] = []
-        self.told = threading.Condition()
+        self.changed = threading.Condition()
         self.crashes: list[BaseException] = []
         self.work = ReplicaDisk(self.held, self.take, self.crashes.append)
 
     def take(self, event: Event) -> None:
-        with self.told:
+        with self.changed:
             self.events.append(event)
-            self.told.notify_all()
+            self.changed.notify_all()
 
     def wait_for(self, is_it: Callable[[Event], bool]) -> Event:
-        with self.told:
-            assert self.told.wait_for(lambda: any(map(is_it, self.events)), 10), self.events
+        with self.changed:
+            assert self.changed.wait_for(lambda: any(map(is_it, self.events)), 10), self.events
             return next(event for event in self.events if is_it(event))
 
     def answer(self, token: int) -> Done | Failed:
@@ -90,9 +90,9 @@ def test_a_follower_promises_writes_its_table_copies_and_settles(replica: Replic
     assert replica.answer(1) == Done(1)
     assert replica.answer(2) == Done(2)
     assert replica.answer(3) == Done(3, LOG.end, LOG.end)
-    # Everything that was copied was told before the answer to Settle.
-    told = [event for event in replica.events if isinstance(event, (Copied, Done))]
-    assert told.index(Copied(LOG.end, LOG.end)) < told.index(Done(3, LOG.end, LOG.end))
+    # Everything that was copied was reported before the answer to Settle.
+    reported = [event for event in replica.events if isinstance(event, (Copied, Done))]
+    assert reported.index(Copied(LOG.end, LOG.end)) < reported.index(Done(3, LOG.end, LOG.end))
     work.close()
     replica.held.close()
     _, found = open_replica(replica.disk, replica.root)
@@ -243,7 +243,7 @@ def test_what_cannot_be_written_is_answered_by_name(replica: Replica) -> None:
     assert answer.code == "stray-file"
 
 
-def test_a_bug_in_a_thread_is_told_and_ends_it(tmp_path: Path) -> None:
+def test_a_bug_in_a_thread_is_reported_and_ends_it(tmp_path: Path) -> None:
     replica = Replica(tmp_path / "store")
 
     def broken(event: Event) -> None:
@@ -258,7 +258,7 @@ def test_a_bug_in_a_thread_is_told_and_ends_it(tmp_path: Path) -> None:
     replica.held.close()
 
 
-def test_damage_in_what_is_confirmed_is_found_and_told(
+def test_damage_below_the_confirm_offset_is_found_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
@@ -314,13 +314,13 @@ def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.M
         replica.work.carry_out(Resync(10 + number, 0, "operator"))
         assert isinstance(replica.answer(10 + number), Done)
         assert replica.held.files.damage() is None, "of another log"
-    assert len(faults()) == 2, "the same damage is told once"
+    assert len(faults()) == 2, "the same damage is reported once"
     replica.work.close()
     assert not replica.crashes
     replica.held.close()
 
 
-def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_told(
+def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 1. The check finds a bad record. 2. Before it says so, the store is emptied, by order. 3. What

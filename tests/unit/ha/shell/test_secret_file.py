@@ -28,7 +28,7 @@ def test_a_pods_volume_is_private_although_its_group_reads_it() -> None:
         (0o100444, 0, POD),  # everybody reads it
         (0o100604, POD, POD),
         (0o100601, POD, POD),
-        (0o100640, POD, POD),  # a user's own file: who else is in the group, nobody knows
+        (0o100640, POD, POD),  # a user's own file: the other members of the group are unknown
         (0o100460, 0, POD),  # the group could replace it
         (0o100450, 0, POD),
         (0o100440, 0, 50),  # a group of others

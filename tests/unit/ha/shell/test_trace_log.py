@@ -1,4 +1,4 @@
-"""What the master's ha says of messages that somebody traces."""
+"""Log lines of the master's ha for traced messages."""
 
 from __future__ import annotations
 

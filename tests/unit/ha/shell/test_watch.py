@@ -55,7 +55,7 @@ def test_a_broker_counts_as_long_as_it_holds_its_lock_byte(positions: Positions)
     assert SnapshotReader(positions, Locks(Role.BROKER), clock).read().broker_nonce == 77
 
 
-def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
+def test_the_slots_are_reported_as_they_are(positions: Positions) -> None:
     for slot, value in (
         (Slot.BROKER_HEARTBEAT_MS, NOW_MS - 40),
         (Slot.SERVING_EPOCH, 3),
@@ -88,7 +88,7 @@ def test_the_slots_are_told_as_they_are(positions: Positions) -> None:
     )
 
 
-def test_damage_is_told_as_it_was_loaded_once(
+def test_damage_is_reported_as_it_was_loaded_once(
     positions: Positions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A broker that starts clears the slot between two loads of it: offset -1 was looked at.
@@ -110,7 +110,7 @@ def test_damage_is_told_as_it_was_loaded_once(
     assert reader.read().damaged_at is None
 
 
-def test_the_wall_clock_is_told_apart_from_the_one_that_decides(positions: Positions) -> None:
+def test_the_wall_clock_is_reported_apart_from_the_one_that_decides(positions: Positions) -> None:
     reader = SnapshotReader(positions, Locks(), StillClock(NOW_MS), lambda: NOW_MS + 123)
     assert reader.read().wall_ahead_ms == 123
 
@@ -151,37 +151,37 @@ def test_the_probe_sees_a_lock_without_taking_it(tmp_path: Path) -> None:
 
 
 class Watched:
-    """A watch that runs, and what it told."""
+    """A watch that runs, and its events."""
 
     def __init__(self, positions: Positions, bell: Doorbell) -> None:
         self.clock = StillClock(NOW_MS)
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.stop = asyncio.Event()
         self.watch = Watch(
             SnapshotReader(positions, Locks(), self.clock),
             positions,
             bell,
             self.clock,
-            self.told.append,
+            self.events.append,
             interval_ms=50,
         )
 
-    async def looks(self, count: int) -> None:
+    async def reads(self, count: int) -> None:
         """Wait until it has looked so often."""
-        await until(lambda: sum(isinstance(event, NodeSnapshot) for event in self.told) >= count)
+        await until(lambda: sum(isinstance(event, NodeSnapshot) for event in self.events) >= count)
 
 
-async def test_it_looks_at_every_ring_and_without_one(positions: Positions, bell: Doorbell) -> None:
+async def test_it_reads_at_every_ring_and_without_one(positions: Positions, bell: Doorbell) -> None:
     watched = Watched(positions, bell)
     task = asyncio.create_task(watched.watch.run(watched.stop))
-    await watched.looks(1)
-    assert watched.told[0] == Tick()
+    await watched.reads(1)
+    assert watched.events[0] == Tick()
     bell.wake()
-    await watched.looks(2)
-    assert watched.told.count(Tick()) == 1  # the clock stands still
+    await watched.reads(2)
+    assert watched.events.count(Tick()) == 1  # the clock stands still
     watched.clock.advance(50)
-    await watched.looks(3)  # by the interval, no ring came
-    assert watched.told.count(Tick()) == 2
+    await watched.reads(3)  # by the interval, no ring came
+    assert watched.events.count(Tick()) == 2
     watched.stop.set()
     await task
     assert positions.get(Slot.HA_HEARTBEAT_MS) == NOW_MS
@@ -192,10 +192,10 @@ async def test_it_gives_a_heartbeat_and_ends_when_the_page_is_replaced(
 ) -> None:
     watched = Watched(positions, bell)
     task = asyncio.create_task(watched.watch.run(watched.stop))
-    await watched.looks(1)
+    await watched.reads(1)
     watched.clock.advance(600)
     bell.wake()
-    await watched.looks(2)
+    await watched.reads(2)
     assert positions.get(Slot.HA_HEARTBEAT_MS) == NOW_MS + 600
     positions.path.rename(positions.path.with_name("elsewhere"))
     watched.clock.advance(600)
@@ -209,10 +209,10 @@ async def test_a_loop_that_stood_still_is_named(
 ) -> None:
     watched = Watched(positions, bell)
     task = asyncio.create_task(watched.watch.run(watched.stop))
-    await watched.looks(1)
+    await watched.reads(1)
     watched.clock.advance(14_000)
     bell.wake()
-    await watched.looks(2)
+    await watched.reads(2)
     assert watched.watch.loop_stalls == 1
     assert "stood still" in caplog.text
     watched.stop.set()

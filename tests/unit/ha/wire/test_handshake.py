@@ -66,7 +66,7 @@ def test_two_nodes_that_know_the_secret_find_each_other() -> None:
     )
 
 
-def test_a_peer_without_the_secret_is_told_nothing_but_the_challenge() -> None:
+def test_a_peer_without_the_secret_gets_nothing_but_the_challenge() -> None:
     listens = accepting()
     challenge = listens.begin()
     assert len(challenge.payload) == 8 + 2 + 2 + 32
@@ -137,10 +137,10 @@ def test_a_peer_that_does_not_fit_is_refused_and_both_sides_can_name_why(reason:
         listens.take(sent(connects.take(listens.begin())))
     assert refused.value.reason is reason
     assert refused.value.answer is not None
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as caught:
         connects.take(refused.value.answer)
-    assert told.value.reason is reason
-    assert refused.value.detail in told.value.detail
+    assert caught.value.reason is reason
+    assert refused.value.detail in caught.value.detail
 
 
 def test_an_address_that_leads_to_another_node_is_named_by_both() -> None:
@@ -184,11 +184,11 @@ def test_two_nodes_speak_the_highest_version_that_both_know_or_both_say_that_the
     assert f"n0 speaks {own}" in refused.value.detail
     assert f"of {theirs.highest} asked for" in refused.value.detail
     assert refused.value.answer is not None
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as caught:
         connects.take(refused.value.answer)
-    assert told.value.reason is Reason.PROTOCOL_VERSION
-    assert f"n0 speaks versions {own} of the replication protocol" in told.value.detail
-    assert f"n1 speaks {theirs}" in told.value.detail
+    assert caught.value.reason is Reason.PROTOCOL_VERSION
+    assert f"n0 speaks versions {own} of the replication protocol" in caught.value.detail
+    assert f"n1 speaks {theirs}" in caught.value.detail
 
 
 def test_versions_are_judged_before_what_a_version_may_have_changed() -> None:

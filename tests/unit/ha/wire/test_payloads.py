@@ -138,11 +138,11 @@ def test_what_cannot_be_is_refused(said: payloads.Payload) -> None:
         payloads.parse(payloads.frame(1, said))
 
 
-def test_a_table_tells_its_newest_thousand_entries_and_a_longer_one_is_refused() -> None:
+def test_a_table_has_its_newest_thousand_entries_and_a_longer_one_is_refused() -> None:
     table = tuple(entry(number, number) for number in range(1500))
-    told = payloads.parse(payloads.frame(1, HELLO._replace(table=table)))
-    assert isinstance(told, Hello)
-    assert told.table == table[500:]
+    parsed = payloads.parse(payloads.frame(1, HELLO._replace(table=table)))
+    assert isinstance(parsed, Hello)
+    assert parsed.table == table[500:]
     with pytest.raises(BadFrame, match="1001"):
         Reader(struct.pack(">I", 1001) + bytes(1001 * 16), "HELLO").table()
 

@@ -36,7 +36,7 @@ def test_nothing_is_known_before_an_answer_or_without_the_own_wall_clock() -> No
     assert clock.skew(OWN_AHEAD_MS) is None
 
 
-def test_a_quick_exchange_tells_it_exactly() -> None:
+def test_a_quick_exchange_measures_it_exactly() -> None:
     clock = PeerClock()
     asked(clock, 1000, there_ms=0, back_ms=0, ahead_ms=-2500)
     assert known(clock) == Skew(-2500, ROUNDING_MS)

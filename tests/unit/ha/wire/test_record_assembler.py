@@ -29,7 +29,7 @@ def from_start() -> RecordAssembler:
     return records
 
 
-def test_a_whole_log_comes_out_as_it_is_with_its_fillers_told_apart() -> None:
+def test_a_whole_log_comes_out_as_it_is_with_its_fillers_apart() -> None:
     pieces = taken(from_start(), LOG.data)
     assert b"".join(data for _, _, data in pieces) == LOG.data
     at = 0
