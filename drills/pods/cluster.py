@@ -8,12 +8,13 @@ pod is a network namespace with a new address, so that a recreated pod has moved
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,10 @@ from drills.pods.wiring import API_ADDRESS, API_HOST, Published, Wiring
 POLL_S: Final = 0.1
 NODE_ADDRESS: Final = "10.213.255.254"
 """The value of ``status.hostIP``; the address is not used."""
+
+
+def _unchanged(plan: PodPlan) -> PodPlan:
+    return plan
 
 
 class Cluster:
@@ -55,7 +60,7 @@ class Cluster:
         self.directory, self.network = directory, network
         self.images = dict(images or {})
         self.api = Api(lambda: self.objects)
-        self.adjust: Callable[[PodPlan], PodPlan] = lambda plan: plan
+        self._adjust: Callable[[PodPlan], PodPlan] = _unchanged
         """Change applied by a drill to pods created from now on, without a new template."""
         self.pods: dict[str, RunningPod] = {}
         self.events: list[Event] = []
@@ -68,6 +73,15 @@ class Cluster:
         self._templates: dict[str, Manifest] = {}
         self._current: dict[str, str] = {}
         self._keeper: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def adjusting(self, adjust: Callable[[PodPlan], PodPlan]) -> Iterator[None]:
+        """Change the plans of the pods that are created during the block."""
+        self._adjust = adjust
+        try:
+            yield
+        finally:
+            self._adjust = _unchanged
 
     async def __aenter__(self) -> Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -231,7 +245,7 @@ class Cluster:
             self.delete(f"{stateful_set['metadata']['name']}-{step.ordinal}")
 
     def _create(self, template: Manifest, step: Step) -> None:
-        plan = self.adjust(plan_pod(template, step.ordinal, step.revision))
+        plan = self._adjust(plan_pod(template, step.ordinal, step.revision))
         uid = str(uuid.uuid4())
         host = self.network.add(f"{plan.name}.{uid[:8]}")
         self._hosts[plan.name] = host.name

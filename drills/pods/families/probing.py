@@ -64,8 +64,7 @@ async def _start_slowly(stage: PodStage, slave: str) -> float:
     """Recreate a slave's pod without its derived files; return how long reput took [s]."""
     group = stage.group
     pod = group.pod(slave)
-    group.cluster.adjust = _impatient
-    try:
+    with group.cluster.adjusting(_impatient):
         group.cluster.lose(slave)
         # The store is closed here, because the next pod is created only after this.
         for name in DERIVED:
@@ -77,8 +76,6 @@ async def _start_slowly(stage: PodStage, slave: str) -> float:
         await group.until(
             lambda: group.cluster.pods.get(slave) not in (None, pod), "the pod to be made again", 30
         )
-    finally:
-        group.cluster.adjust = lambda plan: plan
     pod = group.pod(slave)
     await group.until(
         lambda: all(running.process for running in pod.containers.values()), "processes", 30
