@@ -7,7 +7,6 @@ and the JVM and the Python workers of a job can be killed together.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -18,14 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from drills.lag.processes import StageFailed
+from shared.runtime.parent_death import stop_with_parent
 
 STOP_S: Final = 120.0
 """Time limit for the current batch of a stream."""
 RUN_S: Final = 300.0
 POLL_S: Final = 0.2
 SAID: Final = 4000
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Job:
@@ -42,7 +40,7 @@ class Job:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=stop_with_parent,
             )
 
     def log_tail(self) -> str:
@@ -87,8 +85,3 @@ class Job:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _die_with_parent() -> None:
-    """Make the kernel send SIGTERM to the child when this process ends; the JVM ends with it."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
-import signal
-import subprocess
 import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -21,10 +18,12 @@ from drills.lag import plan
 from drills.lag.plan import Times
 from drills.lag.processes import StageFailed
 from shared.runtime import programs
+from shared.runtime.parent_death import kill_with_parent
 from tidemark.client.client import Client
 from tidemark.client.messages import NewMessage
 from tidemark.errors import TidemarkError
 from tidemark.formats.message import Message
+from tidemark.testing.child import ChildProcess
 
 TICK_S: Final = 0.2
 BODY: Final = b"x" * 20
@@ -35,8 +34,6 @@ SETUP_S: Final = 60.0
 REST_S: Final = 0.5
 """Pause between two runs of the crashing program."""
 _CLIENT_LOG: Final = logging.getLogger("tidemark.client")
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Poisoned(Exception):
@@ -54,7 +51,7 @@ class Load:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="load")
         self._tasks: list[asyncio.Task[None]] = []
         self._failed: dict[str, BaseException] = {}
-        self._doomed: subprocess.Popen[bytes] | None = None
+        self._doomed = ChildProcess(directory / "stopped.log", before_exec=kill_with_parent)
         self.sent = {plan.ORDERS: 0, plan.PAYMENTS: 0}
         """Acknowledged messages by topic."""
         self._log_handler: logging.Handler | None = None
@@ -95,9 +92,7 @@ class Load:
 
     def kill_member(self) -> None:
         """Kill the only member of ``stopped`` with SIGKILL."""
-        if self._doomed is not None and self._doomed.poll() is None:
-            self._doomed.kill()
-            self._doomed.wait()
+        self._doomed.kill()
 
     def plant_poison(self) -> None:
         """Send the message that the poisoned group cannot process."""
@@ -231,26 +226,15 @@ class Load:
 
     def _start_doomed(self) -> None:
         """Start the member that is killed later, as a separate process."""
-        log = self._directory / "stopped.log"
-        with log.open("wb") as file:
-            self._doomed = subprocess.Popen(
-                [
-                    *programs.python_module(f"{__package__}.member"),
-                    *(plan.ORDERS, plan.STOPPED.group, str(self._times.session_ms)),
-                    *self._orders,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                preexec_fn=_die_with_parent,
-            )
+        self._doomed.start(
+            [
+                *programs.python_module(f"{__package__}.member"),
+                *(plan.ORDERS, plan.STOPPED.group, str(self._times.session_ms)),
+                *self._orders,
+            ]
+        )
 
 
 async def _handle(message: Message) -> None:
     if plan.POISON_KEY in message.keys:
         raise Poisoned(f"{message.body!r} is not a number")
-
-
-def _die_with_parent() -> None:
-    """Make the kernel kill the child with SIGKILL when this process ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import time
 from collections import deque
 from typing import Final
 
+from shared.runtime.parent_death import stop_with_parent
 from tidemark.cli.output import say
 from tidemark.errors import NotServing
 
@@ -26,16 +25,6 @@ DEATHS_WINDOW_S: Final = 60.0
 LINE_SIZE_MAX: Final = 1 << 20
 NAME_SIZE: Final = len("n0 broker")
 QUIET_LEVELS: Final = frozenset({"debug", "info"})
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def _die_with_parent() -> None:
-    """Make the kernel send SIGTERM to this child when its parent has ended for any reason.
-
-    Otherwise a killed ``tidemark dev`` leaves two services running that hold the store's lock.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Child:
@@ -73,7 +62,7 @@ class Child:
                 stderr=asyncio.subprocess.STDOUT,
                 limit=LINE_SIZE_MAX,
                 process_group=0,
-                preexec_fn=_die_with_parent,
+                preexec_fn=stop_with_parent,
             )
             if self._stopping:  # stop was requested during the start
                 self._process.terminate()

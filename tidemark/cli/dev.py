@@ -18,7 +18,7 @@ import aiohttp
 import click
 
 from tidemark.cli.children import Child
-from tidemark.cli.local_nodes import ADMIN_HOST, LocalNode, connectable, local_nodes
+from tidemark.cli.local_nodes import ADMIN_HOST, DevNode, connectable, local_nodes
 from tidemark.cli.output import expected_errors, say
 from tidemark.errors import NotServing
 
@@ -65,7 +65,7 @@ def dev(store: Path, host: str, port: int, nodes: int, verbose: bool) -> None:
         asyncio.run(_dev(found, verbose))
 
 
-async def _dev(nodes: list[LocalNode], verbose: bool) -> None:
+async def _dev(nodes: list[DevNode], verbose: bool) -> None:
     children = [node.children(verbose=verbose) for node in nodes]
     everyone = [child for of_node in children for child in of_node]
     stop = asyncio.Event()
@@ -104,7 +104,7 @@ class StartProgress:
         return True
 
 
-async def _announce(nodes: list[LocalNode], children: Sequence[Child]) -> None:
+async def _announce(nodes: list[DevNode], children: Sequence[Child]) -> None:
     """Wait until all services are ready, then print the addresses and examples."""
     started = time.monotonic()
     progress = StartProgress(started)
@@ -142,8 +142,8 @@ async def _readiness(session: aiohttp.ClientSession, url: str) -> str | None:
 
 
 async def _all_in_sync(
-    session: aiohttp.ClientSession, nodes: list[LocalNode], progress: StartProgress
-) -> LocalNode:
+    session: aiohttp.ClientSession, nodes: list[DevNode], progress: StartProgress
+) -> DevNode:
     """Wait until there is a master and every node is in its in-sync set; return the master."""
     url = f"{_api(nodes[0])}/v1/cluster"
     while True:
@@ -185,7 +185,7 @@ def not_ready(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace")
 
 
-def greeting(node: LocalNode, seconds: float) -> str:
+def greeting(node: DevNode, seconds: float) -> str:
     """Return the text that a new user can copy and paste from."""
     url, ports = _api(node), node.ports
     return f"""\
@@ -200,7 +200,7 @@ Tidemark is ready after {seconds:.1f} s. Store: {node.store.resolve()}
 Stop with Ctrl-C."""
 
 
-def group_greeting(nodes: Sequence[LocalNode], master: LocalNode, seconds: float) -> str:
+def group_greeting(nodes: Sequence[DevNode], master: DevNode, seconds: float) -> str:
     """Return the same for a group: every node's addresses, and how to try a switchover."""
     urls = [_api(node) for node in nodes]
     places = "\n".join(
@@ -243,5 +243,5 @@ or from Python (python -m asyncio):
       print(await mq.messages_by_key("orders", "order-1"))"""
 
 
-def _api(node: LocalNode) -> str:
+def _api(node: DevNode) -> str:
     return f"http://{connectable(node.host)}:{node.ports.api}"

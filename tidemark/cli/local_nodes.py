@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shared.cluster.local_group import Addresses, cluster_table, member_settings
 from shared.files.os_disk import OsDisk
 from shared.files.store_config import LocalStoreConfig, config_of
 from shared.runtime import programs
@@ -26,7 +26,6 @@ from tidemark.errors import GroupStore
 ADMIN_HOST: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 10
 """Distance between the API ports of two nodes."""
-SECRET_SIZE: Final = 32
 LONGEST_SOCKET: Final = "ha-control.sock"
 
 
@@ -62,7 +61,7 @@ class Ports(NamedTuple):
                         probe.bind(address)
 
 
-class LocalNode(NamedTuple):
+class DevNode(NamedTuple):
     """One node on this machine."""
 
     name: str
@@ -71,8 +70,8 @@ class LocalNode(NamedTuple):
     run_dir: Path
     host: str
     ports: Ports
-    cluster: dict[str, str]
-    """Settings of the group by their environment names; empty if it is in no group."""
+    cluster: dict[str, object]
+    """The [cluster] settings that its group shares; empty if it is in no group."""
 
     def children(self, *, verbose: bool) -> list[Child]:
         """Create its services in the order of stopping: reput can then dispatch the whole log, and
@@ -105,18 +104,18 @@ class LocalNode(NamedTuple):
         ]
 
     def _environment(self, service: str) -> dict[str, str]:
-        prefix = f"TIDEMARK_{service.upper()}_"
-        settings = sizes_of(service.upper(), self.store)
+        """Return settings as variables, because the caller's own take precedence over them."""
+        settings: dict[str, object] = {}
         if self.cluster:
-            settings[f"{prefix}STORE_VISIBLE_AFTER"] = "confirmed"
-            if service != "reput":  # reput needs no other setting of the group
-                settings.update(
-                    (f"{prefix}CLUSTER_{name}", value) for name, value in self.cluster.items()
-                )
-                settings[f"{prefix}CLUSTER_NODE"] = self.name
-            if service == "ha":  # `tidemark cluster` runs without the node's environment
-                settings[f"{prefix}COMMANDS"] = "port"
-        return settings
+            settings |= member_settings(service, {**self.cluster, "node": self.name})
+        variables = sizes_of(service.upper(), self.store)
+        for name, value in settings.items():
+            table = value if isinstance(value, Mapping) else {"": value}
+            for key, each in table.items():
+                text = ",".join(each) if isinstance(each, list) else str(each)
+                path = "_".join(part for part in (name, key) if part)
+                variables[f"TIDEMARK_{service}_{path}".upper()] = text
+        return variables
 
 
 def sizes_of(service: str, store: Path) -> dict[str, str]:
@@ -131,7 +130,7 @@ def sizes_of(service: str, store: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[LocalNode]]:
+def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[DevNode]]:
     """Prepare the nodes of one ``tidemark dev``: a single one with its store at ``store``, or a
     group below it. Raises GroupStore if a store of the other kind exists there.
     """
@@ -140,7 +139,7 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
             if (store / "n0").is_dir():
                 raise _other_kind(store, "the stores of a group are", "--nodes 2")
             run_dir = directories.enter_context(_run_dir(store))
-            yield [LocalNode("", store, run_dir, host, Ports.from_api(port), {})]
+            yield [DevNode("", store, run_dir, host, Ports.from_api(port), {})]
             return
         if (store / "commitlog").is_dir():
             raise _other_kind(store, "the store of a single node is", "--nodes 1")
@@ -149,9 +148,20 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
             Ports.from_api(port + PORTS_PER_NODE * ordinal, grouped=True)
             for ordinal in range(count)
         ]
-        cluster = group_settings(store, host, dict(zip(names, ports, strict=True)))
+        url = f"http://{connectable(host)}"
+        cluster = cluster_table(
+            store,
+            {
+                name: Addresses(
+                    replication=f"{ADMIN_HOST}:{own.replication}",
+                    api=f"{url}:{own.api}",
+                    admin=f"http://{ADMIN_HOST}:{own.ha_admin}",
+                )
+                for name, own in zip(names, ports, strict=True)
+            },
+        )
         yield [
-            LocalNode(
+            DevNode(
                 name,
                 store / name,
                 directories.enter_context(_run_dir(store / name)),
@@ -163,28 +173,6 @@ def local_nodes(store: Path, host: str, port: int, count: int) -> Iterator[list[
         ]
 
 
-def group_settings(directory: Path, host: str, ports: dict[str, Ports]) -> dict[str, str]:
-    """Return the settings shared by all nodes; creates the secret and the lease directory."""
-    lease_dir, secret_file = directory / "lease", directory / "secret"
-    lease_dir.mkdir(parents=True, exist_ok=True)
-    if not secret_file.exists():
-        descriptor = os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(SECRET_SIZE))
-    url = f"http://{connectable(host)}"
-    return {
-        "NODES": _pairs({name: f"{ADMIN_HOST}:{own.replication}" for name, own in ports.items()}),
-        "API": _pairs({name: f"{url}:{own.api}" for name, own in ports.items()}),
-        "ADMIN": _pairs(
-            {name: f"http://{ADMIN_HOST}:{own.ha_admin}" for name, own in ports.items()}
-        ),
-        "SECRET_FILE": str(secret_file),
-        "LEASE": "directory",
-        "LEASE_DIR": str(lease_dir),
-        "PROFILE": "local",
-    }
-
-
 def connectable(host: str) -> str:
     """Return a host to which a client can connect if the node listens on this address."""
     match host:
@@ -194,10 +182,6 @@ def connectable(host: str) -> str:
             return "[::1]"
         case _:
             return f"[{host}]" if ":" in host else host
-
-
-def _pairs(values: dict[str, str]) -> str:
-    return ",".join(f"{name}={value}" for name, value in values.items())
 
 
 def _other_kind(store: Path, what: str, option: str) -> GroupStore:

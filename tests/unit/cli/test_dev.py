@@ -15,7 +15,7 @@ from tidemark.cli.dev import (
     group_greeting,
     not_ready,
 )
-from tidemark.cli.local_nodes import LocalNode, Ports, local_nodes
+from tidemark.cli.local_nodes import DevNode, Ports, local_nodes
 from tidemark.errors import CannotListen, GroupStore
 
 
@@ -52,7 +52,7 @@ def test_the_reason_for_not_being_ready_is_shown_with_progress() -> None:
 
 
 def test_the_greeting_names_every_address() -> None:
-    node = LocalNode("", Path("data"), Path("data/run"), "127.0.0.1", Ports.from_api(9000), {})
+    node = DevNode("", Path("data"), Path("data/run"), "127.0.0.1", Ports.from_api(9000), {})
     text = greeting(node, 1.23)
     for part in (
         "http://127.0.0.1:9000/v1",
@@ -90,15 +90,15 @@ def test_the_nodes_of_a_group_know_each_other_and_share_a_secret(tmp_path: Path)
         settings = [node.children(verbose=False)[2] for node in nodes]
     assert names == ["n0", "n1"]
     assert nodes[0].cluster == nodes[1].cluster
-    assert nodes[0].cluster["NODES"] == "n0=127.0.0.1:9004,n1=127.0.0.1:9014"
+    assert nodes[0].cluster["nodes"] == ["n0=127.0.0.1:9004", "n1=127.0.0.1:9014"]
     assert [child.name for child in settings] == ["n0 ha", "n1 ha"]
-    secret = Path(nodes[0].cluster["SECRET_FILE"])
+    secret = Path(str(nodes[0].cluster["secret_file"]))
     assert len(secret.read_text()) == 64
     assert secret.stat().st_mode & 0o077 == 0
     for part in ("n1 is the master", "http://127.0.0.1:9010/v1/topics", ":9013/metrics"):
         assert part in text
     with local_nodes(tmp_path, "127.0.0.1", 9000, 2) as again:
-        assert Path(again[0].cluster["SECRET_FILE"]).read_text() == secret.read_text()
+        assert Path(str(again[0].cluster["secret_file"])).read_text() == secret.read_text()
 
 
 def test_a_store_of_the_other_kind_is_named(tmp_path: Path) -> None:
