@@ -1,4 +1,4 @@
-"""What a real Alertmanager keeps to itself, told by its own interface."""
+"""Notifications that a real Alertmanager suppresses, by its own interface."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ CASES: list[tuple[str, list[tuple[str, Mapping[str, str]]], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("case", "firing", "told"), CASES, ids=[case for case, _, _ in CASES])
+@pytest.mark.parametrize(("case", "firing", "notified"), CASES, ids=[case for case, _, _ in CASES])
 def test_who_is_told(
     alertmanager: Alertmanager,
     case: str,
     firing: list[tuple[str, Mapping[str, str]]],
-    told: set[str],
+    notified: set[str],
 ) -> None:
     cluster = case.replace(" ", "-")
     alertmanager.post(
@@ -134,7 +134,7 @@ def test_who_is_told(
             for name, labels in firing
         ],
     )
-    wanted = {(name, cluster) for name in told}
+    wanted = {(name, cluster) for name in notified}
 
     def are_judged() -> bool:
         here = [each for each in alertmanager.alerts() if each["labels"]["cluster"] == cluster]
@@ -144,7 +144,7 @@ def test_who_is_told(
     # An alert is judged when its group is first looked at: after group_wait.
     wait_until(are_judged, f"all of {case!r} to be judged", 90)
     wait_until(
-        lambda: {each for each in alertmanager.told() if each[1] == cluster} == wanted,
-        f"exactly {sorted(told)} to be told",
+        lambda: {each for each in alertmanager.notified() if each[1] == cluster} == wanted,
+        f"exactly {sorted(notified)} to be notified",
         90,
     )

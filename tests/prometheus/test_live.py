@@ -2,7 +2,7 @@
 
 One Prometheus watches five clusters for three minutes, with the project's own rules and
 configuration, ten times as fast (TIDEMARK_ALERT_FACTOR; ``make alert-drill``: at true speed). Every
-fault must be told by its alert, within the time that the alert promises, and by nothing else.
+fault must be notified by its alert, within the time that the alert promises, and by nothing else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOT_PLANTED: Final = {
     "more topics, pairs or groups than a bound allows": "there are few",
     "a clock that was set back": "the clock is the machine's",
     "a connection that was refused": "connections are few",
-    "an error of dispatch": "it would be told, and dispatch has tests of its own",
+    "an error of dispatch": "it would be notified, and dispatch has tests of its own",
     "a log that had diverged": "drills of groups do that",
     "a log that was copied anew": "as above",
     "a term that ended before its time": "as above",
@@ -102,18 +102,18 @@ def excused(observed: Observed) -> set[Key]:
 
 
 def test_each_fault_is_told_by_its_alert_and_by_no_other(observed: Observed) -> None:
-    wanted = {fault.told for fault in observed.planted}
-    told = {key for key in observed.told_s if key[0] not in MACHINE}
-    assert told - (excused(observed) - wanted) == wanted
+    wanted = {fault.notified for fault in observed.planted}
+    notified = {key for key in observed.notified_s if key[0] not in MACHINE}
+    assert notified - (excused(observed) - wanted) == wanted
     for fault in observed.planted:
-        print(f"{fault.name}: {observed.summaries[fault.told]}")
+        print(f"{fault.name}: {observed.summaries[fault.notified]}")
 
 
 def test_nothing_fires_that_does_not_follow_from_a_fault(observed: Observed) -> None:
     follows = {
-        (alert, *fault.told[1:])
+        (alert, *fault.notified[1:])
         for fault in observed.planted
-        for alert in (fault.told[0], *fault.fires_too)
+        for alert in (fault.notified[0], *fault.fires_too)
     }
     fired = {key for key in observed.firing_s if key[0] not in MACHINE}
     assert fired - follows - excused(observed) == set()
@@ -127,7 +127,7 @@ def test_nothing_fires_before_a_fault(observed: Observed) -> None:
 
 
 def test_alerts_end_when_their_faults_are_cleared(observed: Observed) -> None:
-    wanted = {fault.told for fault in observed.planted if fault.clear is not None}
+    wanted = {fault.notified for fault in observed.planted if fault.clear is not None}
     assert observed.cleared == wanted
     assert len(wanted) >= 4
 

@@ -1,7 +1,7 @@
-"""What must hold of a store's files, read here without the store's own code.
+"""Conditions on a store's files, read here without the store's own code.
 
 Each check takes a disk (or an image of one) and the history, and raises Violation. Layouts are
-spelled out a second time on purpose: a mistake shared with the code under test would hide.
+spelled out a second time on purpose: a mistake shared with the code under test would stay hidden.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def log_files(disk: SimDisk, root: Path) -> list[tuple[int, bytes]]:
 
 
 def walk_log(disk: SimDisk, root: Path, end: int) -> list[tuple[int, bytes]]:
-    """(physical offset, bytes) of the records below end, which has to be a record's border."""
+    """(physical offset, bytes) of the records below end, which must be a record's border."""
     files = dict(log_files(disk, root))
     found = []
     at = min(files, default=0)
@@ -62,7 +62,8 @@ def walk_log(disk: SimDisk, root: Path, end: int) -> list[tuple[int, bytes]]:
 
 
 def check_nothing_behind(disk: SimDisk, root: Path, end: int) -> None:
-    """Behind its end the log holds zeros, also on the disk, so that nothing can come back."""
+    """Check that the log is zero behind its end, also on the disk, so that nothing can come
+    back."""
     for start, cached in log_files(disk, root):
         durable = disk.durable_bytes(root / "commitlog" / f"{start:020}")
         for raw, where in ((cached, "cache"), (durable, "disk")):
@@ -73,7 +74,7 @@ def check_nothing_behind(disk: SimDisk, root: Path, end: int) -> None:
 
 
 def check_durable(disk: SimDisk, root: Path, history: History, end: int) -> None:
-    """What is called flushed is on the disk: bytes, lengths and names."""
+    """Check that the flushed part is on the disk: bytes, lengths and names."""
     files = {start: disk.durable_bytes(root / "commitlog" / f"{start:020}")
              for start, _ in log_files(disk, root)}  # fmt: skip
     for sent in history.sent:
@@ -98,10 +99,10 @@ def units_of(disk: SimDisk, root: Path, topic: str, queue: int) -> Iterator[tupl
 
 
 def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
-    """In what a power cut left: every unit below ``dispatched_durable`` is there.
+    """Check the image after a power cut: every unit below ``dispatched_durable`` exists.
 
-    Units above may be there or not, in part or mixed up; the restart has to remove them.
-    Returns the mark.
+    Units above may exist or not, in part or mixed up; the restart has to remove them. Returns the
+    mark.
     """
     mark = slot(image, root, DISPATCHED_DURABLE_AT)
     for (topic, queue), messages in history.queues().items():
@@ -122,7 +123,7 @@ def check_durable_units(image: SimDisk, root: Path, history: History) -> int:
 def check_units(
     disk: SimDisk, root: Path, history: History, dispatched: int, *, exact: bool
 ) -> None:
-    """Every queue holds the units of its dispatched messages, and none of a message that is gone.
+    """Check that every queue has the units of its dispatched messages, and none of a lost message.
 
     exact: nor of messages above dispatched.
     """

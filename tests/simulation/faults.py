@@ -1,7 +1,7 @@
 """Mistakes that the simulation has to find, planted for the length of a ``with``.
 
-Each takes one rule of durability away from the code under test. They live here and nowhere in the
-product; what they patch is named, so a rename breaks the test and not the proof.
+Each removes one rule of durability from the code under test. They exist only here; they name what
+they patch, so a rename breaks the test and not the proof.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def flush_published_early() -> Iterator[None]:
 
 @contextmanager
 def written_published_early() -> Iterator[None]:
-    """WRITTEN moves before what waits in the pool was put into the file."""
+    """WRITTEN moves before the pool was written into the file."""
     commit = CommitLogAppender.commit
 
     def early(self: CommitLogAppender) -> PhysicalOffset:
@@ -56,7 +56,7 @@ def memory_acked_early() -> Iterator[None]:
 
 @contextmanager
 def no_directory_sync() -> Iterator[None]:
-    """New commit log files have their bytes synced, and their names not."""
+    """The bytes of new commit log files are synced, but not their names."""
     sync_directory = SimDisk.sync_directory
 
     def forgetful(self: SimDisk, path: Path) -> None:
@@ -69,7 +69,7 @@ def no_directory_sync() -> Iterator[None]:
 
 @contextmanager
 def durable_mark_before_queue_sync() -> Iterator[None]:
-    """DISPATCHED_DURABLE moves first, the queues that it speaks of are synced after it."""
+    """DISPATCHED_DURABLE moves first, and the queues that it covers are synced after it."""
 
     def early(self: Dispatcher) -> None:
         job = self.begin_sync()
@@ -83,7 +83,7 @@ def durable_mark_before_queue_sync() -> Iterator[None]:
 
 @contextmanager
 def no_zeroing_after_cut() -> Iterator[None]:
-    """What recovery cuts off the log stays there, behind the new end."""
+    """Bytes that recovery cuts off the log stay there, behind the new end."""
     pwrite = SimFile.pwrite
 
     def keeping(self: SimFile, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -113,4 +113,4 @@ SYMPTOMS: Final = {
     "durable-mark-before-queue-sync": r"dispatched_durable is \d+, but the unit of .* was not on",
     "no-zeroing-after-cut": r"the log ends at \d+; in the \w+ byte \d+ is not zero",
 }
-"""How each shows itself first: found for another reason would be found by chance."""
+"""The first symptom of each: a fault found by another symptom would be found by chance."""

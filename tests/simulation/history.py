@@ -1,7 +1,7 @@
-"""What the simulation knows of the world outside: who was told what.
+"""The simulation's knowledge of the outside world: which messages were acked or shown.
 
-The store under test never sees this. Messages are kept in physical order; a restart may take a
-suffix of them away, and only one that nobody was told is durable.
+The store under test never sees this. Messages are kept in physical order; a restart may remove a
+suffix of them, but only messages that were not reported as durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Violation(AssertionError):
 
 
 class Sent(NamedTuple):
-    """One message that the appender took, and what its sender was told."""
+    """One message that was appended, and the answer to its sender."""
 
     topic: str
     queue: int
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
     @property
     def unit(self) -> Unit:
-        """The queue unit that dispatch has to make of it."""
+        """The queue unit that dispatch must make of it."""
         return Unit(self.start, self.size, hashing.tags_code(self.tags or None))
 
 
@@ -55,7 +55,7 @@ class Flying(NamedTuple):
     keys: tuple[str, ...]
 
     def landed(self, start: int, raw: bytes) -> Sent:
-        """The same, found in the log at start. Raises Violation if raw is another message."""
+        """The same message, found in the log at a start. Raises Violation if raw is another one."""
         found = record.decode(memoryview(raw))
         expected = (self.topic, self.queue, self.queue_offset, start, self.body)
         if expected != (
@@ -72,13 +72,13 @@ class Flying(NamedTuple):
 
 
 class History:
-    """Everything sent and still owed, in physical order."""
+    """All messages that were sent and must still exist, in physical order."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
-        """What the appender told the place of; above ``written_end`` it may be in memory only."""
+        """Messages with a returned place; above ``written_end`` they may be in memory only."""
         self.in_flight: list[Flying] = []
-        """May be found after a crash, a prefix of them, as if they had been sent."""
+        """Messages without an answer: after a crash, a prefix of them may exist."""
         self.acked_end = 0
         """Every message that ends at or below was acked at ``disk``, or shown to a consumer."""
         self.written_end = 0
@@ -86,15 +86,15 @@ class History:
         self.lost_count = 0
 
     def stored(self, written: int) -> None:
-        """The appender published this end: senders below it that asked for no more are answered."""
+        """Note a published written end: senders below it that asked for no more are answered."""
         self.written_end = max(self.written_end, written)
 
     def ack(self, flushed: int) -> None:
-        """The flusher published this end: every sender below it has its answer."""
+        """Note a published flushed end: every sender below it has its answer."""
         self.acked_end = max(self.acked_end, flushed)
 
     def power_cut(self) -> None:
-        """From now on only what was acked at ``disk``, or shown, has to be there."""
+        """Note a power cut: only messages acked at ``disk``, or shown, must exist."""
         self.written_end = self.acked_end
 
     def queues(self) -> dict[Queue, list[Sent]]:
@@ -105,11 +105,11 @@ class History:
         return dict(found)
 
     def next_queue_offsets(self) -> dict[Queue, int]:
-        """What a restarted broker has to count on from."""
+        """The queue offsets from which a restarted broker must go on."""
         return {queue: messages[-1].queue_offset + 1 for queue, messages in self.queues().items()}
 
     def keys(self) -> dict[tuple[str, str], list[int]]:
-        """(topic, key) → physical offsets of the messages that it has to find, ascending."""
+        """(topic, key) → physical offsets of the messages that it must find, ascending."""
         found: dict[tuple[str, str], list[int]] = defaultdict(list)
         for sent in self.sent:
             for key in dict.fromkeys(sent.keys):
@@ -117,10 +117,11 @@ class History:
         return dict(found)
 
     def restarted(self, end: int, found: list[tuple[int, bytes]]) -> None:
-        """Compare the log after a restart with what was sent; take away what nobody was told.
+        """Compare the log after a restart with the sent messages; remove lost ones that may be
+        lost.
 
         end: where the restarted log ends; everything below it is durable from now on.
-        found: (physical offset, bytes) of every record below end, as an independent walk sees it.
+        found: (physical offset, bytes) of every record below end, by an independent walk.
         """
         if end < self.acked_end:
             raise Violation(f"log ends at {end}, but everything below {self.acked_end} was acked")

@@ -1,8 +1,8 @@
 """One node on a simulated disk: the real recovery, appender and reput, run in one thread.
 
-The composition of the services without their sockets and loops: every call below is one that the
-broker or reput makes, in an order that the schedule chooses. Nothing here knows what is right; that
-is in ``history`` and ``checks``.
+It is the composition of the services without their sockets and loops: every call below is one that
+the broker or reput makes, in an order that the schedule chooses. ``history`` and ``checks`` decide
+what is correct.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class SimClock:
 
 
 class Machine:
-    """The processes of one start. Thrown away, without closing anything, when they are killed."""
+    """The processes of one start. When they are killed, they are dropped without a close."""
 
     def __init__(
         self, disk: SimDisk, config: StoreConfig, log: Log, history: History, boot: int
     ) -> None:
-        """boot: which boot of the machine; a power cut begins another."""
+        """boot: number of the machine's boot; a power cut begins another."""
         self.disk = disk
         self.log = log
         self.history = history
@@ -89,7 +89,7 @@ class Machine:
     # The broker's part
 
     def start_broker(self) -> None:
-        """Everything that a start of the broker does, up to the point where it serves."""
+        """Do everything that a start of the broker does, up to the point where it serves."""
         disk = self.disk
         self.store = StoreDir(disk, ROOT, self.config)
         self.store.open_or_create()
@@ -105,7 +105,8 @@ class Machine:
         self.appender.start_at(self.recovered.end)
 
     def restart_broker(self) -> int:
-        """SIGKILL on the broker alone; reput lives on and finds another generation. The end."""
+        """SIGKILL the broker alone; reput lives on and finds another generation. Returns the
+        end."""
         self.start_broker()
         assert self.dispatcher is not None
         if not self.dispatcher.adopt_generation():
@@ -113,7 +114,8 @@ class Machine:
         return self.recovered.end
 
     def send(self, batch: list[NewOne]) -> None:
-        """Number and append a batch; the history learns where it is. Makes a file if one lacks."""
+        """Number and append a batch, and tell the history its place. Makes a file if one is
+        missing."""
         offsets = dict(self.next_queue_offsets)
         flying: list[Flying] = []
         messages: list[Message] = []
@@ -170,19 +172,19 @@ class Machine:
         self._answer_memory()
 
     def commit(self) -> None:
-        """What waits in the pool goes into the file; senders at ``memory`` are answered."""
+        """Write the pool into the file; senders at ``memory`` are answered."""
         self.appender.commit()
         self._answer_memory()
 
     def flush(self) -> None:
-        """One group commit: every waiting sender below its end is answered."""
+        """Do one group commit: every waiting sender below its end is answered."""
         flushed = self.appender.flush()
         self._answer_memory()
         self.history.ack(flushed)
 
     @property
     def in_memory(self) -> PhysicalOffset:
-        """Senders at ``memory`` whose records end at or below have their answer."""
+        """Answer the senders at ``memory`` whose records end at or below."""
         return self.appender.written
 
     def _answer_memory(self) -> None:
@@ -195,13 +197,13 @@ class Machine:
                 raise Violation(f"the record at {sent.start} is called written and is not there")
 
     def prepare_next(self) -> None:
-        """What the thread that makes files ahead does."""
+        """Do the work of the thread that makes files ahead."""
         self.appender.prepare_next()
 
     # Reput's part
 
     def start_reput(self) -> None:
-        """Start reput, or start it again after it was killed: only it forgets everything."""
+        """Start reput, or restart it after a kill: only reput loses its memory."""
         self.dispatcher = Dispatcher(
             self.store,
             self.positions,
@@ -212,7 +214,7 @@ class Machine:
         self.dispatcher.resume()
 
     def dispatch(self, bytes_max: int) -> int:
-        """One step of the follower."""
+        """Run one step of the follower."""
         assert self.dispatcher is not None
         return self.dispatcher.step(bytes_max)
 
@@ -224,25 +226,26 @@ class Machine:
         raise AssertionError("dispatch does not come to an end")
 
     def sync(self) -> None:
-        """The follower's sync: queues and index, then the durable mark; then the page itself."""
+        """Run the follower's sync: queues and index, then the durable mark; then the page
+        itself."""
         assert self.dispatcher is not None
         self.dispatcher.sync()
 
     @property
     def sync_covers_all(self) -> bool:
-        """Whether the durable mark speaks of everything that was dispatched."""
+        """Return whether the durable mark covers everything that was dispatched."""
         assert self.dispatcher is not None
         return self.dispatcher.durable == self.dispatcher.dispatched == self.dispatcher.position
 
     @property
     def dispatched(self) -> int:
-        """What reput has published."""
+        """Return the dispatched offset that reput has published."""
         return self.positions.get(Slot.DISPATCHED)
 
     # Both
 
     def stop(self) -> None:
-        """SIGTERM: everything finished, in the services' order."""
+        """SIGTERM: finish everything, in the services' order."""
         self.flush()
         assert self.dispatcher is not None
         self.dispatch_all()
@@ -253,7 +256,7 @@ class Machine:
         self.store.mark_clean()
 
     def read_queue(self, topic: str, queue: int) -> list[Unit]:
-        """All units that a consumer is shown."""
+        """Return all units that are visible to consumers."""
         log = CommitLogReader(self.store, self.positions)
         reader = ConsumeQueueReader(self.store, topic, queue, log)
         try:

@@ -30,27 +30,27 @@ from tests.support.sim_disk import SimCrash, SimDisk
 from tidemark.errors import DiskFull, FileNotReady, FlushFailed, StoreError
 
 LOOKUPS_MAX: Final = 64
-"""What one query of the index returns at most."""
+"""Maximum number of results of one query of the index."""
 
 
 class Outcome(NamedTuple):
-    """What a run that found nothing wrong went through."""
+    """Counts of a run without a violation."""
 
     starts: int
     power_cuts: int
     kills: int
     crashes_inside: int
-    """Ends that came in the middle of an operation or between two lines."""
+    """Ends in the middle of an operation or between two lines."""
     tampered: int
-    """Times that something derived was missing, damaged or old at a start."""
+    """Starts with a derived file missing, damaged or old."""
     acked: int
     lost: int
-    """Sent but never acked at ``disk``, and gone."""
+    """Messages sent but never acked at ``disk``, and lost."""
     operations: int
 
 
 class SeedFailed(AssertionError):
-    """A run broke a promise; says how to repeat it."""
+    """A run broke a promise; the message has the command that repeats it."""
 
 
 def run_seed(seed: int, fault: str = "") -> Outcome:
@@ -76,7 +76,7 @@ class _Printed(list[str]):
 
 
 def numbers(machine: Machine) -> dict[Queue, int]:
-    """The next queue offset of each queue that has messages: an empty one may be known or not."""
+    """The next queue offset of each queue with messages: an empty one may be known or not."""
     return {queue: offset for queue, offset in machine.next_queue_offsets.items() if offset}
 
 
@@ -96,15 +96,15 @@ class Run:
         self.operations = self.serial = self.tampered = 0
         self.old_checkpoint: bytes | None = None
         self.units_were_lost = False
-        """Derived files were taken away, and no durable mark has been published since."""
+        """Derived files were removed, and no durable mark has been published since."""
         self.doing = "nothing yet"
 
     def trace(self) -> None:
-        """Print every operation of the disk as it comes, this start's and all later ones'."""
+        """Print every operation of the disk as it comes, in this start and all later ones."""
         self.disk.trace = _Printed()
 
     def run(self) -> Outcome:
-        """Live through all rounds. Raises Violation, or whatever the code under test raises."""
+        """Run all rounds. Raises Violation, or whatever the code under test raises."""
         for _ in range(self.scale.rounds):
             self._plan_crash(120)
             ending = draw_ending(self.random)
@@ -156,7 +156,7 @@ class Run:
         return machine
 
     def catch_up(self, machine: Machine, *, rebuild: bool) -> None:
-        """Dispatch to the end; queues and index must then be exactly what the log says."""
+        """Dispatch to the end; queues and index must then correspond exactly to the log."""
         self.doing = "catching up"
         machine.dispatch_all()
         end = machine.appender.flushed
@@ -215,7 +215,8 @@ class Run:
     # Work and its end
 
     def work(self, machine: Machine) -> Ending | None:
-        """Random steps. Returns how it ended if something ended it, None if time was up."""
+        """Take random steps. Returns how the start ended if a step ended it, None if time was
+        up."""
         for _ in range(self.random.randrange(self.scale.steps_max)):
             step = draw_step(self.random, self.scale)
             self.doing = step.value
@@ -238,7 +239,7 @@ class Run:
         return None
 
     def apply(self, machine: Machine, step: Step) -> None:
-        """Do one step and let the history know what the world has seen of it."""
+        """Take one step and tell the history what the outside world has seen of it."""
         match step:
             case Step.SEND:
                 self.serial += 1
@@ -268,7 +269,7 @@ class Run:
             case Step.RESTART_REPUT:
                 before = machine.dispatched
                 machine.start_reput()
-                # Queues that are missing are made again, and until then seen as far as they are.
+                # Missing queues are rebuilt; until then they are visible up to their present end.
                 if machine.dispatched < before and not self.units_were_lost:
                     raise Violation(f"dispatched went back from {before} to {machine.dispatched}")
                 self._check_reput(machine, exact=False)
@@ -284,7 +285,7 @@ class Run:
                 self.disk.capacity_bytes = None
 
     def _meanwhile(self, machine: Machine, step: Step) -> None:
-        """A step of another thread: what it meets is not the caller's to handle."""
+        """Run a step of another thread: its errors are not for the caller to handle."""
         try:
             self.apply(machine, step)
         except (DiskFull, FileNotReady):
@@ -293,7 +294,7 @@ class Run:
 
     @contextlib.contextmanager
     def _maybe_killed(self) -> Iterator[None]:
-        """Now and then the step is cut between two lines, where no operation is."""
+        """Sometimes cut the step between two lines, where no operation is."""
         if self.random.random() >= 0.04:
             yield
             return
@@ -308,7 +309,7 @@ class Run:
         )
 
     def end(self, ending: Ending) -> None:
-        """The processes are gone; after a power cut, so is some of what was not synced."""
+        """End the processes; after a power cut, some unsynced data is lost."""
         self.doing = ending.value
         self.operations += self.disk.operations
         if ending is Ending.POWER_CUT:
@@ -329,7 +330,7 @@ class Run:
             self.old_checkpoint = self.disk.peek(ROOT / "checkpoint")
 
     def _tamper(self, what: Tampering) -> None:
-        """Take away or spoil what can be made again from the log."""
+        """Remove or damage derived files, which can be rebuilt from the log."""
         self.doing = f"tampering: {what.value}"
         self.tampered += 1
         self.units_were_lost = True

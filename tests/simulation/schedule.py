@@ -1,8 +1,8 @@
-"""What may happen to a node between two starts, and how likely: drawn from a seed.
+"""The possible events of a node between two starts, and their probabilities: drawn from a seed.
 
-Sizes are small so that every border is crossed often: of pages, of log files, of queue files, of
-index files. Message sizes are sometimes all equal, so that a record written after a cut ends where
-one that was cut used to end.
+Sizes are small so that every border is crossed often: of pages, log files, queue files and index
+files. Message sizes are sometimes all equal, so that a record written after a cut ends where one
+that was cut used to end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ TOPICS: Final = ("orders", "payments-with-a-longer-name", "%RETRY%billing", "t" 
 WORDS: Final = ("red", "green", "blue", "Aa", "BB")  # the last two have equal hashes
 
 RECORD_EXTRA: Final = 400
-"""More than a record takes beside its body."""
+"""More than a record needs besides its body."""
 
 
 class Ending(Enum):
-    """How a start ends."""
+    """End of a start."""
 
     POWER_CUT = "power cut"
     KILL = "SIGKILL"
@@ -30,7 +30,7 @@ class Ending(Enum):
 
 
 class Step(Enum):
-    """One thing that the processes, or the world, do."""
+    """One action of the processes, or of the outside world."""
 
     SEND = "send"
     COMMIT = "commit"
@@ -56,7 +56,7 @@ _WEIGHTS: Final = {
 
 
 class Tampering(Enum):
-    """What an operator, or a bad disk, may do to a store while nothing runs."""
+    """Actions of an operator, or of a bad disk, on a store while nothing runs."""
 
     NO_QUEUES = "consumequeue/ deleted"
     NO_QUEUE = "one queue or the index deleted"
@@ -83,7 +83,7 @@ class Scale(NamedTuple):
 
 
 def draw_scale(random: Random) -> Scale:
-    """Pick sizes and habits."""
+    """Pick sizes and probabilities."""
     slots, entries = random.choice(((3, 24), (20, 60), (50, 400)))
     body_size_max = random.choice((40, 300, 300, 3000))
     return Scale(
@@ -114,7 +114,7 @@ def draw_scale(random: Random) -> Scale:
 
 
 def draw_step(random: Random, scale: Scale) -> Step:
-    """Pick what happens next."""
+    """Pick the next action."""
     if scale.fills_disk and random.random() < 0.1:
         return random.choice((Step.FILL_DISK, Step.FREE_DISK))
     if scale.log.pool_size and random.random() < 0.15:
@@ -123,12 +123,12 @@ def draw_step(random: Random, scale: Scale) -> Step:
 
 
 def draw_ending(random: Random) -> Ending:
-    """Pick how the start ends: mostly by the worst."""
+    """Pick how the start ends: mostly by a kill or a power cut."""
     return random.choices(list(Ending), (6, 2, 1))[0]
 
 
 def draw_tampering(random: Random) -> Tampering:
-    """Pick what is done to the store after it ended: anything, however it ended."""
+    """Pick an action on the store after it ended, in whatever way it ended."""
     return random.choice(list(Tampering))
 
 

@@ -1,6 +1,6 @@
-"""A flipped bit is named if it was promised, cut if it was not, and never read as a message.
+"""A flipped bit is reported below a durable mark, cut above, and never read as a message.
 
-Each seed lives through some work, loses power, and then one bit of what is left is wrong.
+Each seed does some work, loses power, and then one bit of the remaining bytes is wrong.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ STEPS = (Step.SEND, Step.SEND, Step.SEND, Step.FLUSH, Step.DISPATCH, Step.SYNC)
 
 
 class Damaged:
-    """A node that worked, then lost power; the image it left, and what it owes."""
+    """A node that worked, then lost power; the image it left, and the messages that must exist."""
 
     def __init__(self, seed: int, unflushed: int) -> None:
-        """unflushed: at least so many messages at the end that nobody was told are durable."""
+        """unflushed: at least this many messages at the end that were not reported as durable."""
         self.seed = seed
         run = Run(seed)
         self.scale = run.scale._replace(
@@ -77,7 +77,7 @@ class Damaged:
         return machine
 
     def try_start(self) -> Machine | StoreError:
-        """Start, or say which documented error is in the way."""
+        """Start, or return the documented error that prevents it."""
         try:
             return self.start()
         except StoreError as error:
@@ -85,7 +85,7 @@ class Damaged:
 
 
 def seeds(first: int) -> Iterator[int]:
-    """The seeds of one chunk; a failure under one of them says how to repeat it."""
+    """The seeds of one chunk; a failure of one of them has the command that repeats it."""
     for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS)):
         print(
             f"seed {seed}; again: TIDEMARK_SIM_FIRST_SEED={seed} TIDEMARK_SIM_SEEDS=1 "
@@ -99,7 +99,7 @@ def log_of(disk: SimDisk) -> dict[Path, bytes]:
 
 
 def holds(log: dict[Path, bytes], other: dict[Path, bytes]) -> bool:
-    """Whether every byte of log is in other; files made ahead do not matter."""
+    """Return whether other has every byte of log; preallocated files do not matter."""
     return all(other.get(path, b"") == raw for path, raw in log.items() if raw.strip(b"\0"))
 
 
@@ -150,7 +150,7 @@ def test_a_flipped_bit_above_every_durable_mark_is_cut_cleanly(first: int) -> No
 
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
 def test_a_flipped_bit_in_any_file_gives_a_documented_error_or_nothing(first: int) -> None:
-    """And the log keeps every byte, whatever derived file lies."""
+    """The log keeps every byte, whatever derived file is wrong."""
     for seed in seeds(first):
         damaged = Damaged(seed, unflushed=0)
         before = log_of(damaged.image)

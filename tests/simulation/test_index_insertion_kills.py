@@ -52,7 +52,7 @@ def after_puts(raw: bytearray, put: Put, rows: list[Row]) -> IndexFile:
 @pytest.mark.parametrize("put", [put_one_by_one, put_at_once])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.usefixtures("pure")
-def test_a_kill_inside_put_leaves_what_heal_undoes(put: Put, seed: int) -> None:
+def test_a_kill_inside_put_is_undone_by_heal(put: Put, seed: int) -> None:
     random = Random(seed)
     old_count = random.choice((0, 0, 1, 4, 7))
     old = rows_from(random, 1, old_count)
@@ -84,7 +84,8 @@ def test_a_kill_inside_put_leaves_what_heal_undoes(put: Put, seed: int) -> None:
 def check_healed(
     at_kill: bytearray, whole: bytes | bytearray, old: list[Row], new: list[Row], put: Put, at: str
 ) -> None:
-    """Heal what a kill left; the keys there are all found, and going on gives the whole bytes."""
+    """Heal the file after a kill; all its keys are found, and continuing gives the complete
+    bytes."""
     index = IndexFile(memoryview(at_kill), GEOMETRY)
     index.heal()
     there = index.entry_count
@@ -99,7 +100,7 @@ def check_healed(
 
 @pytest.mark.parametrize("put_rows", twins_of("index", index_chains.put_rows)[1:])
 @pytest.mark.parametrize("seed", range(30))
-def test_a_kill_between_two_machine_instructions_of_put_leaves_what_heal_undoes(
+def test_a_kill_between_two_machine_instructions_of_put_is_undone_by_heal(
     put_rows: Callable[..., int], seed: int
 ) -> None:
     random = Random(seed)

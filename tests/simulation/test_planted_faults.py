@@ -1,4 +1,4 @@
-"""The simulation finds what it is for: each planted mistake, within five thousand seeds."""
+"""The simulation finds each planted mistake within five thousand seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS_MAX = 5000
 
 
 def first_failure(fault: str) -> tuple[int, str] | None:
-    """The first seed that the planted fault fails, and how."""
+    """The first seed that fails with the planted fault, and its message."""
     with FAULTS[fault]():
         for seed in range(SEEDS_MAX):
             try:

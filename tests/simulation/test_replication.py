@@ -1,9 +1,9 @@
-"""Seeded histories of a group: crashes, cuts, delays, pauses, clocks; what must hold, holds.
+"""Seeded histories of a group: crashes, partitions, delays, pauses, clocks; all invariants hold.
 
 ``make simulation-group`` runs ten thousand seeds (TIDEMARK_GROUP_SEEDS), ``make test`` sixty, at
-0.5 to 7 s of one core each. What a seed goes through is in ``replication.plan``, ``trials`` and
-``outages``, what must hold in ``history``, ``page_rules`` and ``confirmed`` there; ``make sim
-SEED=n`` plays one again.
+0.5 to 7 s of one core each. The events of a seed are in ``replication.plan``, ``trials`` and
+``outages``, the invariants in ``history``, ``page_rules`` and ``confirmed`` there; ``make sim
+SEED=n`` repeats one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PLAY = (
 
 @pytest.mark.timeout(600 + 20 * CHUNK)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, CHUNK))
-def test_no_fault_takes_what_was_confirmed(first: int) -> None:
+def test_no_fault_loses_confirmed_records(first: int) -> None:
     outcomes = [run_seed(seed) for seed in range(first, min(first + CHUNK, FIRST_SEED + SEEDS))]
     total = Outcome(*(sum(column) for column in zip(*outcomes, strict=True)))
     print(f"seeds {first} to {first + len(outcomes) - 1}: {total}")
-    # A world that quietly stopped doing anything would pass, too.
+    # A world that silently stopped doing anything would pass, too.
     assert total.epochs > 2 * len(outcomes)
     assert total.faults > 10 * len(outcomes)
     assert total.acked > 10 * len(outcomes)
@@ -44,8 +44,8 @@ def test_a_seed_is_the_same_history_every_time() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_seed_is_the_same_history_whatever_strings_hash_to() -> None:
-    # Seed 122 was two histories: a judge visited a set of members, and its looks at their pages
+def test_a_seed_is_the_same_history_for_any_hash_seed() -> None:
+    # Seed 122 had two histories: a judge visited a set of members, and its reads of their pages
     # moved the next switch of threads.
     players = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Mistakes are drawn from statements and conditions, one at a time, where a history comes by."""
+"""Mutants change statements and conditions, one at a time, that a history executes."""
 
 from __future__ import annotations
 

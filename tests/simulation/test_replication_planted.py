@@ -1,6 +1,6 @@
-"""The simulation finds each planted mistake within the seeds that it may play.
+"""The simulation finds each planted mistake within the seeds that it may use.
 
-The table names a seed that finds the mistake; others are tried only when that one finds it no more,
+The table has a seed that finds the mistake; others are tried only when that one no longer finds it,
 as after a change that moves the histories. ``make test`` tries four hundred, ``make
 simulation-group`` a thousand (TIDEMARK_GROUP_SEEDS, if that is fewer).
 """
@@ -20,10 +20,10 @@ SEEDS_MAX = min(1000, int(os.environ.get("TIDEMARK_GROUP_SEEDS", "400")))
 
 
 def first_failure(fault: str) -> tuple[int, str] | None:
-    """A seed that the planted fault fails, and how; the one that is known is tried first.
+    """A seed that fails with the planted fault, and its message; the known one is tried first.
 
-    A seed may fail otherwise, as an early judge sees what came of the fault: that one is no proof
-    that the fault itself is seen.
+    A seed may fail otherwise, when an early judge sees a consequence of the fault: that does not
+    prove that the fault itself is detected.
     """
     planted = FAULTS[fault]
     with planted.plant():

@@ -1,5 +1,5 @@
-"""The simulated processes: interrupted at every border, killed for good, never more durable than
-what a disk promises."""
+"""The simulated processes: interrupted at every border, killed for good, never more durable than a
+disk guarantees."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_sync_makes_durable_what_was_stored_when_it_began() -> None:
 
 
 def test_a_later_sync_does_not_make_good_for_one_that_failed() -> None:
-    # The kernel calls the pages clean: only what is stored again reaches the disk.
+    # The kernel marks the pages clean: only what is stored again reaches the disk.
     timeline, failed = Timeline(0), []
     with simulated(timeline):
         machine = machine_of(timeline)

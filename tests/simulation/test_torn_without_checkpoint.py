@@ -1,4 +1,4 @@
-"""A unit or a record across two pages of which a power cut left one, and no checkpoint either."""
+"""A unit or a record across two pages of which a power cut kept one, without a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONFIG = StoreConfig(
 )
 
 
-def test_a_unit_whose_tags_code_was_torn_off_is_made_again_from_the_log() -> None:
-    """Without a checkpoint queues are believed up to their last whole unit.
+def test_a_unit_with_a_torn_tags_code_is_rebuilt_from_the_log() -> None:
+    """Without a checkpoint, queues are trusted up to their last whole unit.
 
     1. Unit 204 of a queue lies across the border of the first page: its offset, its size and half
     of its tags code before it, the other half behind. 2. The power fails, only the first page had
-    been written back. 3. The unit looks whole, and the tags code it tells is a wrong one: whoever
-    filters by tag would never be shown the message.
+    been written back. 3. The unit seems whole, but its tags code is wrong: a consumer that filters
+    by tag would never get the message.
     """
     disk = SimDisk(Random(1))
     disk.make_directory(ROOT)
@@ -57,8 +57,8 @@ def test_a_unit_whose_tags_code_was_torn_off_is_made_again_from_the_log() -> Non
 def test_a_record_that_lost_its_properties_is_cut_without_a_checkpoint_too() -> None:
     """1. A record lies across two pages: all up to the length of its properties in the first one.
     2. The power fails before any sync, with only the first page written back. 3. The checkpoint
-    is deleted: no mark says that the record was ever flushed, and none that it was not. 4. Sizes,
-    position and body CRC are right, the record CRC is "not there": half a message was served.
+    is deleted: no mark shows whether the record was ever flushed. 4. Sizes, position and body CRC
+    are right, the record CRC is absent: half a message was served.
     """
     disk = SimDisk(Random(1))
     disk.make_directory(ROOT)

@@ -1,8 +1,8 @@
-"""The clusters of the alert drill: real processes, their load, and what can be done to them.
+"""The clusters of the alert drill: real processes, their load, and faults in them.
 
 ``healthy`` is a master and a slave under load. ``consumers`` is a node alone with four groups: one
-dies, one is slow, one stands still, one is well. ``reput`` is a node alone whose reput is stopped,
-``full`` one whose disk fills, ``cut`` a master and a slave between which nothing passes any more.
+dies, one is slow, one stalls, one is healthy. ``reput`` is a node alone whose reput is stopped,
+``full`` one whose disk fills, ``cut`` a master and a slave whose connection gets lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Clusters:
         self.links: list[CutLink] = []
         self.ballast = disk / "ballast"
         broker = {"auto_create_topics": True, "auto_create_queues": QUEUES}
-        # Not the local profile: a machine that stands still for two seconds would cost a term.
+        # Not the local profile: a machine that stalls for two seconds would cost a term.
         self.healthy = Cluster(
             directory / "healthy",
             profile="default",
@@ -104,7 +104,7 @@ class Clusters:
             group.wait_in_sync()
 
     def close(self) -> None:
-        """Everything ends."""
+        """End all processes."""
         if self.dying is not None:
             self.dying.kill()
             self.dying.wait()
@@ -118,7 +118,8 @@ class Clusters:
     # -- load -----------------------------------------------------------------------------------
 
     def happen_before(self) -> None:
-        """What a healthy group meets now and then. It is before Prometheus looks: no news later."""
+        """Rare events of a healthy group. They come before the first scrape, so no alert fires
+        later."""
         node = self.healthy.nodes[self.healthy.wait_master()]
         self._set_up(node, f"topics/{TOPIC}", {"queues": QUEUES})
         self.give_up(node, "before")
@@ -140,7 +141,7 @@ class Clusters:
 
         wait_until(are_read, "messages for the group that fails")
         member.nack(found[0])
-        member.join()  # as after a crash: all that it has is handed out again
+        member.join()  # as after a crash: all its messages are handed out again
         wait_until(lambda: [*member.fetch()], "messages that come again")
         member.call("DELETE", member.path)
         for place in ("first", "last"):
@@ -156,7 +157,7 @@ class Clusters:
         self.healthy.wait_in_sync()
 
     def begin_load(self) -> None:
-        """What goes on from before Prometheus looks until the end."""
+        """Load that goes on from before the first scrape until the end."""
         for master in (
             *self.alone.values(),
             *(group.nodes[group.wait_master()] for group in self.grouped.values()),
@@ -195,25 +196,25 @@ class Clusters:
         status, answer = node.request_json("PUT", f"/v1/{what}", config)
         assert status == 200, answer
 
-    # -- what is done to them -------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------
 
     def start_reput_again(self) -> None:
-        """Reput of ``reput`` is killed and comes back as another process."""
+        """Kill reput of ``reput`` and start it as another process."""
         self.reput.kill("reput")
         self.reput.start("reput")
 
     def cut_off(self) -> None:
-        """Nothing passes between the nodes of ``cut`` any more."""
+        """Cut the connection of the nodes of ``cut``."""
         for link in self.links:
             link.cut()
 
     def heal(self) -> None:
-        """It passes again."""
+        """Restore the connection."""
         for link in self.links:
             link.heal()
 
     def kill_consumer(self) -> None:
-        """The only member of ``dead`` dies without a word."""
+        """Kill the only member of ``dead``."""
         assert self.dying is not None
         assert self.dying.poll() is None, "the consumer has ended by itself"
         self.dying.kill()
@@ -229,7 +230,7 @@ class Clusters:
         self.load.start("slow no more", consuming(self.consumers.api_url, TOPIC, "slow"))
 
     def fill(self) -> None:
-        """Somebody else fills the disk of ``full``."""
+        """Fill the disk of ``full`` with other data."""
         found = os.statvfs(self.ballast.parent)
         size = int((found.f_bavail - LEFT_SHARE * found.f_blocks) * found.f_frsize)
         with self.ballast.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What the alert drill plants, and what must be told of it."""
+"""The faults of the alert drill, and the alerts that must be notified for them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from tests.support.alert_stage import Stage, Target
 SLOW_SHARE: Final = 0.7
 CLI_SESSION_S: Final = 30.0
 STALL_S: Final = 60.0
-"""A queue is stuck at the earliest after so long, whatever the speed of watching."""
+"""A queue counts as stuck after this time at the earliest, whatever the speed of watching."""
 Key = tuple[str, str, str]
 """(alert, cluster, consumer group)"""
 
 
 class Fault(NamedTuple):
-    """One fault: how it is planted and cleared, and who must say what."""
+    """One fault: how it is planted and cleared, and which alerts it must cause."""
 
     name: str
-    told: Key
-    """The one alert that somebody is told."""
+    notified: Key
+    """The one alert that is notified."""
     plant: Callable[[], None]
     clear: Callable[[], None] | None
-    """None: not cleared, since that is not cheap."""
+    """None: not cleared, because that is expensive."""
     true_after_s: float
-    """Until what the alert looks at is so, at the latest: no time of watching."""
+    """Upper bound of the time until the alert's condition holds; the speed of watching does not
+    matter."""
     watched: str = "0s"
-    """The range over which its expression looks back."""
+    """The range of its expression."""
     fires_too: frozenset[str] = frozenset()
-    """Alerts that fire as well and of which nobody is told."""
+    """Alerts that fire as well but are not notified."""
 
 
 def faults_of(found: Clusters, stage: Stage) -> list[Fault]:
-    """All that are planted at the same time."""
+    """Faults that are planted at the same time."""
     url = found.consumers.api_url
     return [
         Fault(

@@ -23,7 +23,7 @@ SESSION_MS: Final = 10_000
 
 
 class AlertLoad:
-    """Tasks in the background. What goes wrong in one is kept and raised by ``check``."""
+    """Tasks in the background. An error of a task is kept and raised by ``check``."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class AlertLoad:
             self._failed[name] = error
 
     def check(self) -> None:
-        """Raises what went wrong in the background."""
+        """Raises an error of the background tasks."""
         for name, error in self._failed.items():
             raise AssertionError(f"{name} failed") from error
 
@@ -124,8 +124,8 @@ def consuming(
     tags: str = "*",
     stands_still: bool = False,
 ) -> Callable[[], Awaitable[None]]:
-    """Read as a member of a group. per_s: at this pace at most; stands_still: take the first
-    messages and never be done with them."""
+    """Read as a member of a group. per_s: at most at this pace; stands_still: take the first
+    messages and never finish them."""
 
     async def work() -> None:
         async with (

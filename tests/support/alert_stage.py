@@ -1,9 +1,9 @@
 """Clusters of real processes, watched by Debian's Prometheus and Alertmanager, at any speed.
 
-The configuration is the project's own (``deploy/prometheus``): only where targets are, who is told,
-and how fast everything watches is another. Clusters are told apart by their label ``cluster``; all
-notifications go to a receiver in this process, so what it has got is what somebody would have been
-told. ``factor``: all times of rules, scraping and telling are divided by it, bounds are not.
+The configuration is the project's own (``deploy/prometheus``), except for the places of targets,
+the receiver and the speed of watching. Clusters are distinguished by their label ``cluster``. All
+notifications go to a receiver in this process, so it has exactly those that an operator would get.
+``factor``: all times of rules, scrapes and notifications are divided by it, bounds are not.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Target(NamedTuple):
     port: int
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     """One alert of one notification."""
 
     at_s: float
-    """Since the stage was set."""
+    """Time since the stage was set."""
     status: str
     """``firing`` or ``resolved``."""
     labels: Mapping[str, str]
@@ -62,19 +62,19 @@ def key_of(labels: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 class Receiver:
-    """Takes Alertmanager's notifications."""
+    """Receives Alertmanager's notifications."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.notifications: list[Notification] = []
         began = time.monotonic()
-        told = self.told
+        notifications = self.notifications
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 for alert in body["alerts"]:
-                    told.append(
-                        Told(
+                    notifications.append(
+                        Notification(
                             time.monotonic() - began,
                             alert["status"],
                             alert["labels"],
@@ -93,14 +93,14 @@ class Receiver:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more notifications."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
 
 
 class Stage:
-    """Prometheus, Alertmanager and who is told. Targets can change while it runs."""
+    """Prometheus, Alertmanager and the receiver. Targets can change while it runs."""
 
     def __init__(self, directory: Path, factor: float) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -138,11 +138,11 @@ class Stage:
         self.receiver.close()
 
     def seconds(self, duration: str) -> float:
-        """A time of a rule, as it is here."""
+        """Return a time of a rule at this speed."""
         return milliseconds(duration) / self.factor / 1000
 
     def watch(self, targets: Sequence[Target]) -> None:
-        """Ask these, and no others, from now on; Prometheus sees it by itself."""
+        """Set the targets; Prometheus notices the change by itself."""
         self._targets = list(targets)
         for service in SERVICES:
             entries = [
@@ -165,7 +165,7 @@ class Stage:
 
     @property
     def targets(self) -> list[Target]:
-        """Who is asked."""
+        """The present targets."""
         return list(self._targets)
 
     def _asking(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Stage:
         times = config["global"]
         for name in ("scrape_interval", "evaluation_interval"):
             times[name] = faster(times[name], self.factor)
-        # A process on a loaded machine does not answer faster because we ask more often.
+        # Frequent requests do not make a process on a loaded machine answer faster.
         times["scrape_timeout"] = min(times["scrape_timeout"], times["scrape_interval"],
                                       key=milliseconds)  # fmt: skip
         (manager,) = config["alerting"]["alertmanagers"]

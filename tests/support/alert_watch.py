@@ -1,7 +1,7 @@
-"""One run of the alert drill: look, plant, wait until somebody is told, clear, ask dashboards.
+"""One run of the alert drill: watch, plant faults, wait for notifications, clear, query dashboards.
 
-What was seen is kept and judged by the tests (``tests/prometheus/test_live.py``). Times are seconds
-since the first look.
+The observations are judged by the tests (``tests/prometheus/test_live.py``). Times are seconds
+since the first observation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.support.alert_stage import Stage, key_of
 
 WATCH_S: Final = 180.0
 MARGIN_S: Final = 60.0
-"""For a machine that does much else: on top of what an alert promises."""
+"""Margin for a busy machine, on top of what an alert promises."""
 LOOK_EVERY_S: Final = 0.5
 LATE_S: Final = 3 * LOOK_EVERY_S + 1
-"""A look that comes so late says that this machine stood still, or nearly: it does nothing else."""
+"""A delay of an observation after which the machine counts as stalled."""
 STALL_TELLS_S: Final = 30.0
 STALL_TELLS: Final = frozenset(
     {
@@ -34,72 +34,73 @@ STALL_TELLS: Final = frozenset(
         "TidemarkGroupFallingBehind",
     }
 )
-"""What is true of a machine that stood still, and may fire for so long behind such a moment."""
+"""Alerts that are true of a stalled machine, and may fire for so long after a stall."""
 WAITS: Final = {alert.name: alert.waits for alert in ALERTS}
 GIVEN_UP_MAX: Final = 3
-"""How often a group gives up until somebody is told."""
+"""Repetitions of a group's dead letter until it is notified."""
 LATELY: Final = "1h"
-"""Longer than any run: events are looked for in all of it."""
+"""Longer than any run: events are searched in all of it."""
 
 
 @dataclass
 class Observed:
-    """What was seen."""
+    """The observations of a run."""
 
     firing_s: dict[Key, float] = field(default_factory=dict)
-    """When an alert was first seen to fire, since the first fault."""
-    told_s: dict[Key, float] = field(default_factory=dict)
+    """Time since the first fault at which an alert was first seen firing."""
+    notified_s: dict[Key, float] = field(default_factory=dict)
     summaries: dict[Key, str] = field(default_factory=dict)
     planted: list[Fault] = field(default_factory=list)
     cleared: set[Key] = field(default_factory=set)
     texts: dict[tuple[str, str], str] = field(default_factory=dict)
-    """By node and service of the healthy group: what /metrics said."""
+    """By node and service of the healthy group: its /metrics."""
     unhealthy: list[str] = field(default_factory=list)
-    """Rules that could not be evaluated, at any look."""
+    """Rules that could not be evaluated, in any observation."""
     empty: list[Expression] = field(default_factory=list)
-    """Expressions of dashboards that returned nothing though running was enough."""
+    """Expressions of dashboards that returned nothing though running processes should suffice."""
     waiting: dict[tuple[str, str, str], Expression] = field(default_factory=dict)
-    """Of those that need an event, by place: what has returned nothing in any cluster so far."""
+    """Expressions that need an event, by place: those that returned nothing in any cluster so
+    far."""
     before_s: float = 0.0
-    """How long was watched before any fault."""
+    """Time of watching before any fault."""
     before: set[Key] = field(default_factory=set)
-    """What fired in that time."""
+    """Alerts that fired in that time."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
-    """When the machine went on after it had stood still, and for how long it had [s]."""
+    """End and length of each stall of the machine [s]."""
 
     @property
     def excused(self) -> set[Key]:
-        """What fired or was told because the machine stood still."""
+        """Alerts that fired or were notified because the machine stalled."""
         return {
             key
-            for key, at_s in {**self.told_s, **self.firing_s}.items()
+            for key, at_s in {**self.notified_s, **self.firing_s}.items()
             if key[0] in STALL_TELLS
             and any(0 <= at_s - ended_s <= STALL_TELLS_S for ended_s, _ in self.stalls)
         }
 
 
 class Watcher:
-    """Looks at what fires and who was told, and keeps when it was first so."""
+    """Observes firing alerts and notifications, and keeps the first time of each."""
 
     def __init__(self, stage: Stage, found: Clusters, observed: Observed) -> None:
         self._stage, self._clusters, self.observed = stage, found, observed
         self._began = time.monotonic()
-        self._told = len(stage.receiver.told)
+        self._seen_count = len(stage.receiver.notifications)
 
     def look(self) -> None:
-        """Once."""
+        """Observe once."""
         now_s = time.monotonic() - self._began
         observed = self.observed
         for alerts in self._stage.prometheus.firing().values():
             for labels in alerts:
                 if observed.firing_s.setdefault(key_of(labels), now_s) == now_s:
                     print(f"{now_s:6.1f} s  fires  {' '.join(key_of(labels))}")
-        told = self._stage.receiver.told
-        for each in told[self._told :]:
-            self._told += 1
-            print(f"{now_s:6.1f} s  told   {each.status} {' '.join(each.key)}: {each.summary}")
+        notifications = self._stage.receiver.notifications
+        for each in notifications[self._seen_count :]:
+            self._seen_count += 1
+            print(f"{now_s:6.1f} s  sent   {each.status} {' '.join(each.key)}: {each.summary}")
             if each.status == "firing":
-                observed.told_s.setdefault(each.key, now_s)
+                observed.notified_s.setdefault(each.key, now_s)
                 observed.summaries.setdefault(each.key, each.summary)
         for rule in self._stage.prometheus.rules():
             if rule["health"] == "err" or rule.get("lastError"):
@@ -107,7 +108,7 @@ class Watcher:
         self._clusters.load.check()
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Go on looking until it holds. Raises AssertionError after the deadline."""
+        """Observe until a condition holds. Raises AssertionError after the deadline."""
         deadline = time.monotonic() + timeout_s
         due_s = self.now_s
         while True:
@@ -120,29 +121,33 @@ class Watcher:
             time.sleep(LOOK_EVERY_S)
 
     def _note_stall(self, due_s: float) -> None:
-        """Keep that the machine stood still, if a look that was due then comes only now."""
+        """Note a stall of the machine if this observation is late."""
         now_s = self.now_s
         if now_s - due_s > LATE_S:
             print(f"{now_s:6.1f} s  the machine stood still: a look is {now_s - due_s:.1f} s late")
             self.observed.stalls.append((now_s, now_s - due_s))
 
-    def are_told(self, faults: list[Fault], within_s: float) -> bool:
-        """Whether somebody is told of each within that time."""
+    def are_notified(self, faults: list[Fault], within_s: float) -> bool:
+        """Return whether all faults are notified within that time."""
         until_s = self.now_s + within_s
 
-        def are_told() -> bool:
-            return all(fault.told in self.observed.told_s for fault in faults)
+        def are_notified() -> bool:
+            return all(fault.notified in self.observed.notified_s for fault in faults)
 
         names = " and ".join(fault.name for fault in faults)
         self.until(
-            lambda: are_told() or self.now_s >= until_s, f"{names} to be told", within_s + MARGIN_S
+            lambda: are_notified() or self.now_s >= until_s,
+            f"{names} to be notified",
+            within_s + MARGIN_S,
         )
-        return are_told()
+        return are_notified()
 
     def until_told(self, fault: Fault, timeout_s: float) -> None:
-        """Until somebody has been told of a fault."""
+        """Wait until a fault has been notified."""
         self.until(
-            lambda: fault.told in self.observed.told_s, f"{fault.name} to be told", timeout_s
+            lambda: fault.notified in self.observed.notified_s,
+            f"{fault.name} to be notified",
+            timeout_s,
         )
 
     @property
@@ -151,11 +156,11 @@ class Watcher:
 
 
 def promised_s(stage: Stage, fault: Fault) -> float:
-    """After this, at the latest, somebody is told."""
+    """Return the time after which a fault must have been notified."""
     steps = 3 * (stage.seconds("15s") + stage.seconds("15s"))
     return (
         fault.true_after_s
-        + stage.seconds(WAITS[fault.told[0]])
+        + stage.seconds(WAITS[fault.notified[0]])
         + stage.seconds(fault.watched)
         + stage.seconds("30s")  # group_wait
         + steps
@@ -164,7 +169,7 @@ def promised_s(stage: Stage, fault: Fault) -> float:
 
 
 def drill(stage: Stage, found: Clusters) -> Observed:
-    """The whole run. Raises AssertionError if something that is waited for does not come."""
+    """Run the drill. Raises AssertionError if an expected state is not reached."""
     observed = Observed()
     watcher = Watcher(stage, found, observed)
     targets = found.targets()
@@ -191,11 +196,11 @@ def drill(stage: Stage, found: Clusters) -> Observed:
     planted_s: dict[Key, float] = {}
     for fault in faults:
         fault.plant()
-        planted_s[fault.told] = watcher.now_s
+        planted_s[fault.notified] = watcher.now_s
         print(f"{watcher.now_s:6.1f} s  planted {fault.name}")
     observed.planted += faults
     for fault in sorted(faults, key=lambda fault: promised_s(stage, fault)):
-        left_s = planted_s[fault.told] + promised_s(stage, fault) - watcher.now_s
+        left_s = planted_s[fault.notified] + promised_s(stage, fault) - watcher.now_s
         watcher.until_told(fault, left_s)
     watcher.until(lambda: watcher.now_s >= stage.seconds("5m"), "rates to have a whole range", 3600)
     _take_metrics(found, observed)
@@ -222,7 +227,7 @@ def _take_metrics(found: Clusters, observed: Observed) -> None:
 
 
 def _ask_dashboards(stage: Stage, observed: Observed) -> None:
-    """Of the healthy group what needs no event, of all clusters what does."""
+    """Query expressions without events on the healthy group, those with events on all clusters."""
     times = {
         "__rate_interval": f"{max(1, round(stage.seconds('1m')))}s",
         "__interval": f"{max(1, round(stage.seconds('15s')))}s",
@@ -230,7 +235,7 @@ def _ask_dashboards(stage: Stage, observed: Observed) -> None:
     }
     healthy = {"cluster": "healthy", "broker": "g0", "group": "orders", "topic": TOPIC}
     for expression in expressions({**healthy, **times}):
-        found = stage.prometheus.query(expression.expr)  # one that cannot be asked raises
+        found = stage.prometheus.query(expression.expr)  # an invalid one raises
         if not found and not expression.needs:
             observed.empty.append(expression)
     lately = {**times, "__rate_interval": LATELY}
@@ -240,7 +245,7 @@ def _ask_dashboards(stage: Stage, observed: Observed) -> None:
 
 
 def _ask_again(stage: Stage, observed: Observed) -> None:
-    """Whether what had nothing to show has by now."""
+    """Return whether expressions that had been empty have values by now."""
     for place, expression in [*observed.waiting.items()]:
         if stage.prometheus.query(expression.expr):
             del observed.waiting[place]
@@ -251,7 +256,7 @@ def _clear(stage: Stage, watcher: Watcher, faults: list[Fault]) -> None:
         assert fault.clear is not None
         fault.clear()
         print(f"{watcher.now_s:6.1f} s  cleared {fault.name}")
-    wanted = {fault.told for fault in faults}
+    wanted = {fault.notified for fault in faults}
 
     def are_over() -> bool:
         fires = {
@@ -283,7 +288,7 @@ def _plant_second_master(stage: Stage, watcher: Watcher) -> None:
 
 
 def _give_up(stage: Stage, watcher: Watcher, found: Clusters) -> None:
-    """Events, not states: they are told when they come and end by themselves."""
+    """Alerts of events, not of states: they are notified when they come and end by themselves."""
     node = found.healthy.nodes[found.healthy.wait_master()]
     faults = [
         Fault(name, (alert, "healthy", "giving-up"), lambda: None, None, 0.0)
@@ -298,11 +303,11 @@ def _give_up(stage: Stage, watcher: Watcher, found: Clusters) -> None:
         print(f"{watcher.now_s:6.1f} s  planted a dead letter and a reset")
         found.give_up(node, "giving-up")
         planted_s = watcher.now_s
-        if watcher.are_told(faults, within_s):
+        if watcher.are_notified(faults, within_s):
             return
-        # A counter that begins while its process cannot be asked is no event to Prometheus (see
+        # A counter that begins while its process cannot be scraped is no event to Prometheus (see
         # ``deploy.prometheus.model.events``). Its next step is one.
-        assert left, "a dead letter and a reset were not told"
+        assert left, "a dead letter and a reset were not notified"
         assert stage.prometheus.query(
             f'min_over_time(up{{cluster="healthy"}}[{round(watcher.now_s - planted_s) + 60}s]) == 0'
-        ), "a dead letter and a reset were not told, and every process was asked all the time"
+        ), "a dead letter and a reset were not notified, and every process was asked all the time"

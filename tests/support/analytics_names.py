@@ -1,8 +1,8 @@
-"""Names that the manifests of lag analytics use, held against the code and against each other.
+"""Names in the manifests of lag analytics, compared with the code and with each other.
 
-Commands, options, ports, paths, volumes, accounts and files: what is renamed on one side only is
-reported. Streams and schedules exist twice, as pods that submit and as the Spark operator's
-objects: both must ask for the same.
+Commands, options, ports, paths, volumes, accounts and files: a name that was changed on one side
+only is reported. Streams and schedules exist twice, as pods that submit and as the Spark operator's
+objects: both must be equal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Driver(NamedTuple):
         ]
 
     def confs(self) -> dict[str, str]:
-        """What it tells Spark on the command line."""
+        """Its options of Spark on the command line."""
         words = [text.removeprefix("--conf=") for text in self.arguments if "--conf=" in text]
         return dict(word.split("=", 1) for word in words)
 
@@ -84,7 +84,7 @@ def drivers(objects: list[Object]) -> list[Driver]:
 
 
 def runs(objects: list[Object]) -> list[Run]:
-    """Every job that pods, or the operator's objects, ask for; by name."""
+    """Every job of pods or of the operator's objects; by name."""
     found = []
     for driver in drivers(objects):
         own = driver.arguments[driver.arguments.index(SUBMIT) + 1 :]
@@ -97,7 +97,7 @@ def runs(objects: list[Object]) -> list[Run]:
 
 
 def unknown(objects: list[Object]) -> list[str]:
-    """Everything that is named in the manifests and not in the code, or not in each other."""
+    """All names in the manifests that the code, or another manifest, does not have."""
     found: list[str] = []
     for run in runs(objects):
         found += (f"{run.job}: {each}" for each in _command(run.arguments))
@@ -115,7 +115,7 @@ def unknown(objects: list[Object]) -> list[str]:
 
 
 def _command(arguments: list[str]) -> Iterator[str]:
-    """A job and its options must be what the command line takes."""
+    """A job and its options must be accepted by the command line."""
     job, *rest = arguments
     context = click.Context(jobs)
     command = jobs.get_command(context, job)
@@ -135,7 +135,7 @@ def _driver(driver: Driver, objects: list[Object]) -> Iterator[str]:
     if SUBMIT not in arguments or not (PROJECT / SUBMIT.removeprefix(SITE)).exists():
         yield "it does not submit what is in the image"
     if unset := [text for text in arguments if "$(" in text]:
-        yield f"variables that nobody sets: {unset}"
+        yield f"variables that are never set: {unset}"
     properties = _properties(objects)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     expected = {
@@ -144,7 +144,7 @@ def _driver(driver: Driver, objects: list[Object]) -> Iterator[str]:
         "ui": int(properties["spark.ui.port"]),
     }
     if ports != expected:
-        yield f"ports are {ports}, Spark is told {expected}"
+        yield f"ports are {ports}, Spark has {expected}"
     confs = driver.confs()
     [service] = of_kind(objects, "Service")
     host = f"{driver.pod['hostname']}.{driver.pod['subdomain']}.{driver.namespace}.svc"
@@ -209,7 +209,7 @@ def _export(objects: list[Object]) -> Iterator[str]:
 
 
 def _references(objects: list[Object]) -> Iterator[str]:
-    """Accounts, claims, maps and files that something names must be there."""
+    """Accounts, claims, maps and files that are referred to must exist."""
     present = {(each["kind"], each["metadata"]["name"]) for each in objects}
     named: list[tuple[str, str]] = []
     specs = [driver.pod for driver in drivers(objects)]

@@ -1,7 +1,6 @@
-"""Debian's Chromium without a window, asked over its debugging port: what a page is when drawn.
+"""Debian's Chromium without a window, used over its debugging port: a page as it is drawn.
 
-Each page gets its own width and colour scheme; what it loads and what it says on its console is
-noted.
+Each page has its own width and colour scheme; its requests and console messages are noted.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ANSWER_WITHIN_S: Final = 60.0
 
 
 def require_browser() -> str:
-    """Its path; without it the test is skipped, or fails where everything is asked for."""
+    """Its path; without it the test is skipped, or fails if nothing may be skipped."""
     found = shutil.which(BROWSER)
     if found is None:
         reason = f"{BROWSER} is not installed: apt-get install {BROWSER}"
@@ -42,7 +41,7 @@ class Page:
         self._socket = socket
         self._numbers = itertools.count(1)
         self.requested: list[str] = []
-        """Everything that was loaded, or tried."""
+        """All requests, also failed ones."""
         self.said: list[str] = []
         """Errors on the console."""
 

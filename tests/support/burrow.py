@@ -1,11 +1,11 @@
-"""Burrow's published rules of consumer lag, stated anew, so that both judge the same groups.
+"""Burrow's published rules of consumer lag, written anew, so that both judge the same groups.
 
 From its documentation ("Consumer Lag Evaluation Rules") and the behaviour of version 1.6 with its
-default settings; not its code. What it knows of a partition: the last ten commits, each with the
-lag it had when it came, and the end of the partition, asked for every ten seconds. It knows no
-members and no store times. The rules, for a partition whose present lag is not 0:
+default settings; not its code. It knows of a partition: the last ten commits, each with the lag at
+that time, and the end of the partition, requested every ten seconds. It knows no members and no
+store times. The rules, for a partition whose present lag is not 0:
 
-1. STOP: since the last commit has passed more time than the ten commits cover. Not if the last
+1. STOP: more time has passed since the last commit than the ten commits cover. Not if the last
    commit reaches one of the last ten known ends: it had no lag a short while ago.
 2. REWIND: one of the ten is lower than the one before, and that one was not reached again.
 3. OK if the lag of one of the ten was 0.
@@ -29,11 +29,11 @@ from tests.truth.workload import Queue
 
 WINDOW: Final = 10
 REFRESH: Final = 10 * SECOND
-"""Between two reads the ends of partitions, in microseconds."""
+"""Interval of requests of the ends of partitions, in microseconds."""
 
 
 class Verdict(IntEnum):
-    """Of a partition, from good to bad; everything above OK is sent to people."""
+    """Status of a partition, from good to bad; everything above OK is notified."""
 
     OK = 0
     WARN = 1
@@ -45,9 +45,9 @@ class Verdict(IntEnum):
 def group(scenario: Scenario, when: Ints, refresh: int = REFRESH) -> npt.NDArray[np.int64]:
     """The verdict on a scenario's group at each time: the worst of its partitions.
 
-    refresh: microseconds between reads the ends; 1 is kinder than Burrow can be: then every
-    commit's lag is exact. With commits more frequent than samples, lag falls between two samples
-    even of a group that stands almost still, and rule 5 does not see it.
+    refresh: microseconds between requests of the ends; 1 is better than Burrow can be: then every
+    commit's lag is exact. With commits more frequent than requests, lag falls between two requests
+    even in a group that has nearly stalled, and rule 5 does not detect it.
     """
     verdicts = [
         partition(reading.queue, commits, when, refresh)

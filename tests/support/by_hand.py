@@ -1,8 +1,8 @@
-"""What a RocketMQ broker leaves behind, made by hand: records appended to a log, files rewritten.
+"""The traces of a RocketMQ broker, made by a script: records appended to a log, files rewritten.
 
-For stores of ours that RocketMQ has had in between. It knows neither state records nor snapshots,
-takes our record CRC property for one of a user's and carries it along, and writes its JSON files
-without our key.
+For stores of ours that RocketMQ has had in between. RocketMQ knows neither state records nor
+snapshots, treats our record CRC property as one of a user and copies it along, and writes its JSON
+files without our key.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def log_end(root: Path) -> int:
 
 
 def append(root: Path, messages: list[Appended], *, now_ms: int) -> tuple[int, int]:
-    """Append records behind the log's end, across files; the range of what was written.
+    """Append records behind the log's end, across files; return the range that was written.
 
     Files are begun as RocketMQ begins them, with the first record that does not fit the one before.
-    Like RocketMQ after an orderly stop it leaves no ``abort``, whoever has left one before.
+    Like RocketMQ after an orderly stop it leaves no ``abort``, not even an earlier one.
     """
     (root / "abort").unlink(missing_ok=True)
     start = at = log_end(root)

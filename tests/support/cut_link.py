@@ -20,7 +20,7 @@ class CutLink:
     """Listens on a loopback port of its own and passes everything on to another."""
 
     def __init__(self, target_port: int) -> None:
-        """target_port: on the loopback; nobody has to listen there yet."""
+        """target_port: on the loopback; it need not be open yet."""
         self._target_port = target_port
         self._is_cut = False
         self._writers: set[asyncio.StreamWriter] = set()
@@ -31,11 +31,11 @@ class CutLink:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """From now on nothing arrives."""
+        """Let all bytes vanish from now on."""
         self._loop.call_soon_threadsafe(setattr, self, "_is_cut", True)
 
     def heal(self) -> None:
-        """Connections of before are broken: bytes of theirs are lost; new ones pass."""
+        """Break earlier connections, whose bytes are lost, and pass new ones."""
         self._call(self._heal())
 
     def close(self) -> None:
@@ -80,18 +80,18 @@ class CutLink:
                 self._writers.discard(far_writer)
                 far_writer.transport.abort()
         except* (OSError, _Over):
-            pass  # one end is gone: so is the link
+            pass  # one end has closed: so the link ends
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
 
     async def _vanish(self, reader: asyncio.StreamReader) -> None:
-        """What comes in goes nowhere. Raises _Over at the end."""
+        """Discard incoming bytes. Raises _Over at the end."""
         if not await reader.read(CHUNK):
             raise _Over
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Raises _Over at the end: the other direction goes with it."""
+        """Raises _Over at the end, which also ends the other direction."""
         while data := await reader.read(CHUNK):
             if not self._is_cut:
                 writer.write(data)

@@ -1,8 +1,8 @@
-"""What may happen to a file of a store, and to which: the cases of ``test_damage``.
+"""Damage of the files of a store: the cases of ``test_damage``.
 
 A case is a kind of damage, a file by its role in the store, and the moment: while the node is down
-after a clean stop, down after a kill, or up. What the case leaves open (which bit, which half) is
-drawn from its seed.
+after a clean stop, down after a kill, or up. Details (which bit, which half) are drawn from the
+case's seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(Enum):
-    """What happens to the file."""
+    """Kind of damage."""
 
     MISSING = "missing"
     MOVED = "moved"
@@ -29,7 +29,7 @@ class Kind(Enum):
 
 
 class Moment(Enum):
-    """When."""
+    """Moment of the damage."""
 
     CLEAN = "after a clean stop"
     KILLED = "after a kill"
@@ -137,17 +137,17 @@ def all_cases(seed: int) -> list[Case]:
 
 
 class Done(NamedTuple):
-    """What was done to a store."""
+    """Damage that was done to a store."""
 
     what: str
     undo: Callable[[], None]
-    """Put the file back as whoever has a copy would; the node is down."""
+    """Restore the file from a copy; the node is down."""
 
 
 def damage(case: Case, store: Path, aside: Path, older: Path) -> Done | None:
-    """Do it; None if the store has no such file, or the damage would change nothing.
+    """Do the damage; None if the store has no such file, or the damage would change nothing.
 
-    aside: a directory for what is moved and for copies. older: the same store some time ago.
+    aside: a directory for moved files and copies. older: the same store some time ago.
     """
     path = FILES[case.file](store)
     if path is None:

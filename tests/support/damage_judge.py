@@ -1,10 +1,11 @@
-"""The judge of ``test_damage``: what must be true of a node whose store was damaged.
+"""The judge of ``test_damage``: conditions on a node whose store was damaged.
 
-1. No acknowledged message is lost silently: all are served as they were sent, or the node names
-   what is wrong with a code that the runbook explains.
-2. Nothing derived takes sound data down: unless the log, or the description of the store, is what
-   was damaged, all messages are served again without anybody's help but a restart.
-3. The remedy that the message names heals it.
+1. No acknowledged message is lost silently: all are served as they were sent, or the node reports
+   the damage with a code that the runbook explains.
+2. Derived files do not make valid data unavailable: unless the log, or the description of the
+store,
+   was damaged, all messages are served again after no more than a restart.
+3. The remedy in the message heals the damage.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ PASSING: Final = frozenset(
         "unreachable",
     }
 )
-"""Reasons that go by themselves."""
+"""Reasons that disappear by themselves."""
 STARTS_MAX: Final = 3
-"""So often whoever runs the services starts again what ended by itself."""
+"""How often a supervisor restarts processes that ended by themselves."""
 
 Place = tuple[str, int, int]
 """(topic, queue, queue offset)"""
@@ -52,11 +53,11 @@ class Acked(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was seen of a node."""
+    """Observations of a node."""
 
     is_complete: bool
     named: str
-    """What it says to be wrong, with the code in brackets; empty: nothing."""
+    """Errors that it reports, with the code in brackets; empty: none."""
 
 
 def send(node: Node, topic: str, queue: int, count: int, mark: str, size: int) -> list[Acked]:
@@ -81,7 +82,7 @@ def send(node: Node, topic: str, queue: int, count: int, mark: str, size: int) -
 
 
 class Judge:
-    """Watches one node through its damage."""
+    """Observes one node through its damage."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -92,7 +93,7 @@ class Judge:
     # -- reading --------------------------------------------------------------------------------
 
     def look(self, acked: list[Acked]) -> Verdict:
-        """Read every queue that has acknowledged messages, and see what the node says."""
+        """Read every queue with acknowledged messages, and the errors that the node reports."""
         missing: list[Acked] = []
         faults: set[str] = set()
         for queue in sorted({one.place[:2] for one in acked}):
@@ -111,7 +112,7 @@ class Judge:
         return Verdict(False, " ".join(sorted(faults)))
 
     def _read(self, topic: str, queue: int) -> tuple[dict[int, str], set[str]]:
-        """Bodies by queue offset of all that can be pulled; codes of what stopped it."""
+        """Return the bodies of all readable messages by queue offset, and codes of errors."""
         found: dict[int, str] = {}
         at = 0
         while True:
@@ -139,21 +140,21 @@ class Judge:
         return set()
 
     def _reasons(self) -> set[str]:
-        told = set()
+        errors = set()
         for role in ROLES:
             answer = self.node.ready(role)
             if not answer:
-                told.add("unreachable")
+                errors.add("unreachable")
             for reason in answer.get("reasons", []):
-                told.add(f"[{reason['code']}] {reason['detail']}")
-        return told
+                errors.add(f"[{reason['code']}] {reason['detail']}")
+        return errors
 
     # -- waiting --------------------------------------------------------------------------------
 
     def settle(self, acked: list[Acked], *, starts: int = STARTS_MAX) -> Verdict:
-        """Wait until everything is served, or something is named that does not go by itself.
+        """Wait until everything is served, or a lasting error is reported.
 
-        starts: how often processes that ended by themselves are started again.
+        starts: how often processes that ended by themselves are restarted.
         """
         deadline = time.monotonic() + DEADLINE_S
         seen = Verdict(False, "")
@@ -169,20 +170,20 @@ class Judge:
             seen = self.look(acked)
             if seen.is_complete or _lasting(seen.named):
                 return seen
-            time.sleep(POLL_S)  # it reads a state of other processes: no event tells of it
+            time.sleep(POLL_S)  # the state of other processes: there is no event to wait for
         raise AssertionError(f"lost in silence, or for good: {seen.named or 'ready'}")
 
     def _note_end(self, role: str) -> None:
         text = self.node.log_text(role)
-        told = [line for line in text.splitlines() if line.startswith("tidemark: ")]
-        assert told, f"{role} ended without a word: {text[-2000:]}"
-        self.ends.append(told[-1].removeprefix("tidemark: "))
+        errors = [line for line in text.splitlines() if line.startswith("tidemark: ")]
+        assert errors, f"{role} ended without a word: {text[-2000:]}"
+        self.ends.append(errors[-1].removeprefix("tidemark: "))
 
-    # -- what was said --------------------------------------------------------------------------
+    # -- reported errors ------------------------------------------------------------------------
 
     @staticmethod
     def check_named(named: str) -> str:
-        """The code of what does not go by itself, which the runbook explains."""
+        """Return the code of the lasting error, which the runbook explains."""
         found = re.findall(r"\[([a-z-]+)\]", named)
         codes = [code for code in found if code not in PASSING]
         assert codes, f"no code in {named!r}"
@@ -204,9 +205,9 @@ def _told(answer: Mapping[str, Any]) -> str:
 
 
 def apply_remedy(store: Path, named: str, *, begins: bool) -> Callable[[Acked], bool]:
-    """Do what the message says for those who have no copy; which messages survive that.
+    """Follow the message's advice for a store without a copy; return the surviving messages.
 
-    begins: where the log may be cut, or begin behind the damage, let it begin there.
+    begins: if the log may be cut, or begin behind the damage, let it begin there.
     """
     if "store repair --store" in named and "--rename`" in named:
         _tool("store", "repair", "--store", store, "--rename")
@@ -231,9 +232,9 @@ def apply_remedy(store: Path, named: str, *, begins: bool) -> Callable[[Acked], 
     if described:
         Path(described[1]).unlink()
         return lambda one: True
-    told = run("store", "repair", "--store", store, "--dry-run").stdout.decode()
-    begin = re.search(r"--begin-at (\d+) --yes", told)
-    cut = re.search(r"damage at physical offset (\d+)", told)
+    errors = run("store", "repair", "--store", store, "--dry-run").stdout.decode()
+    begin = re.search(r"--begin-at (\d+) --yes", errors)
+    cut = re.search(r"damage at physical offset (\d+)", errors)
     if begin and (begins or not cut):
         at = int(begin[1])
         _tool("store", "repair", "--store", store, "--begin-at", str(at), "--yes")

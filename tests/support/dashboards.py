@@ -73,7 +73,7 @@ def targets() -> list[Target]:
 
 
 def legend_labels(target: dict[str, Any]) -> set[str]:
-    """Labels that the legend names."""
+    """Labels that the legend shows."""
     return set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target.get("legendFormat", "")))
 
 

@@ -1,7 +1,7 @@
-"""Delayed messages over a real small store: turns when the test says so, kills anywhere.
+"""Delayed messages over a real small store: a test runs the turns and kills it at any point.
 
-The log, the queues and the sorted file are real; reput's step, the clock and the moment of a kill
-are the test's. A kill leaves everything as it stands and begins anew from the files, as a start
+The log, the queues and the sorted file are real; the test controls reput's step, the clock and the
+moment of a kill. A kill leaves everything unchanged and begins anew from the files, as a start
 does; with ``reboot`` the sorted file is that of another boot.
 """
 
@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 class _Clock(SystemClock):
-    """Wall time is the store's; what waits on monotonic time need not wait."""
+    """Wall time is the store's; waits on monotonic time end at once."""
 
     def __init__(self, broker: SmallBroker) -> None:
         self._broker = broker
@@ -64,12 +64,12 @@ class DelayedStore(SmallBroker):
         self.root = root
         self.faults: list[StoreError | None] = []
         self.refusal: Exception | None = None
-        """What the next appends of messages raise."""
+        """Error of the next appends of messages."""
         self.refuse_after: int | None = None
-        """So many more appends of messages are taken, and then none: the broker's own included."""
+        """Number of appends of messages that succeed before all fail, also the broker's own."""
         self.appends_until_kill: int | None = None
         self.dispatches = True
-        """False: reput stands still."""
+        """False: reput does not run."""
         self._begin()
 
     def _begin(self) -> None:

@@ -1,7 +1,7 @@
-"""Names that manifests use, held against the code: what is not there any more is reported.
+"""Names that manifests use, compared with the code: a name that no longer exists is reported.
 
-Ports, paths of probes, settings, environment, files, commands, labels and metrics are each asked of
-the code that has them, so that renaming one there, or here, is a finding.
+Ports, paths of probes, settings, environment, files, commands, labels and metrics are each checked
+against the code that has them, so that a rename on either side is detected.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _unused_environment(container: Container, prefix: str) -> Iterator[str]:
         name = entry["name"]
         known = name.startswith(prefix) or name == RUN_DIR_VARIABLE
         if not known and f"$({name})" not in values:
-            yield f"the variable {name} is read by nobody"
+            yield f"the variable {name} is read by no process"
 
 
 def _ports(container: Container, settings: Any) -> Iterator[str]:
@@ -208,7 +208,7 @@ def _ports_of_services(objects: list[Object]) -> Iterator[str]:
             if endpoint["port"] not in {*numbers, *optional}:
                 yield f"PodMonitor: no container has a port {endpoint['port']}"
             if endpoint["path"] not in admin_paths("reput"):
-                yield f"PodMonitor: {endpoint['path']} is answered by nobody"
+                yield f"PodMonitor: {endpoint['path']} is not served"
             set_labels = {each["targetLabel"] for each in endpoint["relabelings"]}
             if set_labels != TARGET_LABELS:
                 yield f"PodMonitor: labels are {sorted(set_labels)}"

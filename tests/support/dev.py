@@ -1,4 +1,4 @@
-"""``tidemark dev`` in the background, for tests: what it says, its services, how it ends."""
+"""``tidemark dev`` in the background, for tests: its output, its services, its end."""
 
 from __future__ import annotations
 

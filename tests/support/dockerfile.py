@@ -1,4 +1,4 @@
-"""A Dockerfile read as instructions, as far as ours go: what tests of it look at."""
+"""A Dockerfile as instructions, as far as tests of ours need them."""
 
 from __future__ import annotations
 

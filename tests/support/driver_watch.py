@@ -1,8 +1,8 @@
-"""Watches what reaches the driver of a Spark session: rows must not.
+"""Observes what reaches the driver of a Spark session: no rows may.
 
-Two witnesses. Every way of Python to fetch rows is replaced by one that notes the call. And Spark
-itself says how many bytes of results each task sent to the driver, whoever asked: a task that
-hands over rows sends more than its own accounts.
+There are two witnesses. Every way of Python to fetch rows is replaced by one that notes the call.
+And Spark reports how many bytes of results each task sent to the driver: a task that hands over
+rows sends more than its own accounts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULT_BYTES_MAX = 12 * 1024
 
 @dataclass(slots=True)
 class Watched:
-    """What was seen while watching."""
+    """The observations."""
 
     fetches: list[str] = field(default_factory=list)
     tasks: int = 0

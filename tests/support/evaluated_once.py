@@ -1,4 +1,4 @@
-"""What the kernel says of tables when it is called once for each bucket, without Spark."""
+"""Results of the kernel for tables when it is called once for each bucket, without Spark."""
 
 from __future__ import annotations
 

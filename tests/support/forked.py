@@ -1,6 +1,6 @@
 """Start services by a fork of a process that has imported them, which saves 0.5 s of CPU each.
 
-What runs is a process of its own, with its own arguments, log and signals, as if it had been
+Each service is a process of its own, with its own arguments, log and signals, as if it had been
 started with ``python -m services.ROLE``. Only its imports were done before, and all have the
 parent's hash seed. One parent serves the tests of one process; it ends with them.
 """

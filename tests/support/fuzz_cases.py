@@ -44,7 +44,7 @@ Same = Callable[..., object]
 
 class Exact(NamedTuple):
     """A buffer that ends where its data ends: each twin gets a copy of its own, with not a byte
-    behind it, so that a look past its end is seen."""
+    behind it, so that a read past its end is detected."""
 
     data: bytes
     writable: bool = False

@@ -1,11 +1,11 @@
-"""Compiled twins on bytes that another process changes while they look: ``python -m`` this module.
+"""Compiled twins on bytes that another process changes while they read: ``python -m`` this module.
 
     python -m tests.support.fuzz_changing --seed 1 --seconds 1 [--speedups DIRECTORY]
 
-What they read lies in mappings that other processes write to. A length that is loaded twice may be
-two lengths; here it often is. The bytes end where an unreadable page begins, so that a look past
-them ends the process. There is no result to compare: it must come back, with a value or with the
-one error that damage may cause.
+They read mappings that other processes write to. A length that is loaded twice may have two values;
+here it often has. The bytes end where an unreadable page begins, so that a read past them ends the
+process. There is no result to compare: each call must return a value or raise the one error that
+damage may cause.
 """
 
 from __future__ import annotations

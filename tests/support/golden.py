@@ -1,8 +1,8 @@
-"""Stores written by Apache RocketMQ itself, and what it answers when it opens them.
+"""Stores written by Apache RocketMQ itself, and its answers when it opens them.
 
-The referee for our readers: where our code and a manifest disagree, our code is wrong. The archives
-are found in the directory named by ``TIDEMARK_GOLDEN``, else in ``../shared/golden`` beside the
-project, else among the small copies in ``tests/golden/data``. They are never edited.
+They are the reference for our readers: where our code and a manifest disagree, our code is wrong.
+The archives are found in the directory named by ``TIDEMARK_GOLDEN``, else in ``../shared/golden``
+beside the project, else among the small copies in ``tests/golden/data``. They are never edited.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BROKER_AS_IT_WAS: Final[Mapping[str, object]] = {
     "deliver_delayed": False,
     "retention_age_ms": 1 << 50,
 }
-"""Settings of a broker whose answers are compared with a manifest: it says what was there before
+"""Settings of a broker whose answers are compared with a manifest, which describes the store before
 anything was delivered or had expired."""
 
 

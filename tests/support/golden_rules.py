@@ -1,4 +1,4 @@
-"""What a golden manifest's answers become where Tidemark answers differently on purpose.
+"""Answers of a golden manifest changed where Tidemark differs from RocketMQ on purpose.
 
 Every rule follows from the manifest alone, so that it holds for stores of other sizes and seeds,
 and for a store that is open in another process. The table of the rules is in
@@ -66,7 +66,7 @@ def expected_queue(name: str, queue: Answer) -> Answer:
 
 
 def queue_of(name: str, asked: Answer) -> Answer | None:
-    """The manifest's entry of the queue that a question is about; None for an unknown queue."""
+    """The manifest's entry of the queue in a question; None for an unknown queue."""
     for queue in golden.manifest(name)["queues"]:
         if (queue["topic"], queue["queueId"]) == (asked["topic"], asked["queueId"]):
             found: Answer = queue

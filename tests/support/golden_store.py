@@ -5,12 +5,12 @@ store, never about one store's values, since it has to hold for stores of other 
 
 | Where the reference | the reference says | ours says, because |
 |---|---|---|
-| has pre-blank units at the start of a queue while the log starts at 0 | as minimum a unit amid them | the first message: what is before it can never be read (docs/formats.md 4.8); everything derived from the minimum follows |
-| looks up a time in such a queue | 0, clamped, when its search meets a pre-blank unit | the message of that time (4.10) |
-| has a queue whose last file is exactly full | an exception instead of the last physical end | the end (4.9) |
-| cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
-| has a first record with an IPv6 born host | an exception instead of its store time | the store time |
-| dispatches again after an unclean stop, and an index file had ended amid a record's keys | all its keys in the next file, some of them for the second time | each key once (5.4) |
+| has pre-blank units at the start of a queue while the log starts at 0 | as minimum a unit amid
+them | the first message: what is before it can never be read (docs/formats.md 4.8); everything derived from the minimum follows | | looks up a time in such a queue | 0, clamped, when its search meets a pre-blank unit | the message of that time (4.10) |
+| has a queue whose last file is exactly full | an exception instead of the last physical end | the
+end (4.9) | | cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
+| has a first record with an IPv6 born host | an exception instead of its store time | the store
+time | | dispatches again after an unclean stop, and an index file had ended amid a record's keys | all its keys in the next file, some of them for the second time | each key once (5.4) |
 """  # noqa: E501 - the table's rows
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Opened(NamedTuple):
         return self.recovered.end
 
     def queue(self, asked: Answer) -> ConsumeQueueReader:
-        """The queue that a manifest's entry speaks of."""
+        """The queue of a manifest's entry."""
         return self.queues.get(asked["topic"], asked["queueId"])
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all files."""
         self.key_index.close()
         self.queues.forget()
         self.log.close()
@@ -120,7 +120,7 @@ def dispatch_all(store: StoreDir, positions: Positions, log: CommitLogReader) ->
 
 
 def described(record: Record) -> Answer:
-    """A record in the manifest's words."""
+    """A record with the manifest's field names."""
     return {
         "queueOffset": record.queue_offset,
         "physicalOffset": record.physical_offset,
@@ -151,7 +151,7 @@ def host(text: str) -> Host:
 
 
 class IndexFacts(NamedTuple):
-    """What the header of an index file holds. The fields have the names of the manifest."""
+    """The header of an index file. The fields have the names of the manifest."""
 
     beginTimestamp: int
     endTimestamp: int

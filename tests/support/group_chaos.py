@@ -1,10 +1,10 @@
-"""Chaos for a consumer group: members come, go and are killed at random while messages flow.
+"""Chaos for a consumer group: members join, leave and are killed at random while messages flow.
 
     python -m tests.support.group_chaos --seconds 180 --rate 20000 [--ordered] [--seed N]
 
 Broker, reput and every member are real processes. Instants and victims come from a seed, printed
 with the counts; processes are not deterministic, so a seed repeats the plan and not every
-interleaving. What is owed is judged by ``group_chaos_check`` from what the members wrote down.
+interleaving. ``group_chaos_check`` judges what the members wrote down.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Chaos:
             ends = self._ends(node)
         verdict = judge(read(self._file), ends, ordered=plan.ordered)
         for queue, count in self._sent.items():
-            # What was sent without an answer is there or not.
+            # A send without an answer is stored or not.
             if ends[queue] < count or (ends[queue] > count and not self._events["unanswered"]):
                 self._wrong.append(f"queue {queue}: {count} messages acked, {ends[queue]} there")
         return Outcome(
@@ -135,7 +135,7 @@ class Chaos:
     # -- chaos ----------------------------------------------------------------------------------
 
     async def _disturb(self, node: Node, until: float) -> None:
-        """Let members come, go and die, from the seed."""
+        """Let members join, leave and die, from the seed."""
         plan, random = self._plan, self._random
         while (now := time.monotonic()) < until:
             await asyncio.sleep(min(random.expovariate(1 / plan.pause_s), until - now))
@@ -184,7 +184,7 @@ class Chaos:
         self._events["killed"] += 1
 
     def _check_members(self) -> None:
-        """Nobody ends by itself, and who leaves does so with status 0."""
+        """Check that no member ends by itself, and that members leave with status 0."""
         for number, member in [*self._members.items()]:
             if member.poll() is not None:
                 del self._members[number]
@@ -212,10 +212,10 @@ class Chaos:
     def _log(self, number: int) -> Path:
         return self._directory / f"member-{number}.log"
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- lag ------------------------------------------------------------------------------------
 
     async def _watch(self, node: Node, until: float) -> None:
-        """Look at the lag all the time: it may be unknown for a moment, and never negative."""
+        """Read the lag all the time: it may be unknown for a moment, and is never negative."""
         while time.monotonic() < until:
             lag = await asyncio.to_thread(self._lag, node)
             self._lag_max = max(self._lag_max, lag or 0)

@@ -1,9 +1,9 @@
-"""What members of a group handled, as one file tells it, and what a group owes them.
+"""What members of a group handled, as recorded in one file, and the rules that it must obey.
 
 Members append entries of 32 bytes to one file, opened with O_APPEND: the kernel puts them one
-behind the other, so the file's order is the order in which things happened, over all processes.
-An entry is a message handled (or several adjacent ones), a queue taken or given up. 32 divides a
-page: a SIGKILL in the middle of a long write ends it between two entries.
+behind the other, so the file's order is the order of events, over all processes. An entry is a
+message handled (or several adjacent ones), a queue taken or given up. 32 divides a page: a SIGKILL
+in the middle of a long write ends it between two entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class What(IntEnum):
 
 
 class Violation(StrEnum):
-    """What a group may not do."""
+    """Violations of the rules."""
 
     MISSING = "not handled"
     TWO_OWNERS = "two owners in a generation"
@@ -50,10 +50,10 @@ class Entry(NamedTuple):
     messages: int
     """Handled ones: those at queue_offset … queue_offset + messages − 1."""
     generation: int
-    """That the member knew then."""
+    """Generation that the member knew then."""
     queue_offset: int
     at_ns: int
-    """The machine's monotonic clock; for people, no rule looks at it."""
+    """The machine's monotonic clock; for people, no rule uses it."""
 
     def packed(self) -> bytes:
         """The entry's 32 bytes."""
@@ -71,7 +71,7 @@ def read(path: Path) -> Iterator[Entry]:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found."""
+    """The result of the check."""
 
     handled: int = 0
     distinct: int = 0
@@ -101,11 +101,11 @@ class Verdict:
 
 
 def judge(entries: Iterable[Entry], ends: Mapping[int, int], *, ordered: bool) -> Verdict:
-    """Hold what was handled against what there was.
+    """Compare handled messages with existing ones.
 
-    ends: queue → its max offset; every message below it has to be handled at least once. ordered:
-    also, in each queue no message before all earlier ones are done; to be handled again is allowed,
-    for a member may die between handling and committing.
+    ends: queue → its max offset; every message below it must be handled at least once. ordered:
+    also, in each queue no message before all earlier ones are done; a repeated one is allowed,
+    because a member may die between handling and committing.
     """
     verdict = Verdict()
     queues = {queue: _Queue(queue, end) for queue, end in ends.items()}
@@ -147,7 +147,7 @@ class _Queue:
         self.seen = bytearray(end)
         """One byte per message: 1 once it is handled."""
         self.reader: int | None = None
-        """Who took it last and has not given it up."""
+        """Member that took it last and has not given it up."""
         self.owners: dict[int, int] = {}
         """Generation → the member that handled messages in it."""
         self.done = 0
@@ -172,7 +172,7 @@ class _Queue:
             verdict.violated(
                 Violation.NOT_ITS_OWN,
                 f"queue {self.number}: member {entry.member} handled {first} while it was "
-                f"{'nobody' if self.reader is None else f'member {self.reader}'}'s",
+                f"{'no member' if self.reader is None else f'member {self.reader}'}'s",
             )
         if ordered and first > self.done:
             verdict.violated(

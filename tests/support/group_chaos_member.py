@@ -1,9 +1,9 @@
-"""One member of a group, as a process: it handles messages by writing down that it did.
+"""One member of a group, as a process: it handles a message by recording it in a file.
 
     python -m tests.support.group_chaos_member URL TOPIC GROUP NUMBER FILE [--ordered] …
 
-A message is handled once its entry is in the file; then, and not before, it is committed, by asking
-for the next. SIGTERM lets it finish what it has in hand and leave; SIGKILL may hit it anywhere.
+A message is handled once its entry is in the file; only then is it committed, by asking for the
+next. SIGTERM lets it finish the messages in hand and leave; SIGKILL may hit it anywhere.
 """
 
 from __future__ import annotations

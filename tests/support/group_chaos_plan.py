@@ -1,4 +1,4 @@
-"""What chaos for a consumer group is asked to do, and what came of it."""
+"""Parameters and results of chaos for a consumer group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.group_chaos_check import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of what."""
+    """Parameters of a run."""
 
     seed: int
     seconds: float = 20.0
@@ -19,13 +19,13 @@ class Plan:
     queues: int = 64
     members: int = 8
     members_min: int = 3
-    """Fewer than that do not stay: somebody has to be there to be killed."""
+    """Minimum number of members, so that there is one to be killed."""
     pause_s: float = 1.0
-    """Mean time between two comings, goings or kills."""
+    """Mean time between two joins, leaves or kills."""
     session_ms: int = 5000
     work_ms: float = 0.0
-    """Time that a member takes between handling a message, or a batch, and asking for the next:
-    whoever is killed then has handled what it has not committed."""
+    """Time that a member takes between handling a message, or a batch, and asking for the next: a
+    member that is killed then has handled messages that it has not committed."""
     ordered: bool = False
     node_pause_s: float | None = None
     """Mean time between two SIGKILLs of broker or reput, which start again; None: they live."""
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened, for people and for asserts."""
+    """The results, for people and for asserts."""
 
     plan: Plan
     verdict: Verdict
@@ -42,9 +42,9 @@ class Outcome:
     drained_s: float
     """From the last message sent until the group had no lag."""
     lag_max: int
-    looks: int
+    samples: int
     wrong: list[str] = field(default_factory=list)
-    """What was wrong besides the verdict."""
+    """Errors besides the verdict."""
 
     def sentence(self) -> str:
         """The counts in one line."""
@@ -57,7 +57,7 @@ class Outcome:
             f"queues changed hands in {verdict.generations} generations seen; {verdict.distinct} "
             f"messages handled, {verdict.missing} not, {verdict.duplicates} more than once "
             f"({verdict.duplicate_share:.2%}); {self._violations()}; lag {self.lag_max} "
-            f"at most in {self.looks} looks, 0 after {self.drained_s:.1f} s"
+            f"at most in {self.samples} samples, 0 after {self.drained_s:.1f} s"
         )
 
     def _violations(self) -> str:

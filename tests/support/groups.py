@@ -1,8 +1,8 @@
-"""Which worker runs what: files that name a group (``xdist_group``) go to one worker as a whole.
+"""Assignment of tests to workers: files that name a group (``xdist_group``) go to one worker.
 
 They start what a machine of two cores cannot have twice: a Spark, a Prometheus with five clusters,
-pods. pytest-xdist 3.8 has this (``--dist loadgroup``) by writing into names of tests, which does
-not reach pytest 9.2. Here the group is read from the file.
+pods. pytest-xdist 3.8 has this (``--dist loadgroup``) by changing the names of tests, which does
+not work with pytest 9.2. Here the group is read from the file.
 """
 
 from __future__ import annotations

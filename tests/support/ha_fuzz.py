@@ -51,7 +51,7 @@ def table(rng: Random) -> tuple[EpochStart, ...]:
 
 
 def payload(rng: Random) -> Payload:
-    """A payload of any kind that a frame may say."""
+    """A payload of any kind that a frame may have."""
     first = rng.choice((0, 1 << 30))
     durable = first + rng.choice((0, 1, 5000))
     end = durable + rng.choice((0, 1, 300))
@@ -100,7 +100,7 @@ def frame(rng: Random) -> Frame:
 
 
 def replayed(rng: Random) -> bytes:
-    """What a session looked like to somebody who recorded it: handshake, HELLO, bytes, ACKs.
+    """A recorded session: handshake, HELLO, bytes, ACKs.
 
     Genuine but for its nonces, which are another connection's: nothing in it proves anything.
     """

@@ -98,7 +98,7 @@ class Log:
         )
 
     def as_master(self) -> MasterLog:
-        """What a master's link is told."""
+        """Events that a master's link gets."""
         return MasterLog(self.table, self.first_offset, self.end, self.confirm)
 
     def as_slave(self) -> SlaveLog:

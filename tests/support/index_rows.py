@@ -22,7 +22,7 @@ def packed(rows: Iterable[Row]) -> bytes:
 
 
 def put_plainly(data: bytearray | memoryview | mmap, geometry: Geometry, row: Row) -> bool:
-    """Put one row the way the specification tells it; False: the file is full and unchanged."""
+    """Put one row as the specification describes it; False: the file is full and unchanged."""
     key_hash, offset, at_ms = row
     begin_ms, _, begin_offset, _, slots_used, number = _HEADER.unpack_from(data)
     number = max(number, 1)

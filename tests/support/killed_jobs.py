@@ -1,8 +1,8 @@
 """Jobs in a process of their own that is killed at random, and started again.
 
 `python -m tests.support.killed_jobs collect|evaluate TABLES CHECKPOINT RECORDED` runs one to its
-end; `killed` starts it, waits until it writes, kills driver and JVM at once, and says how far the
-tables were.
+end; `killed` starts it, waits until it writes, kills driver and JVM at once, and returns the state
+of the tables.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Answers of brokers about groups over their API, read periodically and compared with computed
-numbers.
+"""Answers of brokers about groups over their API, as a reference for computed numbers.
 
-Offsets and store times of heads only grow while no group is reset. The figures of a sample are
-read while it goes on, each at an instant of its own. So each of them lies between an answer that
-was there before the sample began and one that was asked for after it ended: that is the error of
-the comparison, and nothing else is allowed for.
+Offsets and store times of heads only grow without a reset. The figures of a sample are read during
+the sample, each at an instant of its own. So each of them lies between an answer that was there
+before the sample began and one that was requested after it ended: that is the error of the
+comparison, and no other tolerance is allowed.
 """
 
 from __future__ import annotations

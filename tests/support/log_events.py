@@ -1,8 +1,8 @@
 """All log lines that the code can write: found in its syntax, not by running it.
 
 A line is a call of ``log.<level>(sentence, extra={"event": …})``, of a ``RateLimitedLogger``, or of
-one of the ways in which the core of ha wants something said. What is not written down in the call
-itself (an event taken from a variable) has to be named in ``INDIRECT``.
+one of the ways in which the core of ha requests a log line. An event that is not in the call itself
+(but in a variable) must be listed in ``INDIRECT``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the log of a store says, read by ``tidemark store dump``: messages, and the state in it.
+"""Contents of a store's log, read by ``tidemark store dump``: messages, and the state in it.
 
-The measure of every verb: whatever a command or a call answered must be there, and nothing else.
+They are the reference for every verb: results of commands and calls must be there, and nothing
+else.
 """
 
 from __future__ import annotations

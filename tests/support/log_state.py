@@ -1,7 +1,7 @@
 """The state that a store's log adds up to, read from the log's bytes alone.
 
-Neither queues nor index nor checkpoint are looked at: the measure of what a broker serves, and of
-what it must serve again when everything but the log is gone.
+Neither queues nor index nor checkpoint are read. It is the reference for what a broker serves, and
+must serve again when everything but the log is gone.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SEIZE: Final = 0x4206
 SET_TRACER: Final = 0x59616D61
 ANY_PROCESS: Final = -1
 ANY_CHILD: Final = 0x40000000
-"""For waitpid: also threads, and processes that are nobody's child here."""
+"""For waitpid: also threads, and processes that are no children of this one."""
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)

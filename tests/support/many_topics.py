@@ -72,7 +72,7 @@ async def _make(session: aiohttp.ClientSession, number: int, plan: Plan) -> None
 async def _commit(
     session: aiohttp.ClientSession, group: str, offsets: list[dict[str, Any]]
 ) -> None:
-    """Commit; a commit beyond what is dispatched so far is refused, and said again."""
+    """Commit; a commit beyond what is dispatched so far is refused, and repeated."""
     while True:
         status, answer = await _ask(
             session, "POST", f"/v1/groups/{group}/offsets", {"offsets": offsets}

@@ -1,4 +1,4 @@
-"""A broker on a disk that lies: fdatasync does nothing. For tests of the tests, and only for them.
+"""A broker on a disk that loses flushes: fdatasync does nothing. Only for tests of the tests.
 
 ``python -m tests.support.no_fdatasync`` takes the arguments of ``python -m services.broker``.
 """

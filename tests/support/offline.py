@@ -1,4 +1,4 @@
-"""What a stopped store says of itself: records walked and keys looked up, without any process."""
+"""Contents of a stopped store: records walked and keys looked up, without any process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Commands of a page of the docs: those that can be run are, the others are held against the code.
+"""Commands of a page of the docs: some are run, the others are compared with the code.
 
-A block that begins with ```` ```sh ```` runs as it stands; a word behind it says what it needs
+A block that begins with ```` ```sh ```` runs unchanged; a word behind it names its requirement
 (``cluster``, ``image``, ``root``).
 """
 
@@ -47,7 +47,7 @@ def commands(page: Path, needs: str) -> list[str]:
 
 
 def missing_paths(page: Path, root: Path) -> list[str]:
-    """Files that the page names and that are not there; a `*` stands for any name."""
+    """Files that the page names and that do not exist; a `*` stands for any name."""
     named = _PATH.findall(page.read_text())
     return [path for path in named if not list(root.glob(path.rstrip("/")))]
 

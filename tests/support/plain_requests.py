@@ -1,4 +1,4 @@
-"""A produce request read in both ways: the short one, by a twin, and the careful one beside it."""
+"""A produce request parsed in both ways: by the fast path's twin, and by the general path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(
 def careful(
     body: bytes, *, rules: Rules = RULES, address: bytes = V4, count: int = 0
 ) -> tuple[ProduceRequest, int] | None:
-    """The request as the careful way has it, and how many ids it made; None if it refuses."""
+    """The request as the general path parses it, and how many ids it made; None if it refuses."""
     unique_ids = maker(address, count)
     try:
         request = parse_produce(

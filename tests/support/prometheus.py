@@ -49,7 +49,7 @@ def tool(name: str) -> str:
 
 
 def check(name: str, *arguments: str, text: str | None = None) -> str:
-    """Run a tool that judges; what it said. Fails the test if it finds fault."""
+    """Run a checking tool; return its output. Fails the test if it finds errors."""
     done = subprocess.run(
         [tool(name), *arguments], input=text, capture_output=True, text=True, check=False
     )
@@ -153,8 +153,8 @@ class Alertmanager(Server):
         found: list[dict[str, Any]] = json.loads(self.get("/api/v2/alerts"))
         return found
 
-    def told(self) -> set[tuple[str, str]]:
-        """(alert, cluster) of what somebody would be told."""
+    def notified(self) -> set[tuple[str, str]]:
+        """(alert, cluster) of notified alerts."""
         return {
             (alert["labels"]["alertname"], alert["labels"].get("cluster", ""))
             for alert in self.alerts()
@@ -185,7 +185,7 @@ class Prometheus(Server):
         )
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """The samples of an instant query. Raises AssertionError with what Prometheus said."""
+        """The samples of an instant query. Raises AssertionError with Prometheus' error."""
         try:
             answer = json.loads(self.get("/api/v1/query", query=expr))
         except urllib.error.HTTPError as error:

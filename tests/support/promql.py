@@ -1,8 +1,8 @@
-"""What a query yields, found from its syntax tree and the catalogue: a unit, and a set of labels.
+"""The result of a query, found from its syntax tree and the catalogue: a unit, and a set of labels.
 
-A referee for rules and dashboards that is not their author: it knows what each metric counts and
-what functions make of it, and refuses what makes no sense (a rate of a gauge, bytes added to
-seconds, a label nobody sets, two sides of an operator that can never match).
+It checks rules and dashboards independently: it knows what each metric counts and what functions do
+to it, and refuses expressions without a meaning (a rate of a gauge, bytes added to seconds, an
+unknown label, two sides of an operator that can never match).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""An HTTP server that answers range selectors as Prometheus does, and misbehaves as it is told.
+"""An HTTP server that answers range selectors as Prometheus does, with faults on request.
 
     with RangeServer(samples, left_open=True) as server:
         server.trouble = [busy(503)]      # the next answers, one after another
         ...read from server.url...
 
-Only what the source asks for is understood: ``{matchers}[Nms]`` at a time, and a number.
+It understands only the requests of the source: ``{matchers}[Nms]`` at a time, and a number.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from tests.support.node import Node
 
 WAIT_MS: Final = 500
 SESSION_MS: Final = 600_000
-"""Longer than any test: nobody sends heartbeats for its own sake."""
+"""Longer than any test, so that no heartbeats are needed."""
 Source = tuple[str, int, int]
 """(topic, queue, queue offset) that a message was read at."""
 
 
 class RawMember:
-    """One member. Reads what is assigned to it; commits and sends back when told so."""
+    """One member. It reads what is assigned to it, and commits and nacks when a test asks for
+    it."""
 
     def __init__(
         self, node: Node, group: str, name: str = "m1", topics: Sequence[str] = ("orders",)
@@ -37,7 +38,7 @@ class RawMember:
         self._take(self.call("POST", self.path, self._said()))
 
     def heartbeat(self) -> None:
-        """Still there; learn of the assignment."""
+        """Send a heartbeat and learn the assignment."""
         self._take(self.call("POST", self.path, {**self._said(), "generation": self.generation}))
 
     def fetch(self, wait_ms: int = WAIT_MS) -> Iterator[tuple[Source, dict[str, Any]]]:
@@ -45,7 +46,7 @@ class RawMember:
         body = {"generation": self.generation, "wait_ms": wait_ms}
         status, answer = self.node.request_json("POST", self.path + "/fetch", body)
         if status == 409 and answer["code"] == "stale-generation":
-            self.heartbeat()  # as when the wait for members of before a restart is over
+            self.heartbeat()  # as after the wait for members from before a restart
             return
         assert status == 200, (self.path, status, answer)
         if answer["generation"] != self.generation:

@@ -55,7 +55,7 @@ class StoppedClock:
 
 
 class MasterLog:
-    """What a master wrote: records of random sizes over several files, fillers between."""
+    """The log of a master: records of random sizes over several files, fillers between."""
 
     def __init__(self, count: int, *, seed: int = 0, body_max: int = 1500) -> None:
         random = Random(seed)

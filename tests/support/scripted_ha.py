@@ -1,15 +1,15 @@
-"""ha as a script: holds bytes 3 and 0 and plays the page's side of it, against real processes.
+"""ha as a script: holds bytes 3 and 0 and plays ha's part in the page, against real processes.
 
     with ScriptedHa(node) as ha:
         ha.start()
         node.start("broker", "reput")
         ha.serve(epoch=1)
-        ... sends are taken, and confirmed as they are flushed ...
+        ... sends are accepted, and confirmed as they are flushed ...
         ha.take_back()
 
-Every step is a method, so that a test stops, kills or repeats wherever it likes. ``serve`` follows
-in a thread: it publishes what a group of this one node would confirm. Nothing of ``services.ha`` is
-used: what the broker does must follow from the page alone (``shared.cluster.grant``).
+Every step is a method, so that a test can stop, kill or repeat at any point. ``serve`` follows in a
+thread: it publishes what a group of this one node would confirm. Nothing of ``services.ha`` is
+used: the broker's behaviour must follow from the page alone (``shared.cluster.grant``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def cluster_table(node_name: str = "n0") -> dict[str, object]:
-    """A [cluster] table that broker and reput take; nobody connects to anything in it."""
+    """A [cluster] table that broker and reput accept; its addresses are never used."""
     names = ("n0", "n1")
     return {
         "node": node_name,
@@ -71,7 +71,7 @@ class ScriptedHa:
     """One start of ha on one node. ``close`` it, or ``die``."""
 
     def __init__(self, node: Node, *, in_sync: int = 2, store: Mapping[str, Any] | None = None):
-        """in_sync: members of the set that the page tells of. store: on top of SMALL_STORE."""
+        """in_sync: size of the set in the page. store: settings on top of SMALL_STORE."""
         self._run_dir = node.run_dir
         self.disk = OsDisk()
         values = {**SMALL_STORE, "visible_after": "confirmed", **(store or {})}
@@ -90,7 +90,7 @@ class ScriptedHa:
         self._following: threading.Thread | None = None
         self._stop = threading.Event()
         self.holds_confirm = False
-        """The confirm offset stands still, as it does while a member of the set is silent."""
+        """Whether the confirm offset stands still, as while a member of the set is silent."""
 
     def __enter__(self) -> ScriptedHa:
         return self
@@ -113,7 +113,7 @@ class ScriptedHa:
         return self.positions
 
     def get(self, slot: Slot) -> int:
-        """What a slot says."""
+        """Return the value of a slot."""
         return self.slots.get(slot)
 
     def publish(self, slot: Slot, value: int) -> None:
@@ -126,7 +126,7 @@ class ScriptedHa:
             with contextlib.suppress(OSError):
                 self._bell.sendto(b"\x01", str(socket_path(self._run_dir, service)))
 
-    # -- its start and its end ------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------
 
     def start(self) -> Recovered:
         """Byte 3, fence, byte 0, recovery, FOLLOWER: what every start of ha begins with."""
@@ -154,7 +154,7 @@ class ScriptedHa:
     # -- the append lock ------------------------------------------------------------------------
 
     def fence(self) -> None:
-        """End the grant; nothing is waited for."""
+        """End the grant, without a wait."""
         self._end_following()
         grant.fence(self.slots)
         self.ring()
@@ -203,7 +203,7 @@ class ScriptedHa:
         )
 
     def release_append_lock(self) -> None:
-        """Give byte 0 to whoever takes it."""
+        """Release byte 0."""
         lock = self._locks.pop(Role.APPEND, None)
         if lock is not None:
             lock.release()

@@ -2,18 +2,19 @@
 
 It implements ``shared.files.disk.Disk``, so the store's own code runs on it unchanged. Two copies
 of every file are kept: the *cache* (what ``pread`` and every mapping show) and the *durable* bytes.
-What makes it harsher than a kind disk, all of it allowed by POSIX and seen on real ones:
+It is as harsh as POSIX allows and as real disks have been seen to be:
 
 - Pages reach the disk in any order, at any time, whether they were stored by ``pwrite`` or through
-  a mapping; ``sync`` is the only thing that says when. A page in flight is torn between sectors.
+  a mapping; only ``sync`` guarantees a time. A page in flight is torn between sectors.
 - A name and the bytes under it are made durable separately: ``sync_directory`` for the one, the
   file's ``sync`` for the other. A name whose length was not synced may come back with length 0.
 - Every creation, removal and rename that was not synced survives or not, each on its own; a rename
   is old or new, never both and never neither.
-- After a failed ``sync`` the kernel calls the pages clean: later syncs succeed without them.
+- After a failed ``sync`` the kernel marks the pages clean: later syncs succeed without them.
 
-What it does not model: a sector that is half written, a disk that lies about ``sync``, and a crash
-between two stores through one mapping (a crash comes between operations; see ``checkpoint``).
+It does not model a sector that is half written, a disk that reports a ``sync`` that it did not do,
+and a crash between two stores through one mapping (a crash comes between operations; see
+``checkpoint``).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _WRITE_BACK_CHANCE: Final = 0.04
 
 
 class SimCrash(BaseException):
-    """The machine, or the process, is gone. Not an Exception: nobody may handle it."""
+    """The machine, or the process, is gone. Not an Exception, so that no code handles it."""
 
 
 class SimDisk:
@@ -72,7 +73,7 @@ class SimDisk:
         self.unreserved_stores: list[str] = []
         """Pages stored through a mapping without blocks under them: SIGBUS on a full disk."""
         self.whole_sync_files_min = 1000
-        """From so many files on, whoever may do either syncs the whole disk."""
+        """Number of files from which on a whole sync is preferred, where allowed."""
         self.refuses_page_locks = False
         self.page_locks: list[Path] = []
         """Files that are held in memory, one entry for each holder."""
@@ -238,12 +239,12 @@ class SimDisk:
         self._operation(what, None)
 
     def crash(self) -> None:
-        """Everything ends now: keep this moment, refuse what comes after. Then raise SimCrash."""
+        """End everything: keep this moment, refuse later operations. Then raise SimCrash."""
         if self._at_crash is None:
             self._at_crash = self._copy()
 
     def copy(self) -> SimDisk:
-        """The same disk and page cache, all processes gone (SIGKILL): no locks, nobody mapped."""
+        """The same disk and page cache, all processes gone (SIGKILL): no locks, no mappings."""
         return self._at_crash.copy() if self._at_crash is not None else self._copy()
 
     def power_cut(self, random: Random | None = None, loss: Loss | None = None) -> SimDisk:
@@ -314,7 +315,7 @@ class SimDisk:
         return bytes(node.cache) if isinstance(node, Inode) else None
 
     def durable_bytes(self, path: Path) -> bytes:
-        """What is certain to survive of a file's bytes, whatever its name does."""
+        """The bytes of a file that certainly survive, whatever happens to its name."""
         inode = self._file(path)
         return bytes(inode.durable[: inode.lengths[0]])
 

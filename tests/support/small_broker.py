@@ -1,7 +1,7 @@
 """The parts of a broker over a real small store, without processes, loop parts or waits.
 
-What is appended is flushed at once; ``dispatch`` is reput's step, run when the test says so. Time
-stands still until the test moves it. For tests of what groups do with messages.
+Appended records are flushed at once; ``dispatch`` is reput's step, run by the test. Time stands
+still until the test moves it. For tests of groups.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class SmallBroker:
     async def file_made(self) -> None:
         """As ``StateLog.file_made``."""
 
-    # -- what a test does ------------------------------------------------------------------------
+    # -- for tests -------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
         """Reput's part, up to the end of the log."""

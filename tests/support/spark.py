@@ -1,6 +1,6 @@
 """One Spark session for all tests of a worker, which starts it once: five seconds and 0.5 GB.
 
-A test module asks for it by importing the fixture, and is marked
+A test module requests it by importing the fixture, and is marked
 ``pytestmark = pytest.mark.xdist_group("spark")``: then one worker runs all of them, and a machine
 with two workers has one JVM.
 """

@@ -1,12 +1,12 @@
 """Prove from a system call trace that every ack at ``disk`` follows the fdatasync of its bytes.
 
-Pure: lines of ``strace -f -y`` in, a verdict out. The rule that is judged, for every answer that
-says ``"level": "disk"`` and names physical offset P of a record of S bytes:
+Pure: lines of ``strace -f -y`` in, a verdict out. The rule, for every response with ``"level":
+"disk"`` and physical offset P of a record of S bytes:
 
 1. ``pwrite64`` calls that returned covered [P, P + S) of the commit log;
 2. after that, an ``fdatasync`` of the same file was entered and returned 0;
 3. if the file was made in this trace, an ``fsync`` of its directory returned 0 as well;
-4. only then was the write entered that carries the answer to the socket.
+4. only then was the write entered that sends the response to the socket.
 
 The order of lines is the order in which the tracer stopped the threads, so a line that comes later
 cannot have happened before.
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
     """What the trace proves."""
 
     acked: frozenset[int]
-    """Physical offsets that answers at level ``disk`` named."""
+    """Physical offsets in responses at level ``disk``."""
     violations: tuple[str, ...]
     syncs: int
     """fdatasync calls on commit log files that returned 0."""

@@ -86,7 +86,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 @st.composite
 def records(draw: st.DrawFn, *, record_crc: bool | None = None) -> MadeRecord:
-    """A record at any physical offset, with or without record CRC unless told."""
+    """A record at any physical offset, with or without record CRC; both by default."""
     message = draw(messages())
     queue_offset = draw(st.integers(0, I64_MAX))
     physical_offset = PhysicalOffset(draw(st.integers(0, I64_MAX >> 1)))

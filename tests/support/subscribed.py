@@ -1,4 +1,4 @@
-"""A double of the broker with one topic, a client of it, and bodies for its subscriptions."""
+"""A fake broker with one topic, a client of it, and bodies for its subscriptions."""
 
 from __future__ import annotations
 

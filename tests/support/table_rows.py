@@ -1,4 +1,4 @@
-"""Tables of a root beside what they must hold: equal to the byte after sorting, or what differs."""
+"""Compare the tables of a root with their expected contents: equal bytes after sorting."""
 
 from __future__ import annotations
 
