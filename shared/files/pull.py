@@ -379,7 +379,7 @@ class _Scan:
             ),
             "Run `tidemark store rebuild`, which makes the queue anew from the log."
             if is_record
-            else "Run `tidemark store verify`, which tells the two apart; if it is the queue, "
+            else "Run `tidemark store verify`, which distinguishes the two; if it is the queue, "
             "`tidemark store rebuild` makes it anew.",
             topic=topic,
             queue=queue,

@@ -80,7 +80,7 @@ async def run_parts(
 async def _part(name: str, run: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
     await run()
     if not stop.is_set():
-        raise PartEnded(f"the part {name} ended although nobody asked it to", part=name)
+        raise PartEnded(f"the part {name} ended without a request to stop", part=name)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -37,7 +37,7 @@ def usable_run_dir(wanted: Path) -> Path:
         raise _refused(wanted, f"and so does the directory for temporary files: {error}") from error
     # Every user may create names in /tmp: another user's directory or link must not be trusted.
     if stand_in.is_symlink() or not stand_in.is_dir() or found.st_uid != os.geteuid():
-        raise _refused(wanted, f"and {stand_in} in its place belongs to somebody else")
+        raise _refused(wanted, f"and {stand_in} in its place belongs to another user")
     return stand_in
 
 

@@ -57,7 +57,7 @@ class Chaos:
         self._next_member = 0
         self._events: Counter[str] = Counter()
         self._sent: Counter[int] = Counter()
-        self._lag_max = self._looks = 0
+        self._lag_max = self._samples = 0
         self._wrong: list[str] = []
 
     async def run(self) -> Outcome:
@@ -85,7 +85,7 @@ class Chaos:
             self._events,
             drained_s,
             self._lag_max,
-            self._looks,
+            self._samples,
             self._wrong,
         )
 
@@ -228,7 +228,7 @@ class Chaos:
             return None  # it is just being killed, or starts
         if status != 200:
             raise RuntimeError(f"the group's view was answered {status}: {view}")
-        self._looks += 1
+        self._samples += 1
         owned = Counter(tuple(each) for one in view["members"] for each in one["assignment"])
         if twice := [place for place, owners in owned.items() if owners > 1]:
             self._wrong.append(f"assigned to two members at once: {twice[:3]}")

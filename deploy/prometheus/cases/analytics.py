@@ -14,7 +14,7 @@ GAPS: Final = series("tidemark_analytics_source_gaps_total", TARGET, source="scr
 
 ANALYTICS_CASES: Final = (
     Case(
-        "An exporter that is gone is a ticket, and wakes nobody",
+        "A missing exporter is a ticket, and pages no operator",
         gone(TARGET),
         (("11m", ()), ("14m", ()), ("17m", ("TidemarkAnalyticsDown",))),
     ),
@@ -24,12 +24,12 @@ ANALYTICS_CASES: Final = (
         (("14m", ()), ("17m", ("TidemarkAnalyticsDown",))),
     ),
     Case(
-        "An evaluation that stands still is told once, not also as ticks that are old",
+        "A stalled evaluation is reported once, not also as old ticks",
         {LAST: f"0+30x20 600x{STEPS}", TICK: f"0+30x20 600x{STEPS}"},
         (("14m", ()), ("22m", ("TidemarkAnalyticsStale",)), ("40m", ("TidemarkAnalyticsStale",))),
     ),
     Case(
-        "An evaluation that runs and finds no samples is told by the age of its ticks",
+        "An evaluation that runs and finds no samples is reported by the age of its ticks",
         {TICK: f"0+30x20 600x{STEPS}"},
         (("14m", ()), ("22m", ("TidemarkAnalyticsBehind",))),
     ),

@@ -45,12 +45,12 @@ def moved(metric: str, values: str, *, grouped: bool = False, **labels: str) -> 
 CONSUMER_CASES: Final = (
     Case("A healthy cluster is silent", {}, (("3m", ()), ("30m", ()), ("70m", ()))),
     Case(
-        "A group whose consumers died has stopped, and is not also told to be slow",
+        "A group whose consumers died has stopped, and is not reported as slow too",
         {LAG: f"1x{START} 1+30x{STEPS}", **NOBODY},
         (("12m", ()), ("14m", ("TidemarkGroupStopped",)), ("30m", ("TidemarkGroupStopped",))),
     ),
     Case(
-        "Consumers that start anew within 75 seconds alarm nobody",
+        "Consumers that restart within 75 seconds cause no alert",
         {
             LAG: f"1x{START} 30 60 90 1x{STEPS}",
             of_group("members"): f"2x{START} 0x2 2x{STEPS}",
@@ -86,7 +86,7 @@ CONSUMER_CASES: Final = (
         (("20m", ("TidemarkGroupStopped",)), ("32m", ())),
     ),
     Case(
-        "A group that nobody has been seen to read for a day is abandoned, and wakes nobody",
+        "A group without members for a day is abandoned, and pages no operator",
         {
             LAG: f"9000+30x{STEPS}",
             of_group("members"): always(0),
@@ -122,7 +122,7 @@ CONSUMER_CASES: Final = (
         (("20m", ()), ("40m", ())),
     ),
     Case(
-        "A constant lag of five objectives and more is told, and is not falling behind",
+        "A constant lag of five objectives and more is reported, but not as falling behind",
         {LAG: always(400)},
         (("14m", ()), ("17m", ("TidemarkGroupLagObjective",))),
     ),
@@ -147,7 +147,7 @@ CONSUMER_CASES: Final = (
         (("9m", ()),),
     ),
     Case(
-        "Messages that retention took unread are told once",
+        "Messages that retention deleted unread are reported once",
         {LOST: f"0x{START} 500x{STEPS}"},
         (("9m", ()), ("12m", ("TidemarkGroupMessagesLost",)), ("45m", ())),
     ),

@@ -63,7 +63,7 @@ def rolled() -> dict[str, str]:
 
 NODE_CASES: Final = (
     Case(
-        "A process that does not answer is told after a minute",
+        "A process that does not answer is reported after a minute",
         gone("n1/reput"),
         (("11m", ()), ("12m", ("TidemarkTargetDown",)), ("20m", ("TidemarkTargetDown",))),
     ),

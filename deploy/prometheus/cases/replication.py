@@ -78,7 +78,7 @@ REPLICATION_CASES: Final = (
         (("10m", ()), ("12m", ("TidemarkReplicaHalted",))),
     ),
     Case(
-        "A lease that nobody renews pages",
+        "A lease that is not renewed pages",
         {key: f"1x20 1+30x{STEPS}" for key in AGES},
         (("11m", ()), ("14m", ("TidemarkLeaseOld",))),
     ),

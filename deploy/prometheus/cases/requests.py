@@ -39,7 +39,7 @@ REQUEST_CASES: Final = (
         (("13m", ()), ("15m", ()), ("30m", ())),
     ),
     Case(
-        "Faults of clients, and no sends at all, are nobody's alarm",
+        "Faults of clients, and no sends at all, cause no alert",
         {
             results("ok"): always(0),
             results("invalid"): f"0x80 0+60x{STEPS}",
@@ -64,12 +64,12 @@ REQUEST_CASES: Final = (
         (("13m", ()), ("20m", ("TidemarkRejecting",))),
     ),
     Case(
-        "Damage that was met once is told for a while",
+        "Damage that was met once is reported for a while",
         {rejected("corrupt-record"): f"0x20 1x{STEPS}"},
         (("9m", ()), ("12m", ("TidemarkDamage",)), ("45m", ())),
     ),
     Case(
-        "Damage is told also where its code was never counted before",
+        "Damage is reported even if its code was never counted before",
         {rejected("internal", "admin"): f"_x20 1x{STEPS}"},
         (("9m", ()), ("12m", ("TidemarkDamage",)), ("45m", ())),
     ),

@@ -22,7 +22,7 @@ STORAGE_CASES: Final = (
         (("13m", ()), ("17m", ())),
     ),
     Case(
-        "One of three volumes is enough, and is told once",
+        "One of three volumes is enough, and is reported once",
         {
             series("tidemark_store_free_bytes", BROKER, volume="index"): always(4),
             series("tidemark_store_capacity_bytes", BROKER, volume="index"): always(100),
