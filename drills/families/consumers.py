@@ -110,7 +110,7 @@ async def group_through_failovers(stage: Stage) -> None:
             task.cancel()
         await asyncio.gather(*members, return_exceptions=True)
     unknown = [key for key in handled.keys.values() if key not in stage.ledger.sent]
-    stage.check(not unknown, f"messages that nobody sent: {unknown[:5]}")
+    stage.check(not unknown, f"messages that were never sent: {unknown[:5]}")
     stage.check(not handled.changed, "; ".join(handled.changed[:3]))
     wrong = handled.ordering_violations()
     stage.check(not wrong, "; ".join(wrong[:3]))

@@ -50,7 +50,7 @@ async def lease_deleted(stage: Stage) -> None:
     await server.delete()
     deleted = time.monotonic()
     await stage.pass_time(NOBODY_S)
-    stage.check(await server.read() is None, "somebody made the lease without all promises")
+    stage.check(await server.read() is None, "a node created the lease without all promises")
     late = [ack for ack in stage.ledger.acks() if ack.sent_at > deleted + stage.fenced_s + 0.5]
     stage.check(not late, f"{len(late)} sends were acknowledged without a lease")
     stage.group.resume(silent)
@@ -74,8 +74,8 @@ async def lease_deleted_no_master(stage: Stage) -> None:
     stage.group.start()
     began = time.monotonic()
     await stage.pass_time(NOBODY_S)
-    stage.check(await server.read() is None, "somebody made the lease by itself")
-    stage.check(stage.ledger.first_ack(began) is None, "somebody serves without a lease")
+    stage.check(await server.read() is None, "a node created the lease by itself")
+    stage.check(stage.ledger.first_ack(began) is None, "a node serves without a lease")
     # No node was up to remember the in-sync set; the operator knows that all nodes were in it.
     await _recreate(stage, in_sync=",".join(stage.group.names))
 
@@ -83,7 +83,7 @@ async def lease_deleted_no_master(stage: Stage) -> None:
 @drill(
     "36",
     "lease-edited",
-    "somebody writes another holder into the lease",
+    "an operator writes another holder into the lease",
     needs=WITH_API,
     restored_within_s=8.0,
 )
@@ -141,7 +141,7 @@ async def lease_restored(stage: Stage) -> None:
 @drill(
     "49",
     "third-party-edits",
-    "somebody else keeps editing an annotation of the lease",
+    "another program keeps editing an annotation of the lease",
     needs=WITH_API,
     restored_within_s=1.5,
 )

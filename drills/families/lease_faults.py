@@ -59,7 +59,7 @@ async def lost_lease_answers(stage: Stage) -> None:
 @drill(
     "11",
     "lease-down",
-    f"nobody reaches the lease for {DOWN_S:.0f} s",
+    f"the lease is unreachable for {DOWN_S:.0f} s",
     needs=WITH_API,
 )
 async def lease_down(stage: Stage) -> None:

@@ -52,7 +52,9 @@ async def unclean_failover(stage: Stage) -> None:
     status, estimate = await stage.group.command(behind, "failover", to=behind, dry_run=True)
     stage.check(status == 200, f"failover --dry-run was answered {status} {estimate}")
     lost = confirmed - own_end
-    stage.note(f"confirmed {confirmed}, {behind} ends at {own_end}: {lost} bytes; told {estimate}")
+    stage.note(
+        f"confirmed {confirmed}, {behind} ends at {own_end}: {lost} bytes; estimated {estimate}"
+    )
     stage.check(
         estimate.get("estimated_loss_bytes") == lost,
         f"it says {estimate.get('estimated_loss_bytes')} bytes, and {lost} are lost",

@@ -96,7 +96,9 @@ async def cut_from_everything(stage: Stage) -> None:
     stage.group.network.heal()
     await stage.in_sync()
     outcomes = Counter(await asyncio.gather(*sending))
-    stage.check(Outcome.ACKED not in outcomes, f"{master} told senders after the cut: {outcomes}")
+    stage.check(
+        Outcome.ACKED not in outcomes, f"{master} answered senders after the cut: {outcomes}"
+    )
     stage.note(f"{master} returned; tails kept in cut/: {_kept_tails(stage, master) - kept}")
 
 

@@ -21,7 +21,7 @@ BEHIND: Final = 24 * MIB
 @drill(
     "28",
     "long-tail",
-    "a master that was cut off returns with 100 MiB that nobody else has",
+    "a master that was cut off returns with 100 MiB that no other node has",
     needs=Needs(nodes=3, cuts=True),
     restored_within_s=None,
 )

@@ -127,8 +127,8 @@ async def failover_in_set_change(stage: Stage) -> None:
         stage.group.kill(gone)
         await stage.load.acked(50)
         await stage.finder.until(
-            lambda known, master=master, gone=gone: gone not in known.newest[master].in_sync,  # type: ignore[misc]
-            f"{gone} to leave the set",
+            lambda known, master=master, gone=gone: gone not in known.newest[master].in_sync,  #
+            type: ignore[misc] f"{gone} to leave the set",
             20,
         )
         await stage.load.acked(100)
@@ -162,5 +162,5 @@ async def _disarmed_one(stage: Stage, names: list[str], step: str) -> None:
     deadline = time.monotonic() + ARMED_S
     while all(stage.group.nodes[name].faults.armed is not None for name in names):
         if time.monotonic() > deadline:
-            raise DrillFailed(f"nobody came to {step} within {ARMED_S:.0f} s")
+            raise DrillFailed(f"no process reached {step} within {ARMED_S:.0f} s")
         await asyncio.sleep(0.02)

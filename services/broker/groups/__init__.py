@@ -1,1 +1,1 @@
-"""Consumer groups: who consumes what, how far they are, what is sent back."""
+"""Consumer groups: members, offsets, fetch, lag, nacks."""

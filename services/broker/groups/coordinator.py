@@ -246,7 +246,7 @@ class Coordinator:
     async def fetch(
         self, group: str, member: str, request: FetchRequest, is_gone: Callable[[], bool]
     ) -> Fetched:
-        """One long poll over all queues of a member.
+        """Run one long poll over all queues of a member.
 
         Raises UnknownGroup, UnknownMember, StaleGeneration, NotAssigned, ConsumeDisabled, and what
         a pull raises.
@@ -291,10 +291,10 @@ class Coordinator:
         return fetched
 
     async def put(self, group: str, changes: Mapping[str, object]) -> GroupConfig:
-        """Make a group or change one; durable on return.
+        """Create or change a group; durable on return.
 
-        Raises BadName, BadRequest, Overloaded, what an append raises, and GroupInUse: what members
-        rely on, order and broadcast, changes only while there are none.
+        Raises BadName, BadRequest, Overloaded, what an append raises, and GroupInUse: order and
+        broadcast, on which members rely, can be changed only while there are none.
         """
         known = self._configs.find(group) or GroupConfig(group)
         wanted = known._replace(**checked(changes))  # type: ignore[arg-type]
@@ -319,18 +319,20 @@ class Coordinator:
         self._joining.check_unused(group)
 
     def moved(self, group: GroupConfig, queues: Iterable[Queue]) -> None:
-        """An operator has moved these queues of a group without members: that is where it goes on,
-        whatever members of before the start say."""
+        """Note that an operator has reset these queues of a group without members.
+
+        Members from before the start then get the new offsets, whatever they claim.
+        """
         self._live.moved(group, queues)
 
     def topic_changed(self, topic: str) -> None:
-        """The topic was made or deleted, or has other queues: ``ActiveGroups.topic_changed``."""
+        """Note a topic that was created, deleted or resized: ``ActiveGroups.topic_changed``."""
         self._live.topic_changed(topic)
 
     # -- time ------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Notice deaths and new queues, until stop; begins when joins begin to be taken."""
+        """Handle deaths of members and new queues, until stop; begins when joins are accepted."""
         self._live.opens()
         while not stop.is_set():
             self._live.look()

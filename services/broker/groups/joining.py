@@ -178,7 +178,7 @@ class Joining:
             for queue, place in session.places.items():
                 place.tags = filters.get(queue[0])
         self._live.apply(live, change, begins)
-        session.heard()
+        session.assignment_received()
         roster = live.membership
         self._live.plan(group, now_ms + request.session_ms)
         if not known and (deadline_ms := roster.next_deadline_ms) is not None:

@@ -181,17 +181,17 @@ def lag_of(found: Unread, head_store_ms: int | None, now_ms: int) -> Lag:
 
 
 class Total(NamedTuple):
-    """Several queues together."""
+    """Lag of several queues together."""
 
     lag: Lag
     queues: int
     unknown_queues: int
-    """Of which the messages are not known: they are in no sum."""
+    """Queues whose messages are unknown: they are in no sum."""
     lagging_queues: int
-    """Whose oldest unread message is older than the group's objective."""
+    """Queues whose oldest unread message is older than the group's objective."""
 
     def as_dict(self) -> dict[str, object]:
-        """As it stands in an answer."""
+        """Return the fields as the API shows them."""
         return {
             **self.lag.as_dict(),
             "queues": self.queues,
@@ -203,9 +203,9 @@ class Total(NamedTuple):
 def total(lags: Iterable[Lag], objective_s: float, *, otherwise: Reason) -> Total:
     """Add up the queues whose messages are known; of seconds, take the largest.
 
-    A queue whose messages are not known is counted and not added. A field that is not known of one
-    that is added is not known of the sum either: a sum of some would look like one of all.
-    otherwise: the reason if there are no queues. objective_s: see ``Total.lagging_queues``.
+    A queue whose messages are unknown is counted and not added. A field that is unknown for one of
+    the added queues is unknown for the sum too, because a partial sum would be mistaken for the
+    whole. otherwise: the reason if there are no queues. objective_s: see ``Total.lagging_queues``.
     """
     each = list(lags)
     known = [lag for lag in each if lag.messages is not None]

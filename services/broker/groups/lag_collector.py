@@ -77,7 +77,7 @@ class _KnownQueue:
         self.member_number: int | None = None
         """Value of the present pass."""
 
-    def says(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
+    def row_with(self, committed: int | None, oldest_ms: int | None = None) -> QueueSeen:
         """Return the row to show: the object of the last pass if the values are the same."""
         row, number = self.row, self.member_number
         if row.committed != committed or row.oldest_ms != oldest_ms or row.member_number != number:
@@ -279,20 +279,20 @@ class LagCollector:
         known = self._known_queue(group, topic, queue)
         known.member_number = None if self._number_of is None else self._number_of((topic, queue))
         if bounds is None:
-            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.says(committed)
+            return QueueSample(nothing_known(Reason.UNKNOWN_TOPIC)), known.row_with(committed)
         if committed == bounds.max_offset:
             known.movement = None
-            return IS_READ, known.says(committed)
+            return IS_READ, known.row_with(committed)
         found = unread(Snapshot(committed, *bounds))
         if committed is None or found.first is None or found.messages is None:
             unknown = lag_of(found, None, self._inputs.clock.wall_ms())
-            return QueueSample(unknown), known.says(committed)
+            return QueueSample(unknown), known.row_with(committed)
         handed_to = next_offset = found.first
         if has_members and (place := self._members.place_of(group, (topic, queue))) is not None:
             handed_to, next_offset = place
         if not found.messages:
             known.movement = None
-            return QueueSample(READ_ALL._replace(lost=found.lost)), known.says(committed)
+            return QueueSample(READ_ALL._replace(lost=found.lost)), known.row_with(committed)
         known.head = self._stored(known.head, topic, queue, found.first)
         head_ms = None if known.head is None else known.head[1]
         undelivered = min(max(next_offset, found.first), bounds.max_offset)
@@ -317,7 +317,7 @@ class LagCollector:
             has_members and movement.is_stuck(now_s),
             Oldest(ready_ms, head_ms, awaiting_ms) if is_known else None,
         )
-        return sample, known.says(committed, head_ms)
+        return sample, known.row_with(committed, head_ms)
 
     def _known_queue(self, group: str, topic: str, queue: int) -> _KnownQueue:
         key = (topic, queue)

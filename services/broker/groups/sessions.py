@@ -174,7 +174,7 @@ class Session:
             self.line.pop(place, None)
             self._watching.unwatch(queue, place)
 
-    def heard(self) -> None:
+    def assignment_received(self) -> None:
         """Note that the member has received its assignment.
 
         It discards the messages of queues that it lost; if such a queue returns, it begins anew.
@@ -189,7 +189,7 @@ class Session:
         2. it joins again under its name; 3. a message comes, the old fetch takes it, and the place
         moves behind it; 4. the next message is committed, and with it the lost one.
         """
-        self.heard()
+        self.assignment_received()
         self.fetches += 1
         self.wake(Wake.CHANGED)
 

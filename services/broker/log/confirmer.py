@@ -1,9 +1,9 @@
-"""What waits until the group has confirmed it: the senders, and the broker's own records.
+"""Waits for confirmation by the group: of senders, and of the broker's own records.
 
-Has the face of ``flusher.Flusher.durable``: alone, what is on disk lasts; in a group, what ha has
-confirmed, which is on the disks of the whole in-sync set. Looks at the page whenever a doorbell
-rings and, while somebody waits, every millisecond. Before: ha published CONFIRM. After: ``sender``
-answers (write path, step 6).
+It has the interface of ``flusher.Flusher.durable``: for a node alone a record is durable on its
+disk, in a group once ha has confirmed it, on the disks of the whole in-sync set. The page is read
+whenever a doorbell rings and, while a send waits, every millisecond. Before: ha published CONFIRM.
+After: ``sender`` answers (write path, step 6).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tidemark.offsets import PhysicalOffset
 
 
 class Flushing(Protocol):
-    """What makes the bytes durable here; the group cannot confirm them before."""
+    """Flushes the log; the group cannot confirm bytes before."""
 
     def hurry(self) -> None:
-        """Flush what is appended now at once: somebody waits for it."""
+        """Flush what is appended now at once, because a send waits for it."""
         ...
 
 
 class Confirmer:
-    """The line of those who wait for the confirm offset. Belongs to one loop and one term."""
+    """Senders that wait for the confirm offset. It belongs to one loop and one term."""
 
     def __init__(self, term: Term, flushing: Flushing, clock: Clock) -> None:
         self._term = term
@@ -36,7 +36,7 @@ class Confirmer:
         self._waiting = Waiting(PhysicalOffset(term.confirmed), clock)
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
-        """A future: True once bytes below end are confirmed, False if the deadline came first.
+        """Return a future: True once bytes below end are confirmed, False after the deadline.
 
         Call it in the step in which they were appended. deadline: on the monotonic clock. The
         future raises NotServing if the term ends before: they are in the log, the outcome is
@@ -48,15 +48,15 @@ class Confirmer:
         return future
 
     def look(self) -> bool:
-        """Wake whom the confirm offset has passed; whether somebody waits on.
+        """Wake the senders up to the confirm offset; return whether others still wait.
 
-        Nobody while this node may not answer: past the deadline of its lease another may be the
-        master already. They wait for the next renewal, or for the end.
+        None is woken while this node may not answer: past the deadline of its lease another node
+        may be the master already. They wait for the next renewal, or for the end.
         """
         if self._term.may_answer:
             self._waiting.reach(PhysicalOffset(self._term.confirmed))
         return len(self._waiting.places) > 0
 
     def close(self) -> None:
-        """The term is over: promise nobody anything any more."""
+        """End all waits, because the term is over."""
         self._waiting.close()

@@ -1,8 +1,8 @@
-"""One epoch that this start of the broker serves, as whoever appends or answers asks for it.
+"""One epoch that this start of the broker serves: may it append, may it answer.
 
-What ha says of it is in the page (``shared.cluster.grant``); nothing of that is remembered here, so
-that a process that slept finds out with its next look. Before: ha granted the epoch. After:
-``confirmer`` and ``promises`` ask before every answer.
+The answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
+process that was paused notices a change at once. Before: ha granted the epoch. After: ``confirmer``
+and ``promises`` ask before every answer.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidemark.formats.checkpoint import NodeRole, Slot
 
 
 class InSync(NamedTuple):
-    """The published in-sync set, as ha says it."""
+    """The in-sync set that ha has published."""
 
     size: int
-    """Members, this node included; 0: not known."""
+    """Members, this node included; 0: unknown."""
     least: int
-    """Fewer may not acknowledge."""
+    """Smallest set that may acknowledge."""
 
 
 class Term:
@@ -37,12 +37,12 @@ class Term:
 
     @property
     def stands(self) -> bool:
-        """Whether ha has not taken the epoch back."""
+        """Whether the grant still stands."""
         return grant.stands(self._slots, epoch=self.epoch, nonce=self._nonce)
 
     @property
     def may_answer(self) -> bool:
-        """Whether an answer that speaks for the group may leave in this step of the loop."""
+        """Whether an answer on behalf of the group may leave in this step of the loop."""
         return grant.may_answer(
             self._slots, epoch=self.epoch, nonce=self._nonce, now_boot_ms=self._clock.boot_ms()
         )
@@ -54,7 +54,7 @@ class Term:
 
     @property
     def in_sync(self) -> InSync:
-        """The set as it is published now."""
+        """The set as published now."""
         get = self._slots.get
         return InSync(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
 
@@ -65,7 +65,7 @@ class Term:
 
     def check_appends(self) -> None:
         """Raise Fenced unless the grant stands, SwitchingOver while a planned switch lets the next
-        master catch up: the first thing of every append, the broker's own records' too."""
+        master catch up. Every append calls it first, also for the broker's own records."""
         if not self.stands:
             raise fenced("Nothing was stored.")
         self._check_not_held()
@@ -77,7 +77,7 @@ class Term:
         self._check_not_held()
 
     def check_reads(self) -> None:
-        """Raise Fenced unless what is read here is what the group has."""
+        """Raise Fenced unless reads here show the group's state."""
         if not self.may_answer:
             raise fenced("Nothing is read.")
 
@@ -90,7 +90,7 @@ class Term:
 
 
 def fenced(safe: str) -> Fenced:
-    """What a caller is told while the lease is over, lost or about to be."""
+    """Return the error of calls while the lease is over, lost or about to end."""
     return Fenced(
         f"this node was the master, and its lease is over or lost. {safe}",
         "Try again: GET /v1/cluster names the master as soon as there is one.",

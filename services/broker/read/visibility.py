@@ -1,14 +1,15 @@
-"""A topic's own retention: a promise about what is shown, not about what is stored.
+"""A topic's own retention: it limits what is shown, not what is stored.
 
-A topic with a ``reserve.time`` shows no message older than that, whatever the log still holds; its
-records go with the log's files like all others. Where a queue begins to be shown is found by a
-binary search over store times, at most once a second, and never moves back while the process lives:
-a clock that steps back brings nothing back to light. Over restarts a longer retention does not
-either, for a change writes down where queues began before it (``topic_views``).
+A topic with a ``reserve.time`` shows no message older than that, whatever the log still has; its
+records are deleted with the log's files like all others. The first visible message of a queue is
+found by a binary search over store times, at most once a second, and never moves back while the
+process lives: after a step back of the clock no hidden message reappears. After a restart a longer
+retention does not show them either, because a change records where queues began before it
+(``topic_views``).
 
-What is hidden is told in the very step in which it is, so that no read comes between: groups that
-had not read it have lost it (``expiry``). Not so what the first look after a start hides: the
-process before this one told of it.
+Hidden messages are reported in the very step in which they are hidden, so that no read comes
+between: groups that had not read them have lost them (``expiry``). Messages hidden by the first
+check after a start are not reported, because the process before has reported them.
 
 Before: a pull, fetch or query asks. After: it serves from there on.
 """
@@ -28,7 +29,7 @@ from tidemark.clock import Clock
 
 LOOK_AGAIN_S: Final = 1.0
 QUEUES_KEPT_MAX: Final = 100_000
-"""Queues whose beginning is remembered, those asked for last; each takes about 200 bytes."""
+"""Bound of the queues that are cached, the least recently used ones go; each takes 200 bytes."""
 
 
 OnHidden = Callable[[str, int, int, int], None]
@@ -39,7 +40,7 @@ class _Known(NamedTuple):
     at_s: float
     """When it was looked for."""
     first: int
-    """Queue offset from which on messages are shown."""
+    """First visible messages of queues whose topics have their own retention. One loop uses it."""
 
 
 class Visibility:

@@ -50,7 +50,7 @@ class ClusterView:
 
     @property
     def master(self) -> Node | None:
-        """The master as of the last look; None: there is none, or it is not known."""
+        """The master as last known; None: there is none, or it is unknown."""
         name = None if self._known is None else self._known.get("master")
         return self._nodes.get(name) if isinstance(name, str) else None
 
