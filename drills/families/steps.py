@@ -127,8 +127,8 @@ async def failover_in_set_change(stage: Stage) -> None:
         stage.group.kill(gone)
         await stage.load.acked(50)
         await stage.finder.until(
-            lambda known, master=master, gone=gone: gone not in known.newest[master].in_sync,  #
-            type: ignore[misc] f"{gone} to leave the set",
+            lambda known, master=master, gone=gone: gone not in known.newest[master].in_sync,  # type: ignore[misc]
+            f"{gone} to leave the set",
             20,
         )
         await stage.load.acked(100)

@@ -38,13 +38,13 @@ OnHidden = Callable[[str, int, int, int], None]
 
 class _Known(NamedTuple):
     at_s: float
-    """When it was looked for."""
+    """Time of the last check."""
     first: int
-    """First visible messages of queues whose topics have their own retention. One loop uses it."""
+    """Queue offset of the first visible message."""
 
 
 class Visibility:
-    """Where queues of topics with a retention of their own begin. One loop uses it."""
+    """First visible messages of queues whose topics have their own retention. One loop uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,23 +56,23 @@ class Visibility:
         self._on_hidden = on_hidden
 
     def is_due(self, topic: str, queue: int) -> bool:
-        """Whether the queue has to be looked at before ``first`` is asked."""
+        """Return whether the queue must be checked before ``first`` is used."""
         known = self._known.get((topic, queue))
         return known is None or self._clock.monotonic() - known.at_s >= LOOK_AGAIN_S
 
     def first(self, topic: str, queue: int) -> int:
-        """Queue offset below which nothing is shown, as of the last look; 0 without one."""
+        """Return the first visible queue offset as of the last check; 0 without one."""
         known = self._known.get((topic, queue))
         return 0 if known is None else known.first
 
     def begin(self, topic: str, queue: int, first: int) -> None:
-        """The topic has a retention from now on; until now the queue was shown from first on."""
+        """Begin a retention for the topic; until now the queue was visible from first on."""
         self._note((topic, queue), _Known(float("-inf"), first))
 
     def look(
         self, reader: ConsumeQueueReader, retention_ms: int, *, log_min: int, dispatched: int
     ) -> None:
-        """Find where the queue begins now. log_min: start of the log."""
+        """Find where the visible part of the queue begins now. log_min: start of the log."""
         key = (reader.topic, reader.queue)
         oldest_ms = self._clock.wall_ms() - retention_ms
         found = reader.offset_by_time(oldest_ms, Boundary.LOWER, dispatched=dispatched)
@@ -91,13 +91,13 @@ class Visibility:
             self._known.popitem(last=False)
 
     def forget(self, topic: str) -> None:
-        """The topic has no retention of its own any more, or is gone."""
+        """Forget a topic that has no retention of its own any more, or is deleted."""
         for key in [key for key in self._known if key[0] == topic]:
             del self._known[key]
 
 
 def retention_of(topic: TopicConfig) -> int | None:
-    """The topic's own retention [ms]; None if it has none, or RocketMQ wrote something else."""
+    """Return the topic's own retention [ms]; None without one, or for RocketMQ's other values."""
     text = topic.attributes.get(RESERVE_TIME)
     if text is None or not (text.isascii() and text.isdigit()):
         return None
