@@ -1,4 +1,4 @@
-"""promtool plays every case of the rules: what fires, and that nothing else does."""
+"""promtool plays every case of the rules: the expected alerts fire, and no others."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MACHINE: Final = {
     "TidemarkPutSlow": "the disk and processor of the machine that runs the tests may be so slow",
     "TidemarkSlowDisk": "as above",
 }
-"""Alerts that may fire anywhere, being true."""
+"""Alerts that may fire at any time, because they are true."""
 NO_SAMPLE: Final = {
     "tidemark_telemetry_series_dropped_total": "no bound on series is reached",
     "tidemark_dispatch_errors_total": "dispatch meets no error",
@@ -93,7 +93,7 @@ def test_only_what_fires_soon_after_the_machine_stood_still_is_excused() -> None
 
 
 def excused(observed: Observed) -> set[Key]:
-    """What fired because this machine stood still; printed, with the moments."""
+    """Alerts that fired because this machine stalled; printed, with the moments."""
     for ended_s, late_s in observed.stalls:
         print(f"{ended_s:6.1f} s  the machine had stood still: a look was {late_s:.1f} s late")
     for key in observed.excused:

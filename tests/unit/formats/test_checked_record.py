@@ -1,4 +1,4 @@
-"""One record read by either twin: what ``validate`` and ``decode`` say of the same bytes."""
+"""One record read by either twin: ``validate`` and ``decode`` agree on the same bytes."""
 
 from __future__ import annotations
 

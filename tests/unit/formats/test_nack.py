@@ -1,4 +1,4 @@
-"""Sent back, dead, redriven: which level, which properties, and what says that it was redriven."""
+"""Nacks, dead letters, redrive: the level, the properties, and the mark of a redriven message."""
 
 from __future__ import annotations
 
@@ -179,15 +179,15 @@ def test_properties_change_without_touching_the_others() -> None:
 
 
 def delivered(waiting: delay.Delayed, topic: str) -> Record:
-    """The copy that the delay service appends for what waits."""
+    """The copy that the delay service appends for a waiting message."""
     copy = delay.delivered(stored(waiting.topic, waiting.properties, queue_offset=1 << 62), 1 << 50)
     assert copy is not None
     assert copy.topic == topic
     return stored(topic, copy.properties, queue_offset=(1 << 63) - 1)
 
 
-# What is accepted can be sent back: with the longest names and numbers, through a delay, retries,
-# the dead letters, a redrive, and the same again.
+# Every accepted message can be nacked: with the longest names and numbers, through a delay,
+# retries, the dead letters, a redrive, and the same again.
 def test_no_way_of_a_message_adds_more_properties_than_a_sender_leaves_free() -> None:
     topic, group = "t" * 127, "g" * 127
     own = properties.encode({"UNIQ_KEY": "u" * 128, "KEYS": "k", "a": "b"})

@@ -1,4 +1,4 @@
-"""Both twins of ``plan_range``: what dispatch makes of a stretch of log."""
+"""Both twins of ``plan_range``: the work of dispatch for a range of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of a produce request, by both twins: what it reads, and what it leaves alone."""
+"""The fast path of a produce request, by both twins: what it parses, and what it leaves alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of any produce request, by both twins, held against the careful way."""
+"""The fast path of any produce request, by both twins, compared with the general path."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def odd_requests(draw: st.DrawFn) -> Any:
     return request
 
 
-# --- the same as the careful way ----------------------------------------------------------------
+# --- the same as the general path ---------------------------------------------------------------
 
 
 @given(st.data(), st.sampled_from([V4, V6]), st.sampled_from([0, 65_534, 1 << 40]))

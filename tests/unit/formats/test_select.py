@@ -1,4 +1,4 @@
-"""Both twins of ``select``: what a pull takes of a queue, and that both take the same."""
+"""Both twins of ``select``: the records that a pull gets from a queue, equal for both."""
 
 from __future__ import annotations
 

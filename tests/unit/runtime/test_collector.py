@@ -1,4 +1,4 @@
-"""The garbage collector stays out of the way of answers, and is not off for good."""
+"""The garbage collector does not delay answers, and is not off for good."""
 
 from __future__ import annotations
 

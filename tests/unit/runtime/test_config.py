@@ -116,7 +116,7 @@ def test_a_mistake_in_one_field_hides_no_rule_between_others_and_no_second_rule(
         "name and store_dir do not fit",
         "port 9 needs auto_create",
     )
-    # A rule about a field that could not be read says nothing about what was meant.
+    # A rule about a field that could not be read would report a mistake that is none.
     assert mistakes(overrides={**given, "port": 9, "auto_create": "x"}) == (
         "auto_create = 'x': must be true or false",
         "sizes.file_size = 1: must be a whole number at least 16 bytes",

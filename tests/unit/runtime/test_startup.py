@@ -1,4 +1,4 @@
-"""A start may take as long as it moves; only one that stands still is given up."""
+"""A start may take as long as it makes progress; only one that stalls is given up."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_waiting_for_another_process_of_the_node_has_no_time_out(
     health: Health, clock: MovedClock
 ) -> None:
     # ha empties a store and copies it anew from the master: hours, in which the broker has nothing
-    # to do. Started again it would wait just so.
+    # to do. A restarted one would wait in the same way.
     probe = StartupProbe(health)
     health.add_reason("waiting-for-store", "there is no store yet: does ha run?")
     assert probe.look().ok
@@ -87,7 +87,7 @@ def test_waiting_for_another_process_of_the_node_has_no_time_out(
 def test_steps_after_recovery_do_not_count_as_the_start(
     health: Health, clock: MovedClock, state: str
 ) -> None:
-    # Damage or a full disk: the process must stay, to say what it is and to serve what can be read.
+    # Damage or a full disk: the process must stay, to report it and to serve what can be read.
     probe = StartupProbe(health)
     health.state = state
     health.add_reason("corrupt-record", "byte 5")

@@ -116,7 +116,7 @@ def test_an_unreadable_file_is_named(file: bytes | None, backup: bytes | None) -
 
 
 def test_a_directory_in_the_place_of_the_file_is_damage_like_any_other(tmp_path: Path) -> None:
-    # It kept a broker from opening for sends, although the log knows all that the file says.
+    # It kept a broker from opening for sends, although the log has everything that is in the file.
     (tmp_path / "topics.json").mkdir()
     cache = JsonCache(OsDisk(), tmp_path)
     assert cache.read_foreign_topics(state_known=True) is None
@@ -170,7 +170,8 @@ def test_it_works_on_a_real_disk(tmp_path: Path) -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
 def test_no_power_cut_loses_both_files(seed: int, crash_at: int) -> None:
-    """After the cut one finds a state that was written: the last one done, or the one in hand."""
+    """After the cut one finds a state that was written: the last one done, or the one in
+    progress."""
     disk = SimDisk(seed)
     cache = JsonCache(disk, CONFIG)
     done = 0

@@ -142,7 +142,7 @@ def test_a_record_applied_twice_in_a_row_counts_once(names: list[str], parted: b
 
 
 def everything(state: BrokerState) -> dict[str, object]:
-    """All that a state says."""
+    """All contents of a state."""
     return {
         "topics": state.topics,
         "deleted": state.deleted,
@@ -212,7 +212,7 @@ def never_back(changes: list[StateRecord]) -> list[StateRecord]:
 
 
 def test_a_cancellation_that_comes_after_delivery_is_forgotten_at_once() -> None:
-    # A snapshot between the two would forget it, a replay of all records would not.
+    # A snapshot between the two would lose it, a replay of all records would not.
     replayed = replay([DelayRecord(0, {1: 1}), DelayRecord(0, {}, None, {(1, 0): 0, (1, 1): 0})])
     assert dict(replayed.delay.cancelled) == {(1, 1): 0}
 

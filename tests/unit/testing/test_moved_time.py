@@ -138,7 +138,7 @@ async def test_a_subscription_lives_on_when_more_time_passes_than_its_session(
                     break
             await messages.commit()
             tidemark_store.clock.advance(HOUR_S)
-    # At least once: what was not committed when the session ran out comes again.
+    # At least once: uncommitted messages of an expired session come again.
     assert set(got) == {b"0", b"1", b"2"}
 
 
@@ -161,7 +161,7 @@ async def test_a_topic_hides_what_is_older_than_it_promised(tidemark_store: Loca
 
 @pytest.fixture
 def tidemark_settings() -> dict[str, object]:
-    """Expired files go at any hour: what the time is where the tests run decides nothing."""
+    """Expired files are deleted at any hour: the local time of the tests decides nothing."""
     return {"delete_when": ";".join(f"{hour:02}" for hour in range(24))}
 
 

@@ -1,4 +1,4 @@
-"""The example of docs/testing.md runs as it stands there."""
+"""The example of docs/testing.md runs unchanged."""
 
 from __future__ import annotations
 

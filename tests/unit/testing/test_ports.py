@@ -12,7 +12,7 @@ from tidemark.testing.ports import PORTS, free_port, free_ports, port_share
 
 
 def test_each_worker_has_a_share_of_its_own() -> None:
-    """Both looked at a port, both found it free, and one of two nodes could not listen."""
+    """Both checked a port, both found it free, and one of two nodes could not listen."""
     shares = [
         port_share({"PYTEST_XDIST_WORKER": f"gw{at}", "PYTEST_XDIST_WORKER_COUNT": "3"})
         for at in range(3)

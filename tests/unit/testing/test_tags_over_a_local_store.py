@@ -1,4 +1,4 @@
-"""A client that takes one tag of many, over the real store."""
+"""A client that selects one tag of many, over the real store."""
 
 from __future__ import annotations
 

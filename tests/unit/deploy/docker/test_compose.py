@@ -32,7 +32,7 @@ OURS: Final = tuple(f"{node}-{kind}" for node in NODES for kind in KINDS)
 
 
 def settings(name: str) -> Any:
-    """What the container's process would read, its file and its environment."""
+    """The settings that the container's process reads: its file and its environment."""
     kind = name.partition("-")[2]
     cls, prefix = {
         "broker": (BrokerConfig, BROKER_PREFIX),

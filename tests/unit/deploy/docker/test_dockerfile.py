@@ -48,7 +48,7 @@ def test_the_user_is_a_number_and_owns_what_volumes_take_their_owner_from() -> N
     owned = re.search(rf"install -d -o {UID} -g {UID} -m 0750 ([^&]*)", made)
     assert owned is not None
     assert owned[1].split() == ["/var/lib/tidemark", "/var/lib/tidemark-group", "/run/tidemark"]
-    # Before the user is chosen everything is root's: what runs cannot change what it runs.
+    # Everything before USER belongs to root: a running service cannot change its own code.
     order = [step.name for step in STAGES["run"].steps]
     assert order.index("USER") > max(index for index, name in enumerate(order) if name == "COPY")
 

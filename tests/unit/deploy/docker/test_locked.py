@@ -1,4 +1,4 @@
-"""The image's packages are the lock's: all that the project needs, and nothing of the tests."""
+"""The image's packages are the lock's: all that the project needs, and none of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed JSON: current, small enough for a ConfigMap, and as Grafana wants a dashboard."""
+"""The committed JSON: current, small enough for a ConfigMap, and valid for Grafana."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables and links: the same everywhere, and leading somewhere."""
+"""Variables and links: the same on all boards, and with existing targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every expression: it parses, it can match, and its unit and labels are what the panel says."""
+"""Every expression: it parses, it can match, and the panel has its unit and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of queries, and times that run faster."""
+"""Tokens of queries, and times that run faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules: what they speak of exists, what they say can be said, promtool takes them."""
+"""The rules: their metrics exist, their texts can be filled in, promtool accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is shown, and that every count shows in exactly one series that never goes back."""
+"""Which series are shown, and that every count is in exactly one series that never decreases."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DROPPED = "tidemark_telemetry_series_dropped_total"
 
 
 class Scraper:
-    """Prometheus, as far as ``increase`` goes: it adds up what each series rose between scrapes.
+    """Prometheus, as far as ``increase`` goes: it adds up the rise of each series between scrapes.
 
-    One that appears, new or away before, began at 0: so the rules judge events. One that falls has
-    been reset in Prometheus' eyes.
+    A series that appears, new or after an absence, began at 0, so that the rules detect events. One
+    that decreases counts as reset.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -156,8 +156,8 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=80), st.integers(1, 4))
-# While "t0" was idle it got a child of another kind, and then there was no room to come back: that
-# child took itself for one that had been shown, and was shown beyond the bound.
+# While "t0" was idle it got a child of another kind, and then there was no capacity for its return:
+# that child counted as one that had been shown, and was shown beyond the bound.
 @example(
     [
         ("count", 0, 2),
@@ -169,7 +169,8 @@ STEP = st.one_of(
     ],
     1,
 )
-# "t0" woke, found no room, and got the place that "t1" left by falling idle: all in one round.
+# "t0" became active, found no capacity, and got the place that "t1" left by becoming idle: all in
+# one round.
 @example(
     [
         ("count", 0, 1),
@@ -213,7 +214,7 @@ def test_every_count_is_in_exactly_one_series_and_no_series_decreases(
 def test_series_unused_for_a_day_disappear_and_return_with_new_counts(
     registry: Registry,
 ) -> None:
-    """Else a rule would take what it had counted long ago for something that just happened."""
+    """Otherwise a rule would treat an old count as something that just happened."""
     counters, scraper = registry.own_counter(BYTES), Scraper(registry)
     quiet, busy = counters.labels("quiet"), counters.labels("busy")
     quiet.inc(5)

@@ -1,4 +1,4 @@
-"""No set of names makes more lines than a Prometheus takes."""
+"""No set of names makes more lines than a Prometheus accepts."""
 
 from __future__ import annotations
 

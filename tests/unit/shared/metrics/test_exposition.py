@@ -1,5 +1,5 @@
-"""What is exposed, read again by Prometheus' own parsers and by promtool; and by the library's own
-exposition of the same registry."""
+"""The exposition, read again by Prometheus' own parsers and by promtool, and compared with the
+library's own exposition of the same registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md has the catalogue's tables, and says what the code does with what it folds."""
+"""docs/metrics.md has the catalogue's tables, and describes how the code folds series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the registry refuses, what it shows of what is not known, and when it reads."""
+"""What the registry refuses, how it shows unknown values, and when it reads."""
 
 from __future__ import annotations
 
