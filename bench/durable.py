@@ -109,6 +109,9 @@ class LoneGround:
             cast(LogContext, self), QueueOffsets({}), cast(StateLog, _NoSnapshots()), LongPolls()
         )
 
+    def dispatched(self) -> PhysicalOffset:
+        return self.appender.flushed
+
     def undispatched(self) -> int:
         return 0
 

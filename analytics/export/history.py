@@ -19,7 +19,7 @@ from analytics.statuses import Status
 from shared.metrics.catalogue import analytics as of_analytics
 from shared.metrics.exposition import OPENMETRICS, Only
 from shared.metrics.family import Family
-from shared.metrics.samples import label_set, metric_of, number
+from shared.metrics.samples import LabelSet, metric_of, number
 
 HOUR: Final = timedelta(hours=1)
 NAMES: Final = ("cluster", "broker", "group", "topic")
@@ -107,7 +107,7 @@ def _written(
         key = (*labels, value.lower()) if is_label else tuple(labels)
         text = texts.get(key)
         if text is None:
-            text = texts[key] = kind.family.name + label_set(names, (*key, JOB[1])).text
+            text = texts[key] = kind.family.name + LabelSet(names, (*key, JOB[1])).text
         if not is_label and math.isnan(value):
             continue
         lines.append(f"{text} {1 if is_label else number(value)} {tick / 1e6:.3f}\n")

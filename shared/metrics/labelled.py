@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from shared.metrics.bounds import Bound, Entry, State
 from shared.metrics.family import LABEL_SETS_MAX, OTHER, Family, Kind, Number
-from shared.metrics.samples import Buckets, LabelSet, Samples, label_set, metric_of
+from shared.metrics.samples import Buckets, LabelSet, Samples, metric_of
 
 TAKEN_AT_ONCE: Final = 64
 """Label sets whose values are taken between two iterations of the loop."""
@@ -35,18 +35,23 @@ Place = tuple[Bound, tuple[int, ...]]
 Dropped = Callable[[Family, int], None]
 
 
-class Child(ABC):
+class Child(LabelSet, ABC):
     """The part of a label set's instrument that handles folding."""
 
-    __slots__ = ("entry", "hidden", "label_set", "mark", "of")
+    __slots__ = ("entry", "hidden", "mark", "of")
     of: Labelled[Child]
-    label_set: LabelSet
     entry: Entry | None
     """Its entry under the limit; None without one."""
     hidden: Counts
     """Its counts when it was last shown anew: counts of ``_other``, or shown before."""
     mark: Counts | None
     """Its counts when values were last taken; None while it is shown."""
+
+    def join(self, of: Labelled[Child], values: tuple[str, ...], entry: Entry | None) -> None:
+        """Become the instrument of a label set. The counts so far are 0."""
+        LabelSet.__init__(self, of.family.labels, values)
+        self.of, self.entry, self.hidden = of, entry, of.none
+        self.mark = None if entry is None or entry.state is State.SHOWN else of.none
 
     @property
     @abstractmethod
@@ -76,7 +81,7 @@ class Child(ABC):
         """Remove the label set; its counts in ``_other`` stay there."""
         if self.entry is not None and self.entry.state is State.FOLDED:
             self._give_up(self.counts)
-        self.of.remove(self.label_set.values)
+        self.of.remove(self.values)
 
     def take(self) -> Counts | None:
         """Return its own counts; None if it is not shown. Counts made while it was folded are moved
@@ -102,7 +107,7 @@ class Child(ABC):
         if self.mark is not None and now != self.mark:
             moved = list(map(sub, now, self.mark))
             self.hidden, self.mark = list(map(add, self.hidden, moved)), now
-            self.of.fold(self.label_set.values, moved)
+            self.of.fold(self.values, moved)
 
 
 C = TypeVar("C", bound=Child, covariant=True)
@@ -120,7 +125,7 @@ class Labelled(Collector, Generic[C]):
         self._make, self._dropped = make, dropped
         self._bound: Bound | None = None if place is None else place[0]
         self._key_at: tuple[int, ...] = () if place is None else place[1]
-        self._none: Final[Counts] = list(make().counts)
+        self.none: Final[Counts] = list(make().counts)
         self._children: dict[tuple[str, ...], C] = {}
         self._others: dict[tuple[str, ...], Counts] = {}
         """Counts of the ``_other`` series, by label values."""
@@ -152,18 +157,18 @@ class Labelled(Collector, Generic[C]):
         counts: list[Counts] = []
         children = list(self._children.values())
         for start in range(0, len(children), TAKEN_AT_ONCE):
+            is_plain = self._bound is None or self._bound.is_plain
             for child in children[start : start + TAKEN_AT_ONCE]:
-                is_plain = self._bound is None or self._bound.is_plain
                 own = child.counts if is_plain else child.take()
                 if own is None:
                     continue
-                shown.append(child.label_set)
+                shown.append(child)
                 if is_histogram:
                     counts.append(own)
                 else:
                     values.append(own[0])
             yield None
-        shown += [label_set(self.family.labels, names) for names in self._others]
+        shown += [LabelSet(self.family.labels, names) for names in self._others]
         if is_histogram:
             yield Buckets(self.family, shown, [*counts, *self._others.values()])
         else:
@@ -175,7 +180,7 @@ class Labelled(Collector, Generic[C]):
         name = tuple(
             OTHER if place in self._key_at else value for place, value in enumerate(values)
         )
-        self._others[name] = list(map(add, self._others.get(name, self._none), moved))
+        self._others[name] = list(map(add, self._others.get(name, self.none), moved))
 
     def remove(self, values: tuple[str, ...]) -> None:
         """Remove the label set."""
@@ -188,12 +193,11 @@ class Labelled(Collector, Generic[C]):
             values = (OTHER,) * len(values)
             if values in self._children:
                 return self._children[values]
-        child = self._children[values] = self._make()
-        child.of, child.label_set = self, label_set(self.family.labels, values)
-        child.hidden, child.mark, child.entry = self._none, None, None
+        entry = None
         if self._bound is not None:
-            child.entry = self._bound.entry(tuple(values[place] for place in self._key_at))
-            self._bound.add_child(child.entry, self.family, child)
-            if child.entry.state is not State.SHOWN:
-                child.mark = self._none
+            entry = self._bound.entry(tuple(values[place] for place in self._key_at))
+        child = self._children[values] = self._make()
+        child.join(self, values, entry)
+        if entry is not None and self._bound is not None:
+            self._bound.add_child(entry, self.family, child)
         return child

@@ -23,25 +23,23 @@ LINES_AT_ONCE: Final = 128
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\"", "\0": " "})
 
 
-class LabelSet(NamedTuple):
+class LabelSet:
     """The label values of one series."""
 
-    values: tuple[str, ...]
-    text: str
-    """As in a line, ``{name="value",…}``; empty without labels."""
+    __slots__ = ("text", "values")
 
+    def __init__(self, names: Sequence[str], values: tuple[str, ...]) -> None:
+        """Write the text, ``{name="value",…}`` as in a line; it is empty without labels.
 
-def label_set(names: Sequence[str], values: tuple[str, ...]) -> LabelSet:
-    """Return a label set with its text.
-
-    A character that UTF-8 cannot encode becomes ``?``. A zero byte, which ends Prometheus' input,
-    becomes a blank. So an invalid name does not make the whole scrape fail.
-    """
-    pairs = [
-        f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True)
-    ]
-    text = ",".join(pairs).encode("utf-8", "replace").decode()
-    return LabelSet(values, f"{{{text}}}" if pairs else "")
+        A character that UTF-8 cannot encode becomes ``?``. A zero byte, which ends Prometheus'
+        input, becomes a blank. So an invalid name does not make the whole scrape fail.
+        """
+        pairs = [
+            f'{name}="{value.translate(_ESCAPES)}"'
+            for name, value in zip(names, values, strict=True)
+        ]
+        text = ",".join(pairs).encode("utf-8", "replace").decode()
+        self.values, self.text = values, f"{{{text}}}" if pairs else ""
 
 
 def number(value: Number) -> str:
@@ -55,6 +53,10 @@ def metric_of(family: Family) -> Metric:
     """Return the library's object of a family, without samples."""
     name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
     return Metric(name, family.meaning, family.kind.value, family.base_unit)
+
+
+def _odd(name: str, of: LabelSet, value: Number) -> str:
+    return f"{name}{of.text} {number(value)}\n" if value == value else ""
 
 
 class Samples(NamedTuple):
@@ -72,12 +74,10 @@ class Samples(NamedTuple):
             piece = slice(start, start + LINES_AT_ONCE)
             yield "".join(
                 [
-                    # value * 0 is 0 unless the value is infinite.
-                    f"{name}{text} {+value if value * 0 == 0 else number(value)}\n"
-                    for (_, text), value in zip(
-                        self.label_sets[piece], self.values[piece], strict=True
-                    )
-                    if value is not None and value == value
+                    # value * 0 is 0 unless the value is infinite or NaN, which are rare.
+                    f"{name}{each.text} {+value}\n" if value * 0 == 0 else _odd(name, each, value)
+                    for each, value in zip(self.label_sets[piece], self.values[piece], strict=True)
+                    if value is not None
                 ]
             )
 
@@ -108,11 +108,9 @@ class Buckets(NamedTuple):
         at_once = max(1, LINES_AT_ONCE // (len(bounds) + 2))
         for start in range(0, len(self.label_sets), at_once):
             lines: list[str] = []
-            for (_, text), (*each, total) in zip(
-                self.label_sets[start : start + at_once],
-                self.counts[start : start + at_once],
-                strict=True,
-            ):
+            piece = slice(start, start + at_once)
+            for of, (*each, total) in zip(self.label_sets[piece], self.counts[piece], strict=True):
+                text = of.text
                 before = f"{name}_bucket{text[:-1]}," if text else f"{name}_bucket{{"
                 below = list(itertools.accumulate(each))
                 lines += [f"{before}{tail}{n}\n" for tail, n in zip(tails, below, strict=True)]

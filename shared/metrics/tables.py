@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from shared.metrics.bounds import Bound, State
 from shared.metrics.family import OTHER, Family, Fold, Number
 from shared.metrics.labelled import Place
-from shared.metrics.samples import LabelSet, Samples, label_set, metric_of
+from shared.metrics.samples import LabelSet, Samples, metric_of
 
 ROWS_AT_ONCE: Final = 64
 """Rows processed between two iterations of the loop."""
@@ -82,7 +82,7 @@ class TableSource(Collector):
                 if state is State.FOLDED:
                     folded.append(row)
                 elif state is State.SHOWN:
-                    found = known.get(labels) or label_set(names, labels)
+                    found = known.get(labels) or LabelSet(names, labels)
                     self._label_sets[labels] = found
                     label_sets.append(found)
                     shown.append(row)
@@ -96,7 +96,7 @@ class TableSource(Collector):
         rest: dict[Labels, list[Number | None]] = {}
         for rest in self._fold(table, folded):  # noqa: B007 - the last is complete
             yield None
-        label_sets += [label_set(names, labels) for labels in rest]
+        label_sets += [LabelSet(names, labels) for labels in rest]
         for place, family in enumerate(self.families):
             column = columns[place]
             if rest:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shared.metrics.exposition import TEXT, Format, pieces
 from shared.metrics.family import Number
 from shared.metrics.registry import Registry
-from shared.metrics.samples import label_set
+from shared.metrics.samples import LabelSet
 
 _AN_HOUR_S = 3600.0
 
@@ -34,7 +34,7 @@ def samples(registry: Registry, *, now_s: float = _AN_HOUR_S) -> dict[str, Numbe
 def sample(registry: Registry, name: str, labels: Mapping[str, str] | None = None) -> Number | None:
     """One sample; labels in the order of the catalogue. None: there is none."""
     given = labels or {}
-    return samples(registry).get(name + label_set(tuple(given), tuple(given.values())).text)
+    return samples(registry).get(name + LabelSet(tuple(given), tuple(given.values())).text)
 
 
 def _number(text: str) -> Number:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analytics.sources.exposition import KNOWN_MAX, Parsed, Parser
 from analytics.sources.labelled import Series, batches, series
 from shared.metrics.catalogue import BY_NAME
-from shared.metrics.samples import label_set
+from shared.metrics.samples import LabelSet
 from tests.support.for_each import for_each
 
 TARGET: Final = {
@@ -141,7 +141,7 @@ def test_what_the_registry_writes_comes_back(data: st.DataObject) -> None:
     text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
     values = [data.draw(text) for _ in family.labels]
     number = data.draw(st.floats(allow_nan=False))
-    found = parse(f"{family.name}{label_set(family.labels, tuple(values)).text} {number!r}\n")
+    found = parse(f"{family.name}{LabelSet(family.labels, tuple(values)).text} {number!r}\n")
     assert found.unreadable == 0
     expected = series({**dict(zip(family.labels, values, strict=True)), **TARGET,
                        "__name__": family.name})  # fmt: skip

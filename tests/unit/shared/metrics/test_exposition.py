@@ -22,7 +22,7 @@ from shared.metrics.exposition import OPENMETRICS, TEXT, Format, Taken, pieces
 from shared.metrics.family import Family, Kind, Number
 from shared.metrics.process_facts import add_process_facts
 from shared.metrics.registry import Registry
-from shared.metrics.samples import LINES_AT_ONCE, Buckets, Samples, label_set
+from shared.metrics.samples import LINES_AT_ONCE, Buckets, LabelSet, Samples
 from shared.metrics.tables import Table
 from tests.support.metrics import exposed, missing
 from tests.support.prometheus import check
@@ -67,7 +67,7 @@ def key(
 @st.composite
 def gauges(draw: st.DrawFn) -> tuple[Samples, Found]:
     rows = draw(st.dictionaries(st.tuples(texts, texts, texts), numbers, max_size=6))
-    taken = Samples(GAUGE, [label_set(GAUGE.labels, row) for row in rows], [*rows.values()])
+    taken = Samples(GAUGE, [LabelSet(GAUGE.labels, row) for row in rows], [*rows.values()])
     shown = {row: value for row, value in rows.items() if value is not None}
     return taken, {key(GAUGE.name, GAUGE.labels, row): v for row, v in shown.items()}
 
@@ -88,14 +88,14 @@ def histograms(draw: st.DrawFn) -> tuple[Buckets, Found]:
             found[key(HISTOGRAM.name + "_bucket", HISTOGRAM.labels, row, le=bound)] = count
         found[key(HISTOGRAM.name + "_count", HISTOGRAM.labels, row)] = below[-1]
         found[key(HISTOGRAM.name + "_sum", HISTOGRAM.labels, row)] = total
-    labels = [label_set(HISTOGRAM.labels, row) for row in rows]
+    labels = [LabelSet(HISTOGRAM.labels, row) for row in rows]
     return Buckets(HISTOGRAM, labels, [[*each, total] for each, total in rows.values()]), found
 
 
 @st.composite
 def counters(draw: st.DrawFn) -> tuple[Samples, Found]:
     rows = draw(st.dictionaries(st.tuples(texts, texts, texts), counts, max_size=6))
-    taken = Samples(COUNTER, [label_set(COUNTER.labels, row) for row in rows], [*rows.values()])
+    taken = Samples(COUNTER, [LabelSet(COUNTER.labels, row) for row in rows], [*rows.values()])
     return taken, {key(COUNTER.name, COUNTER.labels, row): v for row, v in rows.items()}
 
 
@@ -126,20 +126,20 @@ def test_prometheus_reads_what_was_put_in(
     ],
 )
 def test_numbers_are_written_exactly(form: Format, value: Number, line: str) -> None:
-    text = written([Samples(ALONE, [label_set((), ())], [value])], form)
+    text = written([Samples(ALONE, [LabelSet((), ())], [value])], form)
     assert f"\n{ALONE.name} {line}\n" in text
     assert read(text, form) == {(ALONE.name, ()): value}
 
 
 @both
 def test_an_unknown_value_has_no_line(form: Format) -> None:
-    taken = Samples(ALONE, [label_set((), ())] * 2, [None, math.nan])
+    taken = Samples(ALONE, [LabelSet((), ())] * 2, [None, math.nan])
     assert [line for line in written([taken], form).splitlines() if line[0] != "#"] == []
 
 
 def test_unusual_labels_break_nothing() -> None:
     odd = 'a\\"b\n\0\ud800'
-    taken = Samples(COUNTER, [label_set(COUNTER.labels, (odd, "t", "expired"))], [1])
+    taken = Samples(COUNTER, [LabelSet(COUNTER.labels, (odd, "t", "expired"))], [1])
     text = written([taken], TEXT)
     ((_, labels),) = read(text, TEXT)
     assert dict(labels)["group"] == 'a\\"b\n ?'
@@ -188,9 +188,9 @@ def test_openmetrics_has_an_end_and_units_and_text_has_not() -> None:
 
 def test_no_piece_is_longer_than_a_slice_allows() -> None:
     rows = [(f"g{number}", "t", "main") for number in range(10 * LINES_AT_ONCE)]
-    taken = Samples(GAUGE, [label_set(GAUGE.labels, row) for row in rows], [1] * len(rows))
+    taken = Samples(GAUGE, [LabelSet(GAUGE.labels, row) for row in rows], [1] * len(rows))
     many = Buckets(
-        HISTOGRAM, [label_set(("group",), (row[0],)) for row in rows], [[0] * 18] * len(rows)
+        HISTOGRAM, [LabelSet(("group",), (row[0],)) for row in rows], [[0] * 18] * len(rows)
     )
     for form in (TEXT, OPENMETRICS):
         assert max(piece.count(b"\n") for piece in pieces([taken, many], form)) <= LINES_AT_ONCE
