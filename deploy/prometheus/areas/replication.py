@@ -153,7 +153,7 @@ REPLICATION: Final = Group(
             events("tidemark_ha_resyncs_total", "10m", NODE),
             Severity.INFO,
             NODE,
-            "{{ $labels.replica }} of {{ $labels.broker }} emptied its log and copies it anew",
+            "{{ $labels.replica }} of {{ $labels.broker }} emptied its log and copies it again",
             "Until it has caught up there is one copy fewer.",
             keeps="10m",
         ),

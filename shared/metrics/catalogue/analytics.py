@@ -24,7 +24,7 @@ LAST_SUCCESS_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     ("task",),
     "s",
-    "End of the job's last good run or micro-batch",
+    "End of the last successful run or micro-batch of the job",
     alert="`evaluate` older than 5 min",
 )
 NEWEST_TICK_TIMESTAMP_SECONDS: Final = Family(
@@ -110,7 +110,7 @@ GROUP_HIDDEN_LAG_MESSAGES: Final = Family(
     Kind.GAUGE,
     PAIR,
     "messages",
-    "Stored messages that the pair cannot see yet, about: a lag of 0 does not show them",
+    "Estimate of stored messages that the pair cannot see yet: a lag of 0 does not show them",
     fold=Fold.NONE,
 )
 GROUP_BOTTLENECK: Final = Family(
@@ -135,15 +135,16 @@ STORE_FULL_SECONDS: Final = Family(
     Kind.GAUGE,
     ("subject",),
     "s",
-    "Forecast of the time until a volume is full: the lower end of its band; absent if that is "
-    "not to be foreseen",
+    "Forecast of the time until a volume is full: the lower end of its band; absent if it cannot "
+    "be predicted",
 )
 ANOMALY_SCORE: Final = Family(
     "tidemark_analytics_anomaly_score",
     Kind.GAUGE,
     ("subject", "signal"),
     "–",
-    "How many times its usual spread a value is off, from 6 on; the 200 largest of the last hour",
+    "Deviation of a value in multiples of its usual spread, from 6 on; the 200 largest of the last "
+    "hour",
 )
 
 ANALYTICS: Final = declared(globals())

@@ -26,7 +26,7 @@ DISPATCH_LAG_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "Confirm offset minus dispatched offset: confirmed bytes no consume queue points to yet",
+    "Confirm offset minus dispatched offset: confirmed bytes without a consume queue unit",
     alert="above 64 MiB for a minute; at `dispatch_lag_max` sends get `dispatch-behind`",
 )
 DISPATCH_LAG_SECONDS: Final = Family(
@@ -71,14 +71,15 @@ DISPATCH_REPAIRED_UNITS_TOTAL: Final = Family(
     (),
     "units",
     "Units that differed from the log and were replaced",
-    alert="any without a crash before it: something else writes to the store, or the disk lies",
+    alert="any without a crash before it: another program writes to the store, or the disk is "
+    "faulty",
 )
 DISPATCH_ERRORS_TOTAL: Final = Family(
     "tidemark_dispatch_errors_total",
     Kind.COUNTER,
     ("reason",),
     "errors",
-    "Times dispatch could not go on, by the error's [runbook](runbook.md) code; a full disk "
+    "Times dispatch could not continue, by the error's [runbook](runbook.md) code; a full disk "
     "counts at every try",
     alert="any",
 )
@@ -95,7 +96,7 @@ DISPATCH_SYNC_DURATION_SECONDS: Final = Family(
     Kind.HISTOGRAM,
     (),
     "s",
-    "Syncing all queue and index files that were touched",
+    "Syncing all changed queue and index files",
     alert="99th percentile above 5 s: a failing or throttled disk",
     buckets=SECONDS_BUCKETS,
 )

@@ -23,8 +23,7 @@ PROCESS_ANONYMOUS_MEMORY_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "Anonymous resident memory. The process keeps this; mapped files, which the kernel takes "
-    "back, are not in it",
+    "Anonymous resident memory. Mapped files, which the kernel can reclaim, are not included",
     alert="steady growth over days",
 )
 PROCESS_MAPPINGS: Final = Family(
@@ -90,7 +89,7 @@ UP_SINCE_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "When the process started: a change marks that counters begin anew",
+    "Start time of the process: after a change counters begin at 0",
 )
 READY: Final = Family(
     "tidemark_ready",

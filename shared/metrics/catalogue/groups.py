@@ -36,15 +36,15 @@ GROUP_INFLIGHT_MESSAGES: Final = Family(
     Kind.GAUGE,
     ("group", "topic"),
     "messages",
-    "Handed to members and not committed",
+    "Messages delivered to members and not committed",
 )
 GROUP_COMMIT_AGE_SECONDS: Final = Family(
     "tidemark_group_commit_age_seconds",
     Kind.GAUGE,
     ("group", "topic"),
     "s",
-    "Longest time since the commit was seen to move, of queues that have lag; 0 if none has. "
-    "As fine as scrapes are frequent",
+    "Longest time since the commit was seen to move, over queues with lag; 0 without one. Its "
+    "resolution is the scrape interval",
     fold=Fold.MAX,
 )
 GROUP_LAGGING_QUEUES: Final = Family(
@@ -76,7 +76,7 @@ GROUP_UNKNOWN_QUEUES: Final = Family(
     Kind.GAUGE,
     ("group", "topic"),
     "queues",
-    "Queues whose lag is not known; in no sum",
+    "Queues with unknown lag; they are in no sum",
 )
 GROUP_SUBSCRIBED: Final = Family(
     "tidemark_group_subscribed",
@@ -92,7 +92,7 @@ GROUP_MEMBERS: Final = Family(
     ("group",),
     "members",
     "Members that have sent a heartbeat within their session",
-    alert="0 where there should be some",
+    alert="0 for a group that should have members",
 )
 GROUP_LAG_OBJECTIVE_SECONDS: Final = Family(
     "tidemark_group_lag_objective_seconds",
@@ -132,7 +132,7 @@ GROUP_SKIPPED_MESSAGES_TOTAL: Final = Family(
     Kind.COUNTER,
     ("group", "topic", "reason"),
     "messages",
-    "Messages the group will never read: `expired`, `reset_forward`",
+    "Messages that the group can never read: `expired`, `reset_forward`",
     alert="`expired`: any",
 )
 GROUP_FILTERED_MESSAGES_TOTAL: Final = Family(
@@ -215,7 +215,7 @@ GROUP_OLDEST_UNDELIVERED_TIMESTAMP_SECONDS: Final = Family(
     Kind.GAUGE,
     ("group", "topic"),
     "s",
-    "Store time of the oldest message not yet handed to a member, over queues; that of "
+    "Store time of the oldest undelivered message, over queues; that of "
     "`tidemark_log_dispatched_message_timestamp_seconds` when all are",
     fold=Fold.MIN,
 )

@@ -11,7 +11,7 @@ HA_ROLE: Final = Family(
     Kind.GAUGE,
     ("role",),
     "–",
-    "1 for what this node is: `master`, `slave`, `candidate` (on the way to master), "
+    "1 for the role of this node: `master`, `slave`, `candidate` (on the way to master), "
     "`fenced`, `halted`",
     alert="not exactly one master per group for longer than a failover; any `halted`",
 )
@@ -43,14 +43,14 @@ HA_MIN_IN_SYNC_REPLICAS: Final = Family(
     Kind.GAUGE,
     (),
     "nodes",
-    "Fewer members than this may not acknowledge",
+    "A smaller in-sync set acknowledges nothing",
 )
 HA_LEASE_LEFT_SECONDS: Final = Family(
     "tidemark_ha_lease_left_seconds",
     Kind.GAUGE,
     (),
     "s",
-    "Until this node must stop to answer as master; negative once it is over",
+    "Time until this node must stop answering as master; negative afterwards",
     alert="below the margin of the profile",
 )
 HA_LEASE_AGE_SECONDS: Final = Family(
@@ -66,7 +66,7 @@ HA_LOG_END_OFFSET_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "Physical offset behind the own log's last byte",
+    "End of the node's own log",
 )
 HA_CONFIRM_OFFSET_BYTES: Final = Family(
     "tidemark_ha_confirm_offset_bytes",
@@ -81,7 +81,7 @@ HA_UNCONFIRMED_BYTES: Final = Family(
     (),
     "bytes",
     "Own log's end minus the confirm offset",
-    alert="growing while sends come in",
+    alert="growing during sends",
 )
 HA_PAUSED: Final = Family(
     "tidemark_ha_paused",
@@ -89,15 +89,15 @@ HA_PAUSED: Final = Family(
     (),
     "–",
     "1 while automatic failover is paused (`tidemark cluster pause`)",
-    alert="1 for longer than the work it was for",
+    alert="1 for longer than the maintenance",
 )
 HA_OPENING_SECONDS: Final = Family(
     "tidemark_ha_opening_seconds",
     Kind.GAUGE,
     (),
     "s",
-    "How long this node has the lease and its broker takes no sends yet; 0: it takes them, or this "
-    "node is not to be master",
+    "Time for which this node has the lease and its broker accepts no sends; 0: it accepts them, "
+    "or this node is not master",
     alert="above 60",
 )
 HA_CONNECTIONS: Final = Family(
@@ -113,7 +113,7 @@ HA_REPLICA_CONNECTED: Final = Family(
     Kind.GAUGE,
     ("peer",),
     "–",
-    "1 while a link to the peer is there",
+    "1 while there is a link to the peer",
     alert="0",
 )
 HA_REPLICA_IN_SYNC: Final = Family(
@@ -136,7 +136,7 @@ HA_REPLICA_LAG_SECONDS: Final = Family(
     Kind.GAUGE,
     ("peer",),
     "s",
-    "Since the peer last had on disk all that the master had then; 0 when it has all",
+    "Time since the peer last had on disk everything that the master had; 0 when it has everything",
     alert="above the profile's lag limit",
 )
 HA_REPLICA_ACKED_BYTES: Final = Family(
@@ -175,15 +175,15 @@ HA_REFUSED_CONNECTIONS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "connections",
-    "Connections closed before their peer had proved anything, or for what it sent",
-    alert="any steady rate: who is it?",
+    "Connections closed before a proof of the secret, or for an invalid frame",
+    alert="any steady rate: find the peer",
 )
 HA_TRUNCATIONS_TOTAL: Final = Family(
     "tidemark_ha_truncations_total",
     Kind.COUNTER,
     (),
     "cuts",
-    "Cuts of the own log at the point where it parts from the master's",
+    "Cuts of the own log at the divergence point",
 )
 HA_TRUNCATED_BYTES_TOTAL: Final = Family(
     "tidemark_ha_truncated_bytes_total",
@@ -219,7 +219,7 @@ HA_IMPLAUSIBLE_ACKS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "frames",
-    "Acknowledgements that could not be true; each closed a link",
+    "Impossible acknowledgements; each closed a link",
     alert="any",
 )
 HA_FAILOVERS_TOTAL: Final = Family(
@@ -227,8 +227,8 @@ HA_FAILOVERS_TOTAL: Final = Family(
     Kind.COUNTER,
     ("reason",),
     "terms",
-    "Times that this process became master: `lost_peer`, `manual` (an order or a planned "
-    "switch), `startup`",
+    "Times that this process became master: `lost_peer`, `manual` (a command or a switchover), "
+    "`startup`",
     alert="`lost_peer` several times within minutes",
 )
 HA_IN_SYNC_CHANGES_TOTAL: Final = Family(
@@ -252,14 +252,14 @@ HA_ELECTIONS_LOST_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "elections",
-    "Times that another was first",
+    "Attempts in which another node took the lease first",
 )
 HA_DEPOSITIONS_TOTAL: Final = Family(
     "tidemark_ha_depositions_total",
     Kind.COUNTER,
     (),
     "terms",
-    "Terms of this process that ended before it wanted",
+    "Terms of this process that ended unexpectedly",
     alert="any",
 )
 HA_SWITCHOVERS_TOTAL: Final = Family(
@@ -267,7 +267,7 @@ HA_SWITCHOVERS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "switches",
-    "Planned switches away from this process",
+    "Switchovers away from this process",
 )
 HA_LEASE_CONFLICTS_TOTAL: Final = Family(
     "tidemark_ha_lease_conflicts_total",
@@ -282,8 +282,8 @@ HA_LEASE_UNKNOWN_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "requests",
-    "Requests to the lease without an outcome: time-outs and errors",
-    alert="a steady rate: the API is slow or away",
+    "Requests to the lease without an outcome: timeouts and errors",
+    alert="a steady rate: the API is slow or unreachable",
 )
 HA_LEASE_WRITES_TOTAL: Final = Family(
     "tidemark_ha_lease_writes_total",

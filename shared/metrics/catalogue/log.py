@@ -74,15 +74,15 @@ STORE_USED_RATIO: Final = Family(
     Kind.GAUGE,
     (),
     "ratio",
-    "Used share of it in whole percent rounded up, as retention judges it; absent if unknown",
-    alert="above 0.85: files go whatever their age",
+    "Used share of it in whole percent rounded up, as retention computes it; absent if unknown",
+    alert="above 0.85: files are deleted at any age",
 )
 STORE_FULL_SECONDS: Final = Family(
     "tidemark_store_full_seconds",
     Kind.GAUGE,
     (),
     "s",
-    "Time until sends are refused at the present pace; absent if that is not to be foreseen",
+    "Time until sends are refused at the present pace; absent if it cannot be predicted",
     alert="below 6 h",
 )
 LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
@@ -90,8 +90,8 @@ LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
     Kind.COUNTER,
     ("reason",),
     "files",
-    "Commit log files that retention removed, by what took them: `age`, `size`, `disk_pressure`, "
-    "`master` (a slave lets go what its master has let go)",
+    "Commit log files that retention removed, by cause: `age`, `size`, `disk_pressure`, "
+    "`master` (a slave removes what its master has removed)",
     alert="`disk_pressure`: any",
 )
 LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
@@ -114,7 +114,7 @@ RETENTION_EXPIRING_GROUPS: Final = Family(
     Kind.GAUGE,
     (),
     "groups",
-    "Groups with unread messages in the files that go next",
+    "Groups with unread messages in the files that retention deletes next",
     alert="above 0",
 )
 TIMER_PENDING_MESSAGES: Final = Family(
@@ -146,21 +146,21 @@ RECOVERY_DONE_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "How much of the log recovery, then dispatch, has passed since the start",
+    "Bytes of the log that recovery, then dispatch, has read since the start",
 )
 RECOVERY_TOTAL_BYTES: Final = Family(
     "tidemark_recovery_total_bytes",
     Kind.GAUGE,
     (),
     "bytes",
-    "How much it has to pass",
+    "Bytes that it has to read",
 )
 RECOVERY_ETA_SECONDS: Final = Family(
     "tidemark_recovery_eta_seconds",
     Kind.GAUGE,
     (),
     "s",
-    "Estimated time left; absent while unknown",
+    "Estimated remaining time; absent while unknown",
 )
 LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_log_newest_message_timestamp_seconds",

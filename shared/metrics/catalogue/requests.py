@@ -12,9 +12,8 @@ BROKER_MESSAGES_IN_TOTAL: Final = Family(
     ("topic", "kind"),
     "messages",
     "Messages accepted and appended, once each, acknowledged or not. `kind` is `normal`, `fifo` "
-    "(with a sharding key), `delay` (under the topic it is meant for; not again when its time has "
-    "come) or `retry` (sent back by a group, or sent again from its dead letters; under the topic "
-    "it goes to)",
+    "(with a sharding key), `delay` (under its real topic; not counted again at delivery) or "
+    "`retry` (nacked or redriven; under the topic that gets it)",
     alert="a rate that falls to 0 where there is always traffic",
 )
 BROKER_RECEIVED_BYTES_TOTAL: Final = Family(
@@ -29,7 +28,7 @@ BROKER_MESSAGES_OUT_TOTAL: Final = Family(
     Kind.COUNTER,
     ("topic", "group"),
     "messages",
-    "Messages handed to consumers, each time they are. `group` is empty for a plain pull",
+    "Messages delivered to consumers, every delivery counted. `group` is empty for a plain pull",
 )
 BROKER_SENT_BYTES_TOTAL: Final = Family(
     "tidemark_broker_sent_bytes_total",
@@ -62,7 +61,7 @@ BROKER_PUT_DURATION_SECONDS: Final = Family(
     ("ack",),
     "s",
     "Send request until its answer, by the level reached; refused ones are not counted",
-    alert="99th percentile above your time-out's half",
+    alert="99th percentile above half of your timeout",
     buckets=SECONDS_BUCKETS,
 )
 BROKER_APPEND_DURATION_SECONDS: Final = Family(
@@ -79,7 +78,7 @@ BROKER_REQUEST_DURATION_SECONDS: Final = Family(
     Kind.HISTOGRAM,
     ("request",),
     "s",
-    "Service time per kind of call; held pulls include the time they were held",
+    "Service time per kind of call; long polls include their wait",
     buckets=SECONDS_BUCKETS,
 )
 BROKER_REQUESTS_REJECTED_TOTAL: Final = Family(
@@ -113,7 +112,7 @@ BROKER_LONG_POLLS: Final = Family(
     Kind.GAUGE,
     (),
     "pulls",
-    "Pulls held until a message arrives",
+    "Long polls that wait for a message",
     alert="above 80 % of `held_pulls_max`: further ones are answered at once, and clients poll",
 )
 BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = Family(
@@ -121,7 +120,7 @@ BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = Family(
     Kind.COUNTER,
     ("reason",),
     "pulls",
-    "Held pulls that ended: `message`, `timeout` (also: the client has gone), or `close` "
+    "Long polls that ended: `message`, `timeout` (also: the client has gone), or `close` "
     "(the node stops)",
 )
 BROKER_CLOCK_STEPS_TOTAL: Final = Family(
@@ -129,7 +128,7 @@ BROKER_CLOCK_STEPS_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "steps",
-    "Times the wall clock stepped back further than store times are held",
+    "Times the wall clock stepped back further than store times can compensate",
     alert="any: fix the node's time service; searches by time are inexact around it",
 )
 BROKER_REQUESTS_QUEUED: Final = Family(
@@ -137,8 +136,8 @@ BROKER_REQUESTS_QUEUED: Final = Family(
     Kind.GAUGE,
     ("pool",),
     "requests",
-    "Requests taken in and not yet answered, by kind of work: `put`, `pull` (held ones not "
-    "counted), `query`, `admin`, `heartbeat`",
+    "Requests accepted and not yet answered, by kind of work: `put`, `pull` (without long polls), "
+    "`query`, `admin`, `heartbeat`",
 )
 BROKER_OLDEST_QUEUED_REQUEST_SECONDS: Final = Family(
     "tidemark_broker_oldest_queued_request_seconds",
@@ -146,7 +145,7 @@ BROKER_OLDEST_QUEUED_REQUEST_SECONDS: Final = Family(
     ("pool",),
     "s",
     "Age of the oldest of them; 0 when there is none",
-    alert="above half of the time-out that senders use",
+    alert="above half of the timeout of senders",
 )
 TOPIC_MAX_OFFSET_MESSAGES: Final = Family(
     "tidemark_topic_max_offset_messages",
