@@ -135,12 +135,12 @@ class Liveness:
         self.ha.note(passed_ms, passed_ms)
         return stood
 
-    def sensed(self, sensed: NodeSnapshot, now_ms: int) -> None:
+    def observe(self, snapshot: NodeSnapshot, now_ms: int) -> None:
         """Note the signs of life of broker and reput; ``turned`` was called with now_ms."""
         passed_ms, self._sensed_ms = now_ms - self._sensed_ms, now_ms
         for stalls, silent_ms, alive in (
-            (self.broker, sensed.broker_silent_ms, sensed.broker_nonce != 0),
-            (self.reput, sensed.reput_silent_ms, sensed.reput_alive),
+            (self.broker, snapshot.broker_silent_ms, snapshot.broker_nonce != 0),
+            (self.reput, snapshot.reput_silent_ms, snapshot.reput_alive),
         ):
             if silent_ms <= now_ms - (self._began_ms or 0):
                 self._heard.add(stalls)

@@ -98,7 +98,7 @@ class Mastership:
     @property
     def hindrance(self) -> str:
         """What the broker's gate waits for, in words."""
-        context, sensed = self._context, self._context.snapshot
+        context, snapshot = self._context, self._context.snapshot
         idle = context.idle_service
         if idle:
             return f"{idle} is not there, or does not move"
@@ -107,7 +107,7 @@ class Mastership:
         if not self.opened:
             waited = [member.node for member in self.in_sync.wait_set]
             return f"{', '.join(sorted(waited)) or 'this node'} has not confirmed its first record"
-        return f"reput has dispatched the log up to {sensed.dispatched} of {context.end}"
+        return f"reput has dispatched the log up to {snapshot.dispatched} of {context.end}"
 
     @property
     def log(self) -> MasterLog:
@@ -120,22 +120,22 @@ class Mastership:
 
     # Events
 
-    def sensed(self) -> None:
+    def observe(self) -> None:
         """Handle what the broker has published."""
-        context, sensed = self._context, self._context.snapshot
+        context, snapshot = self._context, self._context.snapshot
         if self.granted is None:
             self._grant()
             return
         if self.switch is not None and self.switch.fenced:
             return
-        if sensed.broker_nonce != self.granted:
+        if snapshot.broker_nonce != self.granted:
             self._broker_lost("the broker that served the epoch is gone")
-        elif sensed.serving_epoch == self.epoch:
+        elif snapshot.serving_epoch == self.epoch:
             self.serving = True
-            context.end = max(context.end, sensed.written)
-            context.durable = max(context.durable, sensed.flushed)
+            context.end = max(context.end, snapshot.written)
+            context.durable = max(context.durable, snapshot.flushed)
             self.turn()
-            self.gate_open = self.gate_open or (self.opened and sensed.gate_open)
+            self.gate_open = self.gate_open or (self.opened and snapshot.gate_open)
             if self.switch is not None:
                 self.switch.turn()
         elif self.serving:
@@ -366,12 +366,12 @@ class Mastership:
 
     def _note_progress(self) -> None:
         """Note the time at which anything moved that leads to an open epoch."""
-        sensed = self._context.snapshot
+        snapshot = self._context.snapshot
         marks = (
             self.granted or 0,
-            sensed.serving_epoch,
-            sensed.epoch_record_end,
-            sensed.dispatched,
+            snapshot.serving_epoch,
+            snapshot.epoch_record_end,
+            snapshot.dispatched,
             self.confirm.value,
             *sorted(self._durable.values()),
         )
@@ -385,9 +385,9 @@ class Mastership:
         moved.
 
         1. A master is stopped for less than a lease, and continues after its deadline. 2. Until
-           then its broker answered no sender, because of the deadline on the page. 3. If the lease
-           can still be renewed, no other node has taken it: the term continues, and clients see
-           only the pause. If it cannot be renewed within one request, the term is over.
+        then its broker answered no sender, because of the deadline on the page. 3. If the lease can
+        still be renewed, no other node has taken it: the term continues, and clients see only the
+        pause. If it cannot be renewed within one request, the term is over.
         """
         context, liveness = self._context, self._context.liveness
         return (

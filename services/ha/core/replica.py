@@ -87,7 +87,7 @@ class Replica:
             case Tick():
                 self._tick()
             case NodeSnapshot():
-                self._sensed(event)
+                self._observe(event)
             case Received():
                 self._dispatcher.received(event)
             case LeaseAnswered():
@@ -210,14 +210,14 @@ class Replica:
             self._confirm_written = context.confirm, context.now_ms
             context.out.put(PersistConfirm(context.confirm))
 
-    def _sensed(self, sensed: NodeSnapshot) -> None:
+    def _observe(self, snapshot: NodeSnapshot) -> None:
         context = self.context
-        context.snapshot = sensed
-        context.liveness.sensed(sensed, context.now_ms)
-        context.first_offset = max(context.first_offset, sensed.first_offset)
+        context.snapshot = snapshot
+        context.liveness.observe(snapshot, context.now_ms)
+        context.first_offset = max(context.first_offset, snapshot.first_offset)
         term = self.leadership.term
         if term is not None:
-            term.sensed()
+            term.observe()
         gate_open = term is not None and term.gate_open
         fitness = context.idle_service, context.trouble, context.stalls_are_over, gate_open
         if fitness != self._fitness:

@@ -234,7 +234,7 @@ class ReplicaContext:
         yet.
 
         1. A node with a full disk takes the lease that names it. 2. It cannot promise the epoch. 3.
-           If it took the lease again at once, no other node would ever get it.
+        If it took the lease again at once, no other node would ever get it.
         """
         self.alarm(code, detail)
         self.step_back(detail)

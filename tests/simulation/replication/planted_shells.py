@@ -13,8 +13,9 @@ BYTE_0_BEFORE_THE_FLUSH_ENDED: Final = change(
     (
         "            for ended in self._appending_ended.values():\n"
         "                await ended.wait()\n"
-        "            await asyncio.to_thread("
-        "ground.appender.close, clean=not ground.flusher.failed)\n",
+        "            await asyncio.to_thread(\n"
+        "                log_context.appender.close, clean=not log_context.flusher.failed\n"
+        "            )\n",
         "",
     ),
 )

@@ -1,7 +1,7 @@
 """A group in memory for tests of the replica: pages, logs, links, lease and brokers, one clock.
 
-Everything takes a millisecond or a few, nothing is lost unless a test says so. Seeded faults and
-actors that stop between any two steps are the simulation's (tests/simulation/replication).
+Every action takes a few milliseconds, and nothing is lost unless a test asks for it. The simulation
+has seeded faults, and actors that stop between any two steps (tests/simulation/replication).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Group:
                 node.reput.step(self.now)
                 if node.broker is not None:
                     node.broker.step(self.now)
-                node.post(node.sensed())
+                node.post(node.snapshot())
                 if self.now % 50 == 0:
                     node.post(ev.Tick())
                 if node.replica is not None:
@@ -198,7 +198,7 @@ class Group:
             if name in link.ends:
                 self.close(link.number, "connection reset")
 
-    # What is true
+    # Checks
 
     @property
     def masters(self) -> list[Node]:
@@ -210,7 +210,7 @@ class Group:
         return self.masters[0]
 
     def serves(self, name: str) -> bool:
-        """Whether a node takes sends now: its broker runs, and its lease lasts."""
+        """Whether a node accepts sends now: its broker runs, and its lease has not expired."""
         node = self.nodes[name]
         awake = node.broker is not None and not node.broker.paused
         deadline = node.page.get(Slot.LEASE_DEADLINE)
@@ -258,7 +258,7 @@ def order(at: Node, name: str, *, wait_ms: int = 10_000, **arguments: str) -> do
 
 
 def grown(min_in_sync: int = 2, names: tuple[str, ...] = ("a", "b", "c")) -> Group:
-    """A group whose set has all nodes, with something confirmed."""
+    """A group whose set has all nodes, with confirmed records."""
     group = Group(names, min_in_sync).start()
     group.wait_master()
     group.wait_in_sync(*names)

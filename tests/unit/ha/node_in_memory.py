@@ -33,7 +33,7 @@ class Page:
 
 
 class Volume:
-    """What a node keeps over restarts."""
+    """State of a node that survives restarts."""
 
     def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -60,9 +60,9 @@ class Broker:
         self.served = 0
         self.paused = False
         self.cannot_open = Trouble.NONE
-        """What it finds when it is granted an epoch, and never serves for."""
+        """Trouble that its broker reports after a grant, instead of serving."""
         self.keeps_log = False
-        """Its disk hangs: a grant that ends does not give the log back."""
+        """Its disk hangs: the broker keeps the log after its grant has ended."""
 
     def step(self, now: int) -> None:
         page, node = self.node.page, self.node
@@ -108,9 +108,9 @@ class Reput:
         self.node = node
         self.alive, self.paused = True, False
         self.held_at: int | None = None
-        """It gives signs of life, and dispatches no further."""
+        """reput stays responsive, and dispatches no further than here."""
         self.opening_ms = 0
-        """It dispatches an epoch's first record so long after it was confirmed."""
+        """Delay between the confirmation of an epoch's first record and its dispatch."""
         self._opened = (0, 0)
 
     def step(self, now: int) -> None:
@@ -133,7 +133,7 @@ class Node:
         self.broker: Broker | None = None
         self.reput = Reput(self)
         self.paused = False
-        """ha is stopped: what happens meanwhile is reported when it runs again."""
+        """ha is stopped: events wait until it runs again."""
         self._missed: list[ev.Event] = []
         self.replica: Replica | None = None
         self.lock: str | None = None
@@ -145,7 +145,7 @@ class Node:
         self.starts = 0
         self.disk_full = False
         self.damaged = False
-        """A record of its log is; ``met`` says where a reader found out."""
+        """A record of its log is damaged; ``met`` has the place that a reader found."""
         self.met: int | None = None
         self.checked: list[int] = []
         self.versions = SPOKEN
@@ -162,7 +162,7 @@ class Node:
         return "down" if self.replica is None else str(self.context.state.value)
 
     def open(self) -> bool:
-        """Whether it takes sends."""
+        """Whether it accepts sends."""
         term = None if self.replica is None else self.replica.leadership.term
         return term is not None and term.gate_open and not self.paused
 
@@ -239,7 +239,7 @@ class Node:
         for effect in self.replica.handle(event, self.group.now):
             self.carry_out(effect)
 
-    def sensed(self) -> ev.NodeSnapshot:
+    def snapshot(self) -> ev.NodeSnapshot:
         page, broker = self.page, self.broker
         return ev.NodeSnapshot(
             0 if broker is None else broker.nonce,
@@ -267,7 +267,7 @@ class Node:
         self._set_paused(services, to=False)
         if "ha" in services:
             self.post(ev.Tick())
-            self.post(self.sensed())
+            self.post(self.snapshot())
             missed, self._missed = self._missed, []
             for event in missed:
                 self.post(event)

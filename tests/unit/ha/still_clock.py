@@ -1,4 +1,4 @@
-"""A clock that stands still unless it is moved, and a wait for what other tasks do."""
+"""A clock that stands still unless it is moved, and a wait for other tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until condition() holds, looking at it once a millisecond."""
+    """Wait until condition() holds, checked once a millisecond."""
     async with asyncio.timeout(10):
         waiting = asyncio.Event()
         while not condition():

@@ -1,4 +1,4 @@
-"""A slave that copies on a disk that loses what was not synced: what it acked is there again."""
+"""A slave copies on a disk that loses unsynced bytes: what it acknowledged is there afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCHS = tuple(
 
 
 class Acked(NamedTuple):
-    """What others may rely on."""
+    """Offsets that others may rely on."""
 
     end: int = 0
     promised: int = 0
@@ -32,7 +32,7 @@ class Acked(NamedTuple):
 
 
 def copy(disk: SimDisk, random: Random) -> Acked:
-    """Copy the whole log, epoch by epoch, until it is there or the machine is gone."""
+    """Copy the whole log, epoch by epoch, until it is complete or the machine has lost power."""
     acked = Acked()
     try:
         held, found = open_replica(disk)
@@ -84,7 +84,7 @@ def test_what_was_acked_is_there_again_and_the_log_goes_on(seed: int) -> None:
     assert found.promised >= acked.promised
     assert acked.confirm <= found.confirm <= found.end
     assert log_of(after, found.end) == LOG.data[: found.end]
-    # Equal (epoch, start) mean equal bytes: each byte is in the epoch that the master has it in.
+    # Equal (epoch, start) mean equal bytes: each byte has the same epoch as at the master.
     assert found.table == EPOCHS[: len(found.table)]
     assert found.end <= next((epoch.start for epoch in EPOCHS[len(found.table) :]), LOG.end)
     held.close()
@@ -92,7 +92,7 @@ def test_what_was_acked_is_there_again_and_the_log_goes_on(seed: int) -> None:
 
 
 def copy_rest(disk: SimDisk) -> bytes:
-    """What is missing comes on the next link."""
+    """The missing bytes arrive on the next link."""
     held, found = open_replica(disk)
     held.files.write_table(EPOCHS)
     writer = CopiedLogWriter(held.directory, held.positions, ahead=1)

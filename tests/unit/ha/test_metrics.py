@@ -1,4 +1,4 @@
-"""Metrics of ha say what the replica says; what is not known is left out."""
+"""Metrics of ha show the replica's status; an unknown value is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.metrics import samples
 
 
 class CannedLinks:
-    """Links that sent and refused something."""
+    """Links that sent bytes and refused connections."""
 
     accepted_count, refused_count, count = 9, 4, 2
 

@@ -43,7 +43,8 @@ async def test_two_nodes_prove_themselves_and_exchange_frames() -> None:
 
 
 async def test_links_made_after_a_resync_prove_the_new_incarnation() -> None:
-    # With the former one the master would count the emptied store as the member that it was.
+    # With the former incarnation the master would count the emptied store as the member that it
+    # was.
     nodes, log = two_nodes(), OneLog()
     async with End("n0", nodes, log=log) as one, End("n1", nodes) as other:
         one.links.disk_changed(Done(1))
@@ -99,9 +100,9 @@ class SilentTransport(asyncio.Transport):
 async def test_a_connection_made_as_the_time_ran_out_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A loop may drop such a transport without a word: 1. a cut network comes back; 2. the answer to
-    # a SYN of before comes in the moment in which the attempt is given up; 3. no side ever hears of
-    # that connection, and the node would be taken for one that is being connected to, for ever.
+    # A loop may drop such a transport without a call: 1. A cut network comes back. 2. The answer to
+    # an earlier SYN arrives at the moment in which the attempt is given up. 3. Neither side ever
+    # hears of that connection, and the node would count as one that is being connected to, forever.
     nodes = two_nodes()
     async with End("n0", nodes) as one, End("n1", nodes) as other:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Guards of what operators order, and the lease that takes the place of a lost one."""
+"""Checks of operators' commands, and the lease that replaces a lost one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.ha.core.test_founding import report, status_of
 
 
 def serving() -> tuple[ReplicaContext, Peers]:
-    """Node b, a follower with a broker, that has read the lease long ago."""
+    """Node b, a follower with a broker, which read the lease long ago."""
     context = replica()
     context.move(Trigger.RECOVERED)
     context.snapshot = NodeSnapshot(1, 0, 0, 0, 0, 0)
@@ -84,8 +84,8 @@ def test_pausing_changes_nothing_else() -> None:
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_who_made_it_so_is_not_known_once_an_answer_was_lost(paused: bool) -> None:
-    # 1. The lease is paused by order, and the answer is lost. 2. The master renews it on top of
-    # that. 3. "Nothing was changed" would be wrong; so would be a second write.
+    # 1. The lease is paused by a command, and the answer is lost. 2. The master renews it on top of
+    #    that. 3. "Nothing was changed" would be wrong, and so would a second write.
     context, _ = serving()
     edits = LeaseEdits(context)
     edits.begin(7, set_paused(True))
@@ -109,7 +109,7 @@ def test_who_made_it_so_is_not_known_once_an_answer_was_lost(paused: bool) -> No
 
 
 def test_a_try_that_was_refused_for_sure_has_changed_nothing() -> None:
-    # This node has not seen yet that another order paused the group: its write is a conflict.
+    # This node has not yet seen that another command paused the group: its write is a conflict.
     context, _ = serving()
     edits = LeaseEdits(context)
     edits.begin(7, set_paused(True))
@@ -170,20 +170,20 @@ def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
     new = made(context, peers)
     assert (new.holder, new.epoch, new.in_sync_version) == (None, 10, 13)
     assert new.in_sync == (A, B)
-    assert new.handover_to == "a"  # it has most of the log
+    assert new.handover_to == "a"  # it has the longest log
 
 
 @pytest.mark.parametrize("facts", [{"trouble": "damaged"}, {"broker": False}])
 def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
     facts: dict[str, object],
 ) -> None:
-    # A node with known damage has the longest log. It took the lease at once, for it was released
-    # for it, and no sound member had its turn.
+    # A node with known damage has the longest log. It took the lease at once, because it was
+    # released for it, and no healthy member had its turn.
     context, peers = lost()
     damaged = status_of("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
     report(peers, damaged._replace(facts=facts))
     assert made(context, peers).handover_to == "b"
-    # What the operator names need not have all that was confirmed: the longest log counts there.
+    # Members that the operator names need not have all confirmed records: the longest log counts.
     assert made(context, peers, in_sync="a,b").handover_to == "a"
 
 
@@ -196,8 +196,8 @@ def test_a_set_that_was_seen_later_counts_more() -> None:
 
 def test_an_older_set_does_not_replace_one_that_no_node_remembers() -> None:
     # 1. a was cut off; b took the lease, removed a and confirmed without it. 2. The lease was
-    # deleted and b started again: it had seen the new set, and did not know it. 3. The order took
-    # the set that a remembered, and a, which lacked what was confirmed, could become master.
+    #    deleted and b started again: it had seen the new set, and did not know it. 3. The command
+    #    used the set that a remembered, and a, which lacked confirmed records, could become master.
     context, peers = lost()
     restarted = status_of("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
     report(peers, status_of("a"), restarted)
@@ -210,7 +210,7 @@ def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None
     heard = status_of("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
     report(peers, heard)
     assert made(context, peers).in_sync == (A, B)
-    # Who took that epoch may have changed the set in it: one whose volume was replaced since,
+    # The master of that epoch may have changed the set: one whose volume was replaced since,
     for knew in (heard._replace(incarnation="7" * 32), heard._replace(data_epoch=7)):
         report(peers, knew)
         with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
@@ -227,7 +227,7 @@ def test_a_silent_node_must_be_declared_and_costs_a_thousand_epochs() -> None:
     peers.close(1, "cut")
     with pytest.raises(Refused, match="a does not answer"):
         made(context, peers)
-    # What the silent one has promised is not known: far above is above that, too.
+    # The promise of the silent node is unknown: the new epoch is far above it, too.
     assert made(context, peers, stopped="a").epoch > UNHEARD_EPOCHS
 
 

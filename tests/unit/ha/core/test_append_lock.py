@@ -1,4 +1,4 @@
-"""Whose the append lock is within a node, in one term."""
+"""Owner of the append lock within a node, in one term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.ha.core.test_campaign import replica
 
 
 def given() -> tuple[ReplicaContext, AppendLock, list[str], int]:
-    """Asked to be given, not known to be free yet."""
+    """The release is requested, and not known to be done yet."""
     context, happened = replica(), list[str]()
     lock = AppendLock(context)
     lock.give(lambda: happened.append("free"))
@@ -47,7 +47,7 @@ def test_the_logs_end_is_fixed_when_it_is_back() -> None:
 
 
 def test_it_is_asked_back_once_and_only_the_last_one_who_waits_is_called() -> None:
-    # A planned switch takes it; the term ends meanwhile, and what follows is another thing.
+    # A planned switch takes it; the term ends meanwhile, with another continuation.
     context, lock, happened, token = given()
     lock.take(lambda: happened.append("drain"))
     lock.take(lambda: happened.append("follow"))

@@ -1,4 +1,4 @@
-"""Who may take the lease, and what a winner writes."""
+"""Which replica may take the lease, and what the winner writes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_candidate_waits_longer_at_random() -> None:
 
 
 class Attempt:
-    """A campaign and the lease that it meets."""
+    """A campaign and its lease."""
 
     def __init__(self) -> None:
         self.context = replica()
@@ -171,8 +171,8 @@ def test_a_write_of_unknown_outcome_keeps_the_candidate_mute() -> None:
 
 
 def test_a_candidate_that_hears_of_a_higher_epoch_gives_its_write_up() -> None:
-    # Its success may never reach it: without this it would be mute for ever while the winner of
-    # the next epoch waits for it.
+    # The answer to its success may never arrive: without this it would wait forever, while the
+    # winner of the next epoch waits for it.
     attempt = Attempt()
     put = attempt.put()
     attempt.answer(put.request, LeaseOutcome.UNKNOWN)

@@ -1,4 +1,4 @@
-"""What may be under way to a slave that is far behind: little while others send lightly."""
+"""The window of a slave that is far behind: small while others send lightly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEAR = WINDOW_SIZE
 
 
 def after_a_period(grown: int) -> int:
-    """The window of a slave that moves on, a period in which the log grew by so much later."""
+    """The window of a slave with progress, after a period in which the log grew by that much."""
     copying = CatchUp(0)
     copying.window(end=FAR, appended=0, now_ms=0)
     return copying.window(end=FAR + grown, appended=1, now_ms=PERIOD_MS)

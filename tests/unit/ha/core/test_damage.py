@@ -1,4 +1,4 @@
-"""Damage in the log of a master: it hands over to a sound member, and is copied anew."""
+"""Damage in the log of a master: it hands over to a healthy member, and is copied anew."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_master_whose_log_is_damaged_hands_over_and_halts() -> None:
 
 
 def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None:
-    # ha forgot it with its end: its next start reads the end of the log only, followed again,
-    # and took the lease when the master was lost.
+    # ha lost this knowledge with its process: its next start read only the end of the log, followed
+    # again, and took the lease when the master was lost.
     group = grown(1)
     damage(group, "a")
     group.wait_master(other_than="a")
@@ -47,7 +47,7 @@ def test_damage_is_known_to_later_starts_and_the_node_is_never_elected() -> None
         assert "bad CRC at 500" in group["a"].context.alarms["corrupt-record"]
         group.run(2 * LOCAL.lease_ms)
         assert group.set == {"b", "c"}, "it never counted as a copy"
-    # Also if it begins when no other node is there, and is in the set still.
+    # Also if it starts when no other node is there, and is still in the set.
     group.edit_lease(in_sync=tuple(sorted({*lease_of(group).in_sync, group["a"].context.member})))
     group["a"].kill_ha()
     group["b"].kill()
@@ -67,8 +67,8 @@ def test_a_damaged_master_goes_on_in_its_own_lease_when_ha_starts_again() -> Non
     group.run(100)
     group["a"].start_ha()
     assert "corrupt-record" in group["a"].context.alarms
-    # The check of the log began with the process, and found the same again: the node halted, and
-    # no node served.
+    # The check of the log began with the process, and found the same damage again: the node halted,
+    # and no node served.
     group["a"].post(CopyFault("corrupt-record", "bad CRC at 500", 1000))
     assert group["a"].state == "follower"
     group.until(lambda: group.serves("a"))
@@ -94,7 +94,7 @@ def test_it_is_copied_anew_by_order_and_is_whole_then() -> None:
 
 
 def test_damage_that_is_not_the_log_s_changes_nothing() -> None:
-    # A bit of a consume queue sends a reader to where no record begins.
+    # A damaged bit of a consume queue sends a reader to a place where no record begins.
     group = grown()
     group["a"].met = 500
     group.run(5000)
@@ -120,7 +120,7 @@ def test_a_master_with_damage_goes_on_where_no_other_node_could_lead() -> None:
 
 
 def test_a_sound_member_takes_the_lease_before_a_damaged_one() -> None:
-    # The switch fails, so the damaged node follows no master yet: it is last to stand.
+    # The switch fails, so the damaged node has no master yet: it campaigns last.
     group = grown()
     broker = group["a"].broker
     assert broker is not None
@@ -133,8 +133,8 @@ def test_a_sound_member_takes_the_lease_before_a_damaged_one() -> None:
     assert group.wait_master(at_most_ms=5 * LOCAL.lease_ms).name != "a"
 
 
-# A bit of the master's log that HELLO compares: the sound slaves halted, one after the other, and
-# the master had no trouble.
+# A damaged bit of the master's log that HELLO compares: the healthy slaves halted, one after the
+# other, and the master had no trouble.
 @pytest.mark.parametrize("damaged", ["a", "b"])
 def test_logs_that_differ_are_checked_on_both_sides_and_the_damaged_one_halts(damaged: str) -> None:
     group = grown()
@@ -165,8 +165,8 @@ def test_the_bytes_compared_are_checked_in_both_files_that_hold_them() -> None:
 
 
 def test_small_log_files_between_the_first_and_the_last_are_checked_as_well() -> None:
-    # Only the first and the last file of the range were. Damage in one between them was not found:
-    # the two nodes went on disagreeing, and neither handed over nor halted.
+    # Only the first and the last file of the range were checked. Damage in a file between them was
+    # not found: the two nodes kept disagreeing, and neither handed over nor halted.
     group = grown()
     size, at = CRC_WINDOW // 4, CRC_WINDOW + 100
     for node in group.nodes.values():
@@ -197,9 +197,9 @@ def test_a_slave_that_refuses_what_its_master_sends_has_that_log_looked_at(bad: 
 
 
 def test_what_a_slave_refuses_is_looked_at_though_it_closes_its_link_at_once() -> None:
-    # A slave that refuses the stream ends the link in the same moment, and tries again after two
-    # seconds. The master saw its STATUS with no link beside it, looked at nothing, and went on
-    # being the master of a log that no node could copy.
+    # A slave that rejects the stream ends the link at once, and tries again after two seconds. The
+    # master saw its STATUS without a link, checked nothing, and stayed the master of a log that no
+    # node could copy.
     group = grown()
     damage(group, "a", met=False)
     context = group["c"].context
@@ -236,7 +236,7 @@ def test_damage_of_a_store_that_is_being_emptied_is_none_of_the_new_member() -> 
     assert node.context.damage == ""
 
 
-# A slave that does not follow keeps the log from being confirmed to its end until it has left the
+# A slave that does not follow prevents that the log is confirmed to its end until it has left the
 # set: the switch failed, and the next one began only ten seconds later.
 def test_a_damaged_master_hands_over_as_soon_as_the_set_has_shrunk() -> None:
     group = grown()
@@ -247,7 +247,7 @@ def test_a_damaged_master_hands_over_as_soon_as_the_set_has_shrunk() -> None:
     group.until(lambda: lease_of(group).holder == group["c"].context.holder, 4000)
 
 
-# The only other node could not follow, left the set, and the damaged master had no node to hand
+# The only other node could not follow and left the set, so the damaged master had no node to hand
 # over to.
 def test_a_sound_slave_goes_on_copying_from_a_damaged_master_which_hands_over_to_it() -> None:
     group = grown(1, ("a", "b"))
@@ -265,7 +265,7 @@ def test_a_sound_slave_goes_on_copying_from_a_damaged_master_which_hands_over_to
 
 def test_a_slave_whose_log_is_damaged_as_well_is_no_target() -> None:
     group = grown(1, ("a", "b"))
-    group.run(5000)  # until what is confirmed is marked on its disk
+    group.run(5000)  # until the confirm offset is on its disk
     group["b"].kill()
     group.until(lambda: group.set == {"a"})
     for name in "ab":

@@ -16,14 +16,14 @@ def extent(*table: object, end: int, first_offset: int = 0) -> Extent:
 @for_each(
     ("master", "slave", "expected"),
     [
-        # Behind in the same epoch; ahead in it: the nearer end.
+        # Behind in the same epoch, or ahead in it: the nearer end.
         (extent(A, B, end=180), extent(A, B, end=120), Common(B, 120)),
         (extent(A, B, end=180), extent(A, B, end=190), Common(B, 180)),
         # Behind by epochs: its own end.
         (extent(A, B, C, D, end=400), extent(A, end=60), Common(A, 60)),
-        # Wrote on where the master's epoch was over.
+        # It wrote on where the master's epoch was over.
         (extent(A, B, end=180), extent(A, end=150), Common(A, 100)),
-        # Another epoch behind the common one, earlier, at, and later than the master's.
+        # Another epoch behind the common one, earlier than, at, and later than the master's.
         (extent(A, B, D, end=400), extent(A, entry(3, 80), end=250), Common(A, 80)),
         (extent(A, entry(4, 100), end=400), extent(A, B, end=250), Common(A, 100)),
         (extent(A, B, end=180), extent(A, entry(3, 130), end=250), Common(A, 100)),
@@ -35,7 +35,7 @@ def extent(*table: object, end: int, first_offset: int = 0) -> Extent:
         (extent(A, B, C, end=280), extent(A, B, C, end=250), Common(C, 250)),
         # Older entries that only one side still has do not matter.
         (extent(B, C, end=280, first_offset=150), extent(A, B, C, end=250), Common(C, 250)),
-        # Nothing there: begins where it begins, if the master has that.
+        # Without records: it begins at its start, if the master has that offset.
         (extent(A, B, end=180), extent(end=0), Common(None, 0)),
         (extent(A, B, end=180, first_offset=50), extent(end=50, first_offset=50), Common(None, 50)),
         (extent(A, B, end=180), extent(entry(9, 0), end=0), Common(None, 0)),

@@ -1,4 +1,4 @@
-"""A slave's part: faults of the copy, and what they lead to."""
+"""The slave's part: faults of the copy and their consequences."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_an_epoch_whose_earlier_bytes_could_not_be_copied_is_copied_by_the_next_
 
 
 def test_a_node_that_follows_who_does_not_lead_any_more_still_hears_what_that_is() -> None:
-    # 1. The lease cannot be reached: the master steps down. 2. The lease still names it, as far as
-    # the others know: they ask it to lead them on. 3. What an operator sees of it must be so.
+    # 1. The lease cannot be reached: the master steps down. 2. The lease still names it, so the
+    #    others still ask to follow it. 3. An operator must see the true state.
     group = grown(1, ("a", "b"))
     master = group.master
     (slave,) = [node for node in group.nodes.values() if node is not master]
@@ -154,8 +154,8 @@ def test_nothing_that_was_said_before_a_resync_stands_behind_it() -> None:
     assert slave.raised == set()
 
 
-# Its store was emptied a second time, maybe after it had begun to copy: 1. a write fails while the
-# store is being emptied, and the replica halts; 2. the operator orders the resync again.
+# Its store was emptied a second time, maybe after it had begun to copy: 1. A write fails while the
+# store is being emptied, and the replica halts. 2. The operator orders the resync again.
 def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None:
     group, slave = in_group()
     carry_out, held = slave.carry_out, []
@@ -176,14 +176,14 @@ def test_a_replica_that_halts_while_it_is_emptied_is_not_emptied_twice() -> None
     slave.carry_out(resync)
     group.run(500)
     assert slave.state == "halted"
-    # It said "resync: The store is emptied and copied anew" for ever.
+    # It showed "resync: The store is emptied and copied anew" forever.
     assert reason_of(slave.context) == "damaged-file: another write failed"
     assert "damaged-file" in slave.context.alarms
     assert order(slave, "resync", group="g0").ok
     group.wait_in_sync("a", "b", "c")
 
 
-# It went on copying, and cut or emptied its store if the master's answer to HELLO said so.
+# It kept copying, and cut or emptied its store if the master's answer to HELLO required it.
 def test_a_replica_that_halts_leaves_its_master() -> None:
     group, slave = in_group()
     slave.context.halt("damaged-file", "a write failed")

@@ -1,4 +1,4 @@
-"""Who makes a group's first lease, and who does not."""
+"""Which node creates a group's first lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-sync set of a term: growth, shrinking, and who is waited for meanwhile."""
+"""The in-sync set of a term: growth, shrinking, and the wait set meanwhile."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_the_others_of_the_published_set_are_waited_for() -> None:
 
 
 def test_a_silent_member_of_a_set_that_may_not_shrink_is_not_counted() -> None:
-    # Both slaves of three were gone: the set kept two members, sends found it large enough and
-    # were stored, and those at ``disk`` were acknowledged by a node alone.
+    # Both slaves of three were gone. The set kept two members, so sends found it large enough and
+    # were stored, and those at ``disk`` were acknowledged by a single node.
     in_sync = term(A, B, C, min_in_sync=2)
     silent_ms = LOCAL.link_dead_ms
     linked(in_sync, B, 200, end=200, now_ms=silent_ms)
@@ -52,7 +52,7 @@ def test_a_replica_is_waited_for_from_before_it_is_published() -> None:
     in_sync = term(A)
     linked(in_sync, B, 150, end=200, now_ms=10)
     assert in_sync.wait_set == {B}
-    assert in_sync.wanted(10) is None  # it lacks what was there when it began to be waited for
+    assert in_sync.wanted(10) is None  # it lacks what was there when the wait for it began
     in_sync.acknowledged(B, 200, own_end=300, confirm=150, now_ms=20)
     assert in_sync.wanted(20) == (A, B)
 
@@ -63,7 +63,7 @@ def test_what_was_wanted_is_waited_for_until_the_write_is_settled() -> None:
     in_sync.known(lease(A), lease(A, B))
     assert in_sync.size(10) == 1
     in_sync.unlinked(B)
-    assert in_sync.wait_set == {B}  # it may be published any time
+    assert in_sync.wait_set == {B}  # it may be published at any time
     in_sync.expire(100_000)
     assert in_sync.wait_set == {B}
     in_sync.known(lease(A), None)
@@ -132,7 +132,7 @@ def test_a_member_that_ends_is_wanted_out_at_once_and_not_added_until_it_is_back
     linked(in_sync, C, 200, end=200, now_ms=10)
     in_sync.leaving(C)
     assert in_sync.wanted(10) == (A, B)
-    assert not in_sync.left(C)  # waited for until it is known to be out
+    assert not in_sync.left(C)  # it is waited for until it is known to be removed
     in_sync.known(lease(A, B), None)
     assert in_sync.left(C)
     in_sync.acknowledged(C, 200, own_end=200, confirm=0, now_ms=20)
@@ -147,7 +147,7 @@ def test_the_set_never_shrinks_below_the_minimum() -> None:
     in_sync = term(A, B, C, min_in_sync=2)
     in_sync.peer(C).heard_ms = 500
     wanted = in_sync.wanted(10_000)
-    assert wanted == (A, C)  # the longest silent one goes, the other stays electable
+    assert wanted == (A, C)  # the one that is silent longest is removed, the other stays electable
     in_sync.known(lease(A, C, min_in_sync=2), None)
     assert in_sync.wanted(20_000) is None
 

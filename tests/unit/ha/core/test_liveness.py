@@ -1,4 +1,4 @@
-"""Services that stand still: what counts as a stall, and what a group makes of it."""
+"""Stalls of services: what counts as one, and how a group reacts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICES = ("broker", "reput", "ha")
 
 
 def stalled(times: TimeRules, *phases: tuple[int, int]) -> list[bool]:
-    """Whether it is too much after each (ms of a stall, ms in which it moves then)."""
+    """Whether stalls are too many after each (ms of a stall, ms without one afterwards)."""
     stalls, found = Stalls(times), []
     for still_ms, moves_ms in phases:
         for at in range(50, still_ms + 1, 50):
@@ -47,7 +47,7 @@ def test_a_stall_is_over_when_the_service_has_moved_for_several_times_as_long(
     enough_ms = FORGIVEN_PER_MS * lease_ms
     assert stalled(times, (lease_ms, enough_ms - 100)) == [True, True]
     assert stalled(times, (lease_ms, enough_ms + 100)) == [True, False]
-    # Of the longest no more than two lease times are remembered.
+    # Of the longest stall no more than two lease times are remembered.
     assert stalled(times, (20 * lease_ms, 2 * enough_ms + 100)) == [True, False]
 
 
@@ -56,7 +56,7 @@ def test_stalls_add_up_where_little_time_is_between_them(times: TimeRules) -> No
     short_ms = times.lease_ms // 100 * 80
     assert stalled(times, *[(short_ms, short_ms)] * 2) == [False, True, True]
     assert stalled(times, *[(short_ms, FORGIVEN_PER_MS * short_ms)] * 9) == [False] * 10
-    # Two heartbeats that came late are no stall.
+    # Two late heartbeats are no stall.
     assert stalled(times, *[(times.broker_silent_ms // 2 - 50, 50)] * 99) == [False] * 100
 
 
@@ -73,7 +73,7 @@ def test_a_service_that_is_gone_has_no_stall_behind_it_when_it_is_back() -> None
 
 def test_a_process_that_starts_again_does_not_answer_for_the_one_that_hung() -> None:
     # A broker hung for 18 s and was killed by its probe. Two minutes later its node became master,
-    # and handed the lease to one that had just come back from being cut off.
+    # and handed the lease to one that had just come back after a partition.
     stalls = Stalls(LOCAL)
     for at in range(0, 3 * LOCAL.lease_ms, 50):
         stalls.note(at, 50)
@@ -87,15 +87,15 @@ def test_a_service_that_begins_after_ha_has_no_stall_behind_it() -> None:
     liveness = Liveness(LOCAL)
     for at in range(50_000, 60_000, 50):
         liveness.turned(at)
-        liveness.sensed(sensed(broker_silent_ms=at, reput_silent_ms=at - 40_000), at)
+        liveness.observe(snapshot(broker_silent_ms=at, reput_silent_ms=at - 40_000), at)
         assert liveness.stalling == ""
         assert liveness.broker.still_ms == at
     liveness.turned(60_000)
-    liveness.sensed(sensed(), 60_000)
+    liveness.observe(snapshot(), 60_000)
     assert (liveness.broker.still_ms, liveness.stalling) == (0, "")
 
 
-def sensed(broker_silent_ms: int = 0, reput_silent_ms: int = 0) -> NodeSnapshot:
+def snapshot(broker_silent_ms: int = 0, reput_silent_ms: int = 0) -> NodeSnapshot:
     return NodeSnapshot(1, broker_silent_ms, 0, 0, 0, 0, reput_silent_ms=reput_silent_ms)
 
 
@@ -103,14 +103,14 @@ def test_what_was_silent_while_ha_stood_still_is_judged_anew() -> None:
     liveness = Liveness(LOCAL)
     for at in range(0, 1000, 50):
         assert not liveness.turned(at)
-        liveness.sensed(sensed(), at)
+        liveness.observe(snapshot(), at)
     woke = 1000 + 2600
     assert liveness.turned(woke)
-    liveness.sensed(sensed(broker_silent_ms=2600, reput_silent_ms=2600), woke)
+    liveness.observe(snapshot(broker_silent_ms=2600, reput_silent_ms=2600), woke)
     assert (liveness.broker.still_ms, liveness.reput.still_ms) == (0, 0)
     for at in range(woke + 50, woke + 2001, 50):
         assert not liveness.turned(at)
-        liveness.sensed(sensed(broker_silent_ms=2600 + at - woke), at)
+        liveness.observe(snapshot(broker_silent_ms=2600 + at - woke), at)
     assert (liveness.broker.still_ms, liveness.reput.still_ms) == (2000, 0)
 
 
@@ -118,10 +118,10 @@ def test_a_heartbeat_of_another_boot_is_no_stall_of_this_start() -> None:
     liveness = Liveness(LOCAL)
     for at in range(0, 1000, 50):
         liveness.turned(at)
-        liveness.sensed(sensed(broker_silent_ms=1 << 40), at)
+        liveness.observe(snapshot(broker_silent_ms=1 << 40), at)
     assert liveness.broker.still_ms == 1 << 40
     liveness.turned(1000)
-    liveness.sensed(sensed(), 1000)
+    liveness.observe(snapshot(), 1000)
     assert (liveness.broker.still_ms, liveness.stalling) == (0, "")
 
 
@@ -135,7 +135,8 @@ def lose_reput(group: Group, name: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_node_whose_reput_does_not_move_does_not_take_the_lease(how: str) -> None:
-    # It took it and never opened: reput has to dispatch the epoch's record. Nothing ended the term.
+    # It took the lease and never opened: reput has to dispatch the epoch's record. Nothing ended
+    # the term.
     group = grown()
     lose_reput(group, "b", how)
     group.run(LOCAL.broker_silent_ms + 500)
@@ -153,7 +154,7 @@ def test_a_node_whose_reput_does_not_move_is_no_target(how: str) -> None:
     group.run(LOCAL.broker_silent_ms + 500)
     reply = order(group["a"], "switchover", to="b")
     assert not reply.ok
-    # At load 37 a switch was refused while status showed two nodes in sync and no reason.
+    # At load 37 a switch was refused while the status showed two nodes in sync and no reason.
     reason = "reput is not there, or does not move"
     assert reply.body["detail"] == f"b cannot take over: {reason}. Nothing was done."
     assert reply.body["retriable"] is True
@@ -181,8 +182,8 @@ def test_an_order_to_switch_is_answered_when_the_target_takes_sends_or_says_why_
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_order_to_switch_to_a_node_that_moves_again_is_taken(service: str) -> None:
-    # It was refused for up to eight lease times after the stall. And the node, made master, would
-    # have handed the lease back at once, for the same stall.
+    # A switch to it was refused for up to eight lease times after the stall. And the node, made
+    # master, would have handed the lease back at once, because of the same stall.
     group = grown()
     group["b"].pause(service)
     group.run(3 * LOCAL.lease_ms)
@@ -205,7 +206,7 @@ def test_an_order_that_names_no_node_prefers_one_that_did_not_stall() -> None:
     group.run(3 * LOCAL.lease_ms)
     group["b"].resume("reput")
     group.run(100)
-    # Nobody hands over to it without an order.
+    # No node hands over to it without a command.
     assert [member.node for member in fit(group, ordered=True)] == ["c", "b"]
     assert [member.node for member in fit(group, ordered=False)] == ["c"]
     assert order(group["a"], "switchover", wait_ms=1000).ok
@@ -231,7 +232,7 @@ def fit(group: Group, *, ordered: bool) -> list[Member]:
 
 def test_a_node_reports_at_once_that_it_can_lead_again() -> None:
     # A switch that was ordered within a heartbeat of it was refused, and a master that was stopped
-    # then let its lease run out.
+    # then let its lease expire.
     group = grown(1, ("a", "b"))
     group["b"].kill_broker()
     group.run(LOCAL.heartbeat_ms)
@@ -302,7 +303,7 @@ def test_a_gate_that_stays_shut_where_no_other_node_could_lead_is_an_alarm() -> 
 
 
 def test_members_that_all_open_slowly_get_there() -> None:
-    # Each needs eight lease times to open. Given up at the same time each, none ever would.
+    # Each needs eight lease times to open. If each gave up after the same time, none ever would.
     group = grown()
     for node in group.nodes.values():
         node.reput.opening_ms = 8 * LOCAL.lease_ms
@@ -366,8 +367,8 @@ def test_a_master_that_hangs_hands_over_to_a_slave_that_stood_still_of_late() ->
 def test_nodes_that_all_stall_as_often_do_not_pass_the_lease_around(
     services: tuple[str, ...], names: tuple[str, ...], stall_ms: int, between_ms: int
 ) -> None:
-    # Two nodes on one busy machine changed the master up to eight times a minute, each time for
-    # the stalls of the one that led.
+    # Two nodes on one busy machine changed the master up to eight times a minute, each time because
+    # of stalls of the master.
     group, random = grown(len(names) - 1, names), Random(7)
     left_ms = dict.fromkeys(names, 0)
     is_paused = dict.fromkeys(names, True)

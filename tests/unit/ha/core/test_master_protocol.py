@@ -65,7 +65,7 @@ def streaming(point: int = 1000, own: MasterLog = OWN) -> MasterLink:
 
 
 def said(effects: list[Effect]) -> list[Payload]:
-    """What the Send and Stream among them say; every frame carries the epoch."""
+    """Payloads of the Send and Stream effects; every frame carries the epoch."""
     found = []
     for effect in effects:
         if isinstance(effect, Send):
@@ -177,7 +177,7 @@ def test_a_first_ack_that_cannot_be_true_is_refused_and_counts_nothing(ack: Ack)
     effects = link.ack(ack, OWN, 0)
     assert isinstance(effects[0], Note)
     assert (effects[0].event, effects[0].level) == ("ack-refused", logging.ERROR)
-    assert effects[0].alarm is None  # a lying slave does not make the master unready
+    assert effects[0].alarm is None  # a slave with wrong ACKs does not make the master unready
     assert close_reason(effects)
     assert link.acked_end is None
     assert link.closed
@@ -242,7 +242,7 @@ def test_bytes_in_flight_never_pass_the_window() -> None:
     sent = sum(one.size for one in appends(link.stream(own, 0)))
     assert sent == WINDOW_SIZE
     assert link.stream(own, 1) == []
-    link.ack(Ack(1000 + 5000, 1000, 1), own, 2)  # what is appended makes room, not what is durable
+    link.ack(Ack(1000 + 5000, 1000, 1), own, 2)  # appended bytes make room, not durable ones
     assert [one.size for one in appends(link.stream(own, 2))] == [5000]
 
 
@@ -299,16 +299,16 @@ def test_a_link_is_dead_after_the_limit_without_a_frame() -> None:
 
 def test_lag_is_the_time_since_the_slave_had_all_that_the_master_had_then() -> None:
     link = streaming()
-    link.stream(OWN, 100)  # from here on it is to reach END
+    link.stream(OWN, 100)  # from here on it has to reach END
     assert link.lag_ms(END, 150) == 150
     grown = OWN._replace(end=END + 5000)
     link.stream(grown, 200)
     link.ack(Ack(END, END, 1), grown, 250)
-    assert link.lag_ms(grown.end, 300) == 200  # it had all that was there at 100
+    assert link.lag_ms(grown.end, 300) == 200  # it had everything of time 100
     link.stream(grown, 310)
     link.ack(Ack(grown.end, grown.end, 2), grown, 400)
     assert link.lag_ms(grown.end, 5000) == 0
-    # Long idle is not lag: it begins to count when something is appended.
+    # A long idle time is no lag: lag begins when something is appended.
     link.stream(grown, 5000)
     assert link.lag_ms(grown.end + 1, 5050) == 50
 

@@ -1,4 +1,4 @@
-"""Connections to the other nodes, and what they say of themselves."""
+"""Connections to the other nodes, and their statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease that is deleted, or goes back: who makes it again, and who does not."""
+"""A lease that is deleted or goes back, and which node creates it again."""
 
 from __future__ import annotations
 

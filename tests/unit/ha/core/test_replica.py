@@ -1,4 +1,4 @@
-"""Replicas as a whole, in memory: they found a group, elect, copy, confirm, fail over."""
+"""Whole replicas in memory: they found a group, elect, copy, confirm, fail over."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def test_a_slave_that_does_not_answer_leaves_the_set_and_comes_back() -> None:
 
 
 def test_fewer_members_that_answer_than_the_minimum_take_no_sends() -> None:
-    # 1. Both slaves are lost, the set keeps two members. 2. A send at ``disk`` was acknowledged by
-    # the master alone, one at ``replicated`` was stored, and its outcome was never known.
+    # 1. Both slaves are lost, and the set keeps two members. 2. A send at ``disk`` was acknowledged
+    #    by the master alone; one at ``replicated`` was stored, and its outcome never became known.
     group = grown()
     page = group["a"].page
     group["b"].kill()
@@ -143,7 +143,7 @@ def test_fewer_members_that_answer_than_the_minimum_take_no_sends() -> None:
     group.run(5000)
     assert len(group.set) == 2  # one of them stays electable
     assert page.get(Slot.IN_SYNC_SIZE) == 1
-    end = group.append()  # of before that: waits, and is confirmed when one is back
+    end = group.append()  # a send from before waits, and is confirmed when a slave is back
     sizes: list[int] = []
     publish = page.publish
 
@@ -156,7 +156,7 @@ def test_fewer_members_that_answer_than_the_minimum_take_no_sends() -> None:
     group["b"].start()
     group["c"].start()
     group.until(lambda: group.confirmed(end))
-    assert sizes[0] >= 2  # who waits is answered with the copies that there are
+    assert sizes[0] >= 2  # waiting senders are answered with the existing copies
     group.wait_in_sync("a", "b", "c")
     group.until(lambda: page.get(Slot.IN_SYNC_SIZE) == 3)
 
@@ -176,7 +176,8 @@ def test_the_set_is_never_smaller_than_the_minimum() -> None:
 
 
 def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
-    # Its set shows the minimum still: one ack in 90 s, and no word of it but fewer copies in sync.
+    # Its set still shows the minimum: one ack in 90 s, and no sign of it except fewer copies in
+    # sync.
     group = grown()
     group.isolate("a")
     took_ms = group.until(lambda: "below-minimum" in group["a"].context.alarms)
@@ -193,7 +194,8 @@ def test_a_master_that_too_few_follow_says_that_sends_are_refused() -> None:
 
 
 def test_the_alarm_counts_members_as_sends_are_judged() -> None:
-    # It counted links: with members that were heard and had no link it said that sends are refused.
+    # It counted links: with members that were heard and had no link it reported that sends are
+    # refused.
     group = grown()
     replica, others = group["a"].replica, (group["b"], group["c"])
     assert replica is not None
@@ -254,7 +256,7 @@ def test_an_order_that_changes_nothing_says_so_and_writes_nothing(
     assert reply.body["detail"] == f"{detail}. Nothing was changed."
     group.run(3 * LOCAL.renew_ms)
     assert lease_of(group)._replace(renewed=0) == lease._replace(renewed=0)
-    assert replica.session.writes == writes  # a slave renews nothing: orders alone write there
+    assert replica.session.writes == writes  # a slave renews nothing: only commands write there
 
 
 def test_a_node_that_holds_nothing_is_not_emptied_by_order() -> None:
@@ -284,7 +286,7 @@ def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
     group["b"].start()
     group["c"].start()
     group.wait_in_sync("a", "b", "c")
-    # A live node was removed and in sync again at the next status.
+    # A live node was removed, and in sync again in the next status.
     reply = order(group["a"], "remove-member", node="b")
     assert not reply.ok
     assert "b follows" in reply.body["detail"]
@@ -297,8 +299,8 @@ def test_a_member_is_removed_by_order_and_not_below_the_minimum() -> None:
 
 
 def test_nodes_that_come_and_go_do_not_change_the_minimum() -> None:
-    # 1 became 2 with a third node in the settings, and 1 again without it, which was not ordered
-    # for: sends waited for more copies, or were acknowledged with fewer.
+    # The setting became 2 with a third node, and 1 again without it, which was not intended: sends
+    # waited for more copies, or were acknowledged with fewer.
     lease = Lease(None, Epoch(3), (), 7, 1, ("a", "b"))
     setup = Group().setup("a", "p")
     assert setup.least_in_sync(lease) == 2
@@ -426,9 +428,9 @@ def test_an_ordered_resync_empties_the_store_and_copies_it_anew() -> None:
 
 
 def test_a_store_that_is_being_emptied_gets_no_confirm_offset_of_before() -> None:
-    # 1. A store is to be emptied, and waits for broker and reput. 2. What was confirmed in it is
-    # written to ha/confirm, behind the 0 that belongs to the empty store. 3. The node is killed.
-    # 4. Its next start finds an empty log, below a confirm offset, and halts.
+    # 1. A store is to be emptied, and waits for broker and reput. 2. Its confirm offset is written
+    #    to ha/confirm, over the 0 that belongs to the empty store. 3. The node is killed. 4. Its
+    #    next start finds an empty log below a confirm offset, and halts.
     group = grown()
     emptied = group["c"]
     written = emptied.volume.confirm
@@ -540,7 +542,7 @@ def test_a_candidate_whose_success_was_lost_follows_the_next_winner() -> None:
 
 
 def test_a_node_that_cannot_promise_leaves_the_lease_to_another() -> None:
-    # It is named by the lease, and would take it again and again without ever opening an epoch.
+    # The lease names it, and it would take it again and again without ever opening an epoch.
     group = grown()
     group["a"].disk_full = True
     group["a"].kill()
@@ -593,4 +595,4 @@ def test_how_far_the_clocks_of_others_are_ahead_is_known_where_their_version_rep
     assert abs(known["b"].ahead_ms - 2500) <= known["b"].error_ms <= 2 * STEP_MS
     group.isolate("b")
     group.run(LOCAL.link_dead_ms + LOCAL.heartbeat_ms + 100)
-    assert skews(replica) == {}  # what is not heard of is not known
+    assert skews(replica) == {}  # without a status the skew is unknown

@@ -1,4 +1,4 @@
-"""What a replica has: its table of epochs, its marks, its alarms."""
+"""Table of epochs, offsets and alarms of a replica."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_term_that_wrote_nothing_loses_its_entry_to_the_next_one() -> None:
 
 def test_a_long_table_loses_epochs_whose_bytes_are_gone() -> None:
     table = tuple(entry(n, 10 * n) for n in range(1, TABLE_LONG + 3))
-    # The entry of epoch 2 still covers the first byte that is left, at 25.
+    # The entry of epoch 2 still covers the first remaining byte, at 25.
     assert without_gone(table, 25)[0] == entry(2, 20)
     assert without_gone(table, 25)[-1] == table[-1]
     assert without_gone(table[:10], 85) == table[:10]

@@ -231,7 +231,7 @@ def test_bytes_are_copied_in_order_and_acknowledged_when_the_log_has_them() -> N
         bytes_at(1000, 10, epoch=5, start=401),  # the same epoch with another start
         bytes_at(1000, 10, epoch=6, start=900),  # a new one that does not start here
         bytes_at(1000, 10, epoch=8, start=1000),  # of an epoch above the master's own
-        bytes_at(1001, 0),  # a heartbeat that says other bytes come next
+        bytes_at(1001, 0),  # a heartbeat that names other bytes as the next ones
     ],
 )
 def test_anything_out_of_order_closes_the_link_and_copies_nothing(append: Append) -> None:
@@ -258,7 +258,7 @@ def test_the_entry_of_a_new_epoch_is_durable_before_its_first_byte() -> None:
     grown = (*TABLE, entry(7, 1000))
     first = bytes_at(1000, 10, nonce=1, epoch=7, start=1000)
     assert link.append(first, 0) == [PersistTable(1, grown)]
-    # More comes meanwhile; nothing is copied, nothing acknowledged.
+    # More bytes arrive meanwhile; nothing is copied, nothing acknowledged.
     assert link.append(bytes_at(1010, 5, nonce=2, epoch=7, start=1000), 0) == []
     assert link.append(bytes_at(1015, 0, nonce=3, epoch=7, start=1000), 0) == []
     assert link.table_persisted(99) == []

@@ -1,4 +1,4 @@
-"""What a node says of its group."""
+"""Status of a group as one node reports it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_holder_that_is_no_master_yet_is_not_named_as_one() -> None:
 
 
 def test_a_silent_holder_is_named_while_its_lease_is_renewed() -> None:
-    # This node may be the one that is cut off: clients may well reach the holder.
+    # This node may be the one that is cut off: clients may still reach the holder.
     context, peers = serving()
     context.now_ms = LOCAL.lease_ms - 1
     assert master_of(context, peers) == ("a", None)
@@ -81,7 +81,7 @@ def test_a_replaced_volume_is_not_in_sync_under_its_old_name() -> None:
 
 
 def test_a_node_with_a_new_volume_is_not_the_master_by_the_lease_of_the_former_one() -> None:
-    # It named itself: it is no peer of its own that could say otherwise, and the lease ran still.
+    # It named itself: it is not its own peer that could contradict, and the lease was still valid.
     context, peers = serving()
     context.session.read(0)
     stored = Stored(lease(Holder(*B, "1" * 16)), "2", "u")

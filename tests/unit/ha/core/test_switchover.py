@@ -1,4 +1,4 @@
-"""Planned switches: by order, because of trouble, before the end of a process."""
+"""Planned switches: by command, because of trouble, before the end of a process."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_switch_whose_target_is_lost_leaves_the_master_in_place() -> None:
 
 
 def test_an_order_that_waits_for_its_target_is_answered_before_another_one_begins() -> None:
-    # 1. b is lost as soon as the lease is free for it; 2. a takes the lease again; 3. another order
-    # to a took the place of the first one, which was never answered.
+    # 1. b is lost as soon as the lease is released for it. 2. a takes the lease again. 3. Another
+    #    command to a replaced the first one, which was never answered.
     group = grown()
     a, c = group["a"], group["c"]
     a.post(Command(1, "switchover", {"to": "b"}))
@@ -79,7 +79,7 @@ def test_an_order_waits_for_its_target_though_the_answer_to_the_release_was_lost
     monkeypatch: pytest.MonkeyPatch, *, takes_over: bool
 ) -> None:
     # 1. The release is applied, and its answer is lost. 2. The target takes the lease. 3. The
-    # former master hears of its epoch, and answered that the switch had failed.
+    #    former master hears of its epoch, and answered that the switch had failed.
     group = grown()
     a, b = group["a"], group["b"]
     ask = group.ask_lease
@@ -260,7 +260,7 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
     group = grown()
     end = group.append()
     cannot_open(group, "b", Trouble.DAMAGED)
-    # Nobody becomes master of that epoch, and the order's answer says so.
+    # No node becomes master of that epoch, and the command's answer shows it.
     assert not order(group["a"], "switchover", to="b").ok
     assert group["b"].state == "promoting"
     master = group.wait_master(other_than="b")
@@ -271,7 +271,7 @@ def test_a_new_master_whose_broker_cannot_open_leaves_the_group_to_another() -> 
 
 
 def stays_unopened(group: Group, name: str) -> None:
-    """It gets the lease, and keeps it."""
+    """It gets the lease, and keeps it without opening."""
     group.until(lambda: group[name].state == "promoting")
     epoch = lease_of(group).epoch
     group.run(60_000)

@@ -50,7 +50,7 @@ def test_a_point_below_the_own_first_offset_leaves_nothing_to_keep() -> None:
     own = Extent((A, B, C), 150, 300)
     expected = ResyncPlan(20, "below_first_offset")
     assert plan(own, confirm=0, entry=A, point=90, master_first=20) == expected
-    # But what was confirmed is not given up without an operator.
+    # But confirmed bytes are not discarded without an operator.
     assert plan(own, confirm=160, entry=A, point=90, master_first=20) == Halt(90, 160)
 
 

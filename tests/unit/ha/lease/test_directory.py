@@ -100,7 +100,7 @@ def test_what_a_killed_writer_left_to_remove_is_removed_a_piece_at_a_time(
 def test_a_writer_stopped_before_its_link_is_refused_however_late_it_goes_on(
     made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_meanwhile: int
 ) -> None:
-    # After VERSIONS_KEPT writes by others the name that it makes is free again.
+    # After VERSIONS_KEPT writes of others the name that it makes is free again.
     base = advance(made, 3)
     others = DirectoryObject(tmp_path, NAME)
     make_link = Path.symlink_to
@@ -182,8 +182,8 @@ def test_a_listing_that_misses_names_does_not_hide_the_newest(
 def test_a_late_link_that_is_listed_alone_is_not_taken_for_the_newest(
     made: DirectoryObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 1. A writer reads 3 and is stopped. 2. Versions up to 24 are written, 4 is removed. 3. The
-    # writer makes 4 and is stopped before it takes that back. 4. A listing shows 4 alone.
+    # 1. A writer reads 3 and is stopped. 2. Versions up to 24 are written, and 4 is removed. 3. The
+    #    writer makes 4 and is stopped before it removes it again. 4. A listing shows only 4.
     base = advance(made, 2)
     newest = advance(made, 21)
     late = Lease(HOLDER, Epoch(99), (), 1, 1, ())
@@ -300,8 +300,8 @@ def test_a_newest_link_that_was_unreadable_for_a_while_does_not_wedge_the_lease(
     made: DirectoryObject, tmp_path: Path, healed: str, damage: str | None
 ) -> None:
     # 1. The newest link, 4, cannot be read. 2. Its holder writes link 5, and cannot compare 4 with
-    # its base. 3. Link 4 is removed, or another text stands there: once, 5 proved nothing then, and
-    # no read, write or order of an operator went on from there.
+    #    its base. 3. Link 4 is removed, or replaced by another text: once, 5 proved nothing then,
+    #    and no read, write or command of an operator could continue from there.
     older = advance(made, 2)
     base = found(made.put(FREE._replace(holder=HOLDER), older))
     newest = tmp_path / NAME / f"4.{base.uid}"
@@ -451,7 +451,7 @@ def test_no_two_processes_get_the_same_epoch_while_some_are_stopped_and_killed(
         _until(lambda: all(journal.stat().st_size for journal in journals))
         chance = random.Random(5)
         for _ in range(60):
-            # Held for anything from a step of the others to some dozens of their versions.
+            # Stopped for a time between one step of the others and some dozens of their versions.
             held = chance.choice(writers)
             os.kill(held.pid, signal.SIGSTOP)
             reached = found(made.get()).lease.epoch + chance.choice([0, 1, 5, 20, 60])

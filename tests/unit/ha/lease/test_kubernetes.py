@@ -28,7 +28,7 @@ FREE = Lease(None, Epoch(1), (Member("a", "1f" * 16),), 1, 1, ("a", "b"))
 HOLDER = Holder("a", "1f" * 16, "0123456789abcdef")
 TIMEOUT_MS = 10_000
 SHORT_MS = 1000
-"""Where no answer is to come."""
+"""Timeout for requests that get no answer."""
 NOW = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
@@ -49,7 +49,7 @@ async def lease(api: LeaseApi, tmp_path: Path) -> AsyncIterator[KubernetesLease]
 
 @pytest.fixture
 async def hasty(api: LeaseApi, tmp_path: Path) -> AsyncIterator[KubernetesLease]:
-    """Of the same object, for what is not answered."""
+    """A client of the same object with that timeout."""
     store = of(api, tmp_path, timeout_ms=SHORT_MS)
     yield store
     await store.close()
@@ -93,7 +93,7 @@ async def read(lease: KubernetesLease) -> Stored:
 
 
 async def seen(hasty: KubernetesLease) -> Stored:
-    """What there is, read by one that may be too hasty for a busy machine."""
+    """The object, read by a client whose timeout may be too short for a busy machine."""
     async with asyncio.timeout(60):
         while (outcome := await hasty.get()).stored is None:
             pass
@@ -156,7 +156,7 @@ async def test_what_others_put_into_the_object_stays(lease: KubernetesLease, api
     assert raw(api)["metadata"]["labels"] == {"team": "shop"}
     assert raw(api)["metadata"]["annotations"]["note"] == "do not delete"
     assert raw(api)["spec"]["strategy"] == "of a later release"
-    # And what was ours and is no more, is not.
+    # And an annotation that was ours, and is none any more, is removed.
     assert "handoverTo" not in raw(api)["metadata"]["annotations"]
     assert "paused" not in raw(api)["metadata"]["annotations"]
 
@@ -169,7 +169,7 @@ async def test_a_late_write_does_not_revive_a_deleted_object(
     api.objects.delete(NAMESPACE, NAME)
     assert await lease.put(FREE, stored) == Outcome(LeaseOutcome.CONFLICT)
     assert await lease.get() == Outcome(LeaseOutcome.ABSENT)
-    # Which is the uid's doing: without it the server makes the object.
+    # This is due to the uid: without it the server creates the object.
     del without_uid["metadata"]["uid"]
     assert api.objects.put(NAMESPACE, NAME, without_uid).status == 201
     assert (await lease.put(FREE, stored)).outcome is LeaseOutcome.CONFLICT
@@ -347,8 +347,8 @@ async def test_two_sessions_agree_on_every_epoch_over_a_server_that_does_everyth
         jitter_ms=10, drop_requests=0.05, drop_answers=0.1, duplicate=0.3, error_rate=0.2
     )
     tasks = [asyncio.create_task(campaign(f"000000000000000{name}")) for name in "abc"]
-    # Not for a set time: on a busy machine most requests outlive their 60 ms, and the three come to
-    # hold the lease late. At least six turns, so that every fault has had its own.
+    # Not for a set time: on a busy machine most requests take longer than their 60 ms, and the
+    # three get the lease late. At least six turns, so that every fault occurs.
     async with asyncio.timeout(120):
         for turn, late_ms in enumerate(itertools.cycle((0, 80, 0, 30, 0))):
             if turn >= 6 and len(set(holders.values())) == 3 and len(holders) > 10:

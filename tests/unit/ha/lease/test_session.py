@@ -54,7 +54,7 @@ def unknown(subject: LeaseSession, effect: LeasePut | LeaseGet, now_ms: int) -> 
 
 
 def repeated(subject: LeaseSession, base: Stored, now_ms: int) -> LeasePut:
-    """The repetition of a write without an answer: a read comes first, and proves nothing."""
+    """Repeat a write without an answer: a read comes first, and proves nothing."""
     look = get(subject.tick(now_ms))
     assert answered(subject, look, LeaseOutcome.FOUND, base, now_ms=now_ms) == Answer([])
     return put(subject.tick(now_ms))
@@ -126,7 +126,7 @@ def test_an_unknown_write_is_repeated_on_the_same_version_and_counts_when_that_i
 
 
 def test_a_lost_answer_is_found_by_the_next_read() -> None:
-    # Where every answer to a write is lost, a write alone would never be known.
+    # If every answer to a write is lost, writes alone would never show the outcome.
     subject = session()
     read(subject, stored(MINE))
     first = put(subject.renew(100))
@@ -148,7 +148,7 @@ def test_a_write_and_a_read_take_turns_while_nothing_is_answered() -> None:
 
 
 def test_a_lost_answer_is_found_by_a_read_after_the_repetition_was_refused() -> None:
-    # The write was applied after the read: the repetition conflicts with our own success.
+    # The write was applied after the read: the repetition conflicts with the own success.
     subject = session()
     read(subject, stored(MINE))
     first = put(subject.renew(100))
@@ -252,8 +252,8 @@ def test_an_answer_that_comes_too_late_or_twice_is_dropped() -> None:
 
 
 def test_another_set_of_the_same_epoch_and_version_is_not_believed() -> None:
-    # The group was founded twice; the first request made the lease after it had been deleted. Its
-    # set has no living member, and no order was taken that makes the lease again.
+    # The group was founded twice; the first request created the lease after it had been deleted.
+    # Its set has no living member, and no command was accepted that creates the lease again.
     subject = session()
     read(subject, stored(MINE))
     read(subject, stored(MINE._replace(in_sync=MINE.in_sync[:1]), "11", "v"), 10)
@@ -309,7 +309,7 @@ def test_a_creation_is_repeated_and_found_as_ones_own() -> None:
     assert isinstance(first, LeaseCreate)
     subject.answered(LeaseAnswered(first.request, LeaseOutcome.UNKNOWN), 510)
     look = get(subject.tick(510))
-    # That there is none yet proves nothing.
+    # The absence of the object proves nothing.
     assert answered(subject, look, LeaseOutcome.ABSENT, now_ms=510) == Answer([])
     assert subject.unsettled == MINE
     (second,) = subject.tick(510)
@@ -455,7 +455,7 @@ def test_two_sessions_never_hold_one_epoch_however_late_writes_are_applied(seed:
 
 
 class _Request(NamedTuple):
-    """On its way: looked at, and answered, later than it was sent."""
+    """A request under way: processed, and answered, later than it was sent."""
 
     effect: LeaseGet | LeasePut
     looked_at_ms: int
@@ -468,15 +468,15 @@ def test_whoever_waits_its_patience_takes_the_lease_after_the_holder_stopped() -
 
 
 def _takeovers(seed: int) -> int:
-    """One clock, requests that take any time and lose their answers: when a write that names
-    another holder is applied, the deadline that the old one knows of is over by the margin."""
+    """One clock, and requests that take any time and lose their answers: when a write that names
+    another holder is applied, the deadline that the old holder knows of is over by the margin."""
     chance = random.Random(seed)
     found = stored(MINE._replace(holder=None, epoch=Epoch(1)), "0")
     subjects = [LeaseSession(own, LOCAL, (0, 0), chance.random) for own in (A, B)]
     under_way: dict[LeaseSession, _Request] = {}
     outcomes: dict[LeaseSession, LeaseAnswered] = {}
     late: list[_Request] = []
-    # For some seconds at a time one of them hears nothing from the lease.
+    # For some seconds at a time one of them gets no answer from the lease.
     deaf = {subject: [chance.random() < 0.5 for _ in range(20)] for subject in subjects}
     taken = 0
 

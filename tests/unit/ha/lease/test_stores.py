@@ -1,4 +1,4 @@
-"""Where the settings say the lease is."""
+"""The configured place of the lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease as texts: back as it was, and whatever people write is refused by name."""
+"""A lease as texts: decoded as it was, and invalid texts of people are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's calls, over HTTP and over the socket."""
+"""Commands of operators, over HTTP and over the socket."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from services.ha.shell.control import BODY_SIZE_MAX, COMMANDS_MAX, Control, Cont
 from tests.unit.ha.still_clock import until
 
 
-class AdminCommands:
-    """A control whose commands are answered as ``answers`` say, over its socket."""
+class ControlClient:
+    """A control over its socket whose commands are answered with ``answers``."""
 
     def __init__(self, ok: bool | None = True, **body: Any) -> None:
         self.commands: list[Command] = []
@@ -47,13 +47,13 @@ async def calling(control: Control) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def test_the_status_is_what_the_replica_says() -> None:
-    async with calling(AdminCommands().control) as session, session.get("/v1/cluster") as answer:
+    async with calling(ControlClient().control) as session, session.get("/v1/cluster") as answer:
         assert answer.status == 200
         assert await answer.json() == {"master": "n0"}
 
 
 async def test_a_command_and_its_arguments_reach_the_replica_and_its_answer_comes_back() -> None:
-    operator = AdminCommands(epoch=7)
+    operator = ControlClient(epoch=7)
     arguments = {"to": "n1", "loss": 5, "unclean": True, "stopped": ["n0", "n2"]}
     async with (
         calling(operator.control) as session,
@@ -67,7 +67,7 @@ async def test_a_command_and_its_arguments_reach_the_replica_and_its_answer_come
 
 
 async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
-    operator = AdminCommands(ok=False, code="not-in-sync", detail="n1 is behind.", loss_bytes=12)
+    operator = ControlClient(ok=False, code="not-in-sync", detail="n1 is behind.", loss_bytes=12)
     async with (
         calling(operator.control) as session,
         session.post("/v1/cluster/switchover") as answer,
@@ -94,7 +94,7 @@ async def test_a_refusal_is_an_error_with_what_the_replica_says() -> None:
 async def test_what_is_no_command_is_refused_and_nothing_happens(
     path: str, body: bytes, status: int, code: str
 ) -> None:
-    operator = AdminCommands()
+    operator = ControlClient()
     async with calling(operator.control) as session, session.post(path, data=body) as answer:
         assert answer.status == status
         assert (await answer.json())["code"] == code
@@ -102,7 +102,7 @@ async def test_what_is_no_command_is_refused_and_nothing_happens(
 
 
 async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
-    operator = AdminCommands(ok=None)
+    operator = ControlClient(ok=None)
     async with (
         calling(operator.control) as session,
         session.post("/v1/cluster/resync") as answer,
@@ -113,7 +113,7 @@ async def test_a_command_that_goes_on_is_not_waited_for_for_ever() -> None:
 
 
 async def test_waiting_calls_are_answered_when_the_process_ends() -> None:
-    operator = AdminCommands(ok=None)
+    operator = ControlClient(ok=None)
     operator.control = Control(operator._post, dict, timeout_s=60.0)
     async with calling(operator.control) as session:
         waiting = asyncio.ensure_future(session.post("/v1/cluster/switchover"))
@@ -126,8 +126,8 @@ async def test_waiting_calls_are_answered_when_the_process_ends() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b'{"to"'])
 async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(sent: bytes) -> None:
-    # A client that announced a body and sent nothing kept its connection for ever.
-    operator = AdminCommands()
+    # A client that announced a body and sent nothing kept its connection forever.
+    operator = ControlClient()
     with tempfile.TemporaryDirectory(prefix="tm-") as directory:
         async with ControlSocket(operator.control, Path(directory)):
             reader, writer = await asyncio.open_unix_connection(f"{directory}/ha-control.sock")
@@ -142,7 +142,7 @@ async def test_a_body_that_does_not_end_costs_a_connection_for_a_bounded_time(se
 
 
 async def test_commands_that_wait_are_bounded() -> None:
-    operator = AdminCommands(ok=None)
+    operator = ControlClient(ok=None)
 
     async def order(session: aiohttp.ClientSession) -> int:
         async with session.post("/v1/cluster/pause") as answer:
@@ -154,7 +154,7 @@ async def test_commands_that_wait_are_bounded() -> None:
 
 
 async def test_a_port_that_takes_no_commands_still_answers_the_status() -> None:
-    operator = AdminCommands()
+    operator = ControlClient()
     app = web.Application()
     app.add_routes(operator.control.port_routes(None))
     async with TestClient(TestServer(app)) as client:
@@ -174,14 +174,14 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
 @pytest.mark.parametrize(
     ("headers", "cause"),
     [
-        # A page in an operator's browser posted an order, and the node was emptied.
+        # A page in an operator's browser posted a command, and the node was emptied.
         ({**JSON, **PAGE}, "the web page http://evil.example"),
         ({**JSON, "Origin": "null"}, "the web page null"),
         # What a form or a script sends without the browser asking first.
         ({"Content-Type": "text/plain"}, "as text/plain"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, "as application/x-www"),
         ({"Content-Type": "application/jsonx"}, "as application/jsonx"),
-        # A name of the attacker's that resolves to this node.
+        # A name of the attacker that resolves to this node.
         ({**JSON, "Host": "evil.example:8083"}, "addressed to evil.example"),
         ({**JSON, "Host": "n1.group.evil.example"}, "addressed to n1.group.evil.example"),
         ({**JSON, "Host": "127.0.0.1.evil.example"}, "addressed to 127.0.0.1.evil.example"),
@@ -191,7 +191,7 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
 async def test_an_order_that_may_come_from_a_web_page_is_refused(
     headers: dict[str, str], cause: str
 ) -> None:
-    operator = AdminCommands()
+    operator = ControlClient()
     app = web.Application()
     app.add_routes(operator.control.port_routes({"n1.group"}))
     async with (
@@ -206,7 +206,7 @@ async def test_an_order_that_may_come_from_a_web_page_is_refused(
 
 @pytest.mark.parametrize("host", ["n1.group:8083", "10.0.0.7", "[::1]:8083", "localhost", None])
 async def test_an_order_to_a_node_by_its_name_or_address_is_taken(host: str | None) -> None:
-    operator = AdminCommands()
+    operator = ControlClient()
     app = web.Application()
     app.add_routes(operator.control.port_routes({"n1.group"}))
     headers = {} if host is None else {"Host": host}

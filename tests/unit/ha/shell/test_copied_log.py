@@ -1,4 +1,4 @@
-"""The slave's log as the link gives it: written, synced, reported, faults named."""
+"""The slave's log: written, synced, reported, faults named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = MasterLog(40, seed=4)
 
 
 class Slave:
-    """A copied log and what it reported."""
+    """A copied log and its reports."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -112,7 +112,7 @@ def test_the_bytes_of_a_filler_are_not_reported_before_they_came(slave: Slave) -
     assert slave.positions.get(Slot.WRITTEN) == FILE
     slave.send(filler + 8, filler + 20, 12, first=False)
     slave.wait_for(Copied(filler + 20, filler + 20))
-    # Settled, it ends where a recovery would find it to end.
+    # Settled, it ends where a recovery would find its end.
     assert slave.log.settle() == (FILE, FILE)
     slave.send(FILE, LOG.end, 4000)
     slave.wait_for(Copied(LOG.end, LOG.end))
@@ -130,7 +130,7 @@ def test_a_bad_byte_is_named_and_nothing_behind_it_is_taken(slave: Slave) -> Non
     slave.send(len(bad), LOG.end, 500, first=False)
     assert slave.log.settle().end == start
     assert len(slave.faults) == 1
-    # The right bytes come on the next link.
+    # The right bytes arrive on the next link.
     slave.send(start, LOG.end, 500)
     slave.wait_for(Copied(LOG.end, LOG.end))
 

@@ -1,4 +1,4 @@
-"""The log is cut at a border, kept aside, and finished by the next start after any crash."""
+"""The log is cut at a border, the tail is kept, and the next start finishes it after any crash."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def check_cut(disk: SimDisk) -> None:
     assert get(Slot.WRITTEN) == get(Slot.FLUSHED) == POINT
     kept = f"{POINT:020}-{LOG.end:020}-epoch3-forked"
     assert disk.peek(ROOT / "cut" / kept) == LOG.data[POINT:]
-    # Killed while it is kept, a part may be left under the name that the next one uses.
+    # After a kill, a part may be left under the name that the next attempt uses.
     names = {entry.name for entry in disk.list_directory(ROOT / "cut")}
     assert names - {"keeping.tmp"} == {kept}
-    # The log goes on there, with what the other history has.
+    # The log continues there with the records of the other history.
     copied = CopiedLog(held.directory, held.positions, lambda event: None, must_not)
     copied.open(found.end)
     copied.copy(Copy(POINT, LOG.data[POINT : LOG.borders[60]], first=True))

@@ -1,4 +1,4 @@
-"""The carrier: events one at a time, effects in their order, nothing after a bug."""
+"""The effect runner: events one at a time, effects in their order, nothing after a bug."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Page:
 
 
 class World:
-    """All that a carrier reaches; writes down what it is asked."""
+    """Everything that an effect runner uses; records the calls."""
 
     def __init__(self, decide: Callable[[Event], list[Effect]]) -> None:
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""Lines about links: what is said of a node that is not reached, and when."""
+"""Log lines about links: when a node that cannot be reached is logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_healthy_start_says_nothing_of_nodes_that_are_on_their_way(
     with caplog.at_level(logging.INFO):
         links.unreached("n1", "10.0.0.2", "not reached: nothing accepts connections at its address")
         assert not caplog.records
-        # Not a matter of time: it is there, and is refused.
+        # Not a matter of time: it is reachable, and is refused.
         links.unreached("n2", "10.0.0.3", "wrong-secret: it proved another one")
         assert [vars(record)["peer"] for record in caplog.records] == ["n2"]
         now += START_S

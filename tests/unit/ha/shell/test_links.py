@@ -15,7 +15,7 @@ from tests.support.ha_links import Log, Pair, rejoin
 
 
 def common_bytes(one: Log, other: Log) -> int:
-    """End of what two logs, both from 0, have in common."""
+    """End of the common bytes of two logs, both from 0."""
     size = min(len(one.data), len(other.data))
     low = 0
     while low < size and one.data[low] == other.data[low]:
@@ -40,8 +40,8 @@ def test_after_any_history_a_slave_becomes_equal_and_loses_nothing_that_is_commo
             shared = common_bytes(master, slave)
             outcomes = rejoin(master, slave, epoch=epoch)
             for outcome in outcomes:
-                # An end of an epoch, and no further back than where the bytes part. One record
-                # may begin like another, and one byte may be equal by chance.
+                # The end of an epoch, and no further back than the place at which the bytes differ.
+                # One record may begin like another, and one byte may be equal by chance.
                 if isinstance(outcome, CutPlan):
                     assert outcome.point <= shared
                     own = [one.start for one in master.table] + [master.end]

@@ -1,4 +1,4 @@
-"""Damage in what is confirmed is found by looking, and nothing else is called damage."""
+"""Damage of confirmed records is found by the check, and nothing else is reported as damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_of(held: ReplicaStore, confirm: int = LOG.end) -> LogCheck:
 
 
 def run_pass(check: LogCheck) -> int:
-    """A whole pass; how many steps it took."""
+    """Run a whole pass; return its number of steps."""
     assert check.begin()
     steps = 0
     while check.step():

@@ -1,4 +1,4 @@
-"""Effects on the disk, carried out in order by two threads, each answered by its event."""
+"""Effects on the disk, run in order by two threads, each answered by its event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLE = (EpochStart(Epoch(1), PhysicalOffset(0)),)
 
 
 class Replica:
-    """A replica's disk and what it answered."""
+    """A replica's disk and its answers."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,8 +104,8 @@ def test_a_store_that_was_alone_says_which_volume_it_is_before_a_lease_names_it(
     tmp_path: Path,
 ) -> None:
     # 1. A store that was alone founds a group, and the lease names its volume. 2. ha is killed
-    # before the first promise. 3. The next start made another incarnation: the set had a member
-    # that did not exist any more, and no node could take the lease.
+    #    before the first promise. 3. The next start made another incarnation: the set had a member
+    #    that did not exist any more, and no node could take the lease.
     root = tmp_path / "store"
     alone = SmallStore(root, MASTER)
     alone.put()
@@ -136,7 +136,7 @@ def test_the_append_lock_is_given_to_the_broker_and_taken_back(replica: Replica)
     work, held = replica.work, replica.held
     replica.copy(0, LOG.borders[9])
     work.carry_out(ReleaseAppendLock(1))
-    end = LOG.borders[8]  # a whole record, the half one dropped
+    end = LOG.borders[8]  # a whole record; the incomplete one is dropped
     assert replica.answer(1) == Done(1, end, end)
     broker = held.directory.lock(Role.APPEND)
     generation = held.positions.get(Slot.GENERATION)
@@ -181,7 +181,7 @@ def test_a_cut_goes_on_with_the_other_history(replica: Replica) -> None:
 
 def test_a_cut_below_what_was_confirmed_just_before_is_refused(replica: Replica) -> None:
     replica.copy(0, LOG.end)
-    # Given before the cut, by the other thread: the cut waits for it.
+    # Given before the cut, to the other thread: the cut waits for it.
     replica.work.carry_out(PersistConfirm(LOG.borders[30]))
     replica.work.carry_out(Cut(1, LOG.borders[20], TABLE))
     answer = replica.answer(1)
@@ -252,7 +252,7 @@ def test_a_bug_in_a_thread_is_reported_and_ends_it(tmp_path: Path) -> None:
     work = ReplicaDisk(replica.held, broken, replica.crashes.append)
     work.start()
     work.carry_out(PersistPromise(1, 1, 1, 1))
-    work.carry_out(Cut(2, 0, ()))  # does not wait for ever for the thread that ended
+    work.carry_out(Cut(2, 0, ()))  # does not wait forever for the thread that ended
     work.close()
     assert [str(crash) for crash in replica.crashes] == ["in the callback"]
     replica.held.close()
@@ -323,8 +323,8 @@ def test_the_check_goes_on_behind_a_resync(tmp_path: Path, monkeypatch: pytest.M
 def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 1. The check finds a bad record. 2. Before it says so, the store is emptied, by order. 3. What
-    # it said then halted the new member, whose log is sound.
+    # 1. The check finds a bad record. 2. Before it reports it, the store is emptied by a command.
+    #    3. The report then halted the new member, whose log is intact.
     monkeypatch.setattr(replica_disk, "CHECK_INTERVAL_S", 0.001)
     replica = Replica(tmp_path / "store")
     looked = threading.Event()
@@ -341,7 +341,7 @@ def test_damage_of_a_log_that_was_emptied_meanwhile_is_not_reported(
     monkeypatch.setattr(replica.work._check, "step", step)
     replica.work.start()
     assert looked.wait(30)
-    replica.work.close()  # the check has ended, and said what it would say
+    replica.work.close()  # the check has ended, and has reported everything
     assert not [event for event in replica.events if isinstance(event, CopyFault)]
     assert replica.held.files.damage() is None
     assert not replica.crashes

@@ -1,4 +1,4 @@
-"""What a replica alone knows: written whole, read back, damage named."""
+"""The replica's own files: written whole, read back, damage reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a volume holds when ha starts on it, and what it refuses to guess."""
+"""Recovery of a volume when ha starts, and what is refused instead of guessed."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def test_damage_that_an_earlier_start_found_is_read_again(now: str) -> None:
         held.positions.publish(Slot.MIN, 2 * FILE)
         for start in (0, FILE):
             disk.unlink(store_of(disk).commit_log_dir / offset_name(start))
-    if now == "unconfirmed":  # a page that was lost does not say what is
+    if now == "unconfirmed":  # a page that was lost does not show what is confirmed
         held.positions.publish(Slot.CONFIRM, 0)
     if now == "older page":
-        # What is confirmed by it ends in the file of the damage, before it: the mark was removed,
-        # and the node stood for the lease with the damage in its log.
+        # Its confirm offset ends in the file of the damage, before it: the mark was removed, and
+        # the node campaigned for the lease with the damage in its log.
         held.positions.publish(Slot.CONFIRM, at)
     held.close()
     held, found = open_replica(disk)
@@ -180,7 +180,7 @@ def test_another_groups_volume_is_refused_and_left_alone(other: Setup) -> None:
     with pytest.raises(GroupStore, match="Mount the right volume"):
         ReplicaStore.open(store_of(disk), other, StoppedClock())
     assert dict(disk.files()) == before
-    open_replica(disk)  # its lock was given back
+    open_replica(disk)  # its lock was released
 
 
 def test_a_store_of_before_the_group_becomes_one_with_the_first_promise() -> None:
@@ -372,8 +372,8 @@ def test_the_last_to_stop_says_that_all_is_clean() -> None:
 
 
 def test_a_clean_stop_is_no_proof_for_what_a_killed_broker_leaves_later() -> None:
-    # 1. ha starts behind a clean stop and recovers. 2. The broker becomes master, publishes one
-    # record and is killed within the next one. 3. ha recovers again in the same process.
+    # 1. ha starts after a clean stop and recovers. 2. The broker becomes master, publishes one
+    #    record and is killed within the next one. 3. ha recovers again in the same process.
     disk = SimDisk(1)
     held = slave(disk)
     get, publish = held.positions.get, held.positions.publish

@@ -1,4 +1,4 @@
-"""The store is emptied in place, becomes another member, and a crash anywhere is finished."""
+"""The store is emptied in place and becomes another member; it is finished after any crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret that only its readers can read, on a machine and in a pod."""
+"""A secret that only permitted users can read, on a machine and in a pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_pods_volume_is_private_although_its_group_reads_it() -> None:
 @pytest.mark.parametrize(
     ("mode", "owner", "group"),
     [
-        (0o100444, 0, POD),  # everybody reads it
+        (0o100444, 0, POD),  # everyone can read it
         (0o100604, POD, POD),
         (0o100601, POD, POD),
         (0o100640, POD, POD),  # a user's own file: the other members of the group are unknown

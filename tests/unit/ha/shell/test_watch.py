@@ -1,4 +1,4 @@
-"""What ha sees of its own node, and when."""
+"""Snapshots of the own node, and when they are taken."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_slots_are_reported_as_they_are(positions: Positions) -> None:
 def test_damage_is_reported_as_it_was_loaded_once(
     positions: Positions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A broker that starts clears the slot between two loads of it: offset -1 was looked at.
+    # A broker that starts clears the slot between two loads of it: offset -1 was checked.
     positions.publish(Slot.DAMAGED_AT, 501)
     loaded: list[int] = []
     get = positions.get
@@ -167,7 +167,7 @@ class Watched:
         )
 
     async def reads(self, count: int) -> None:
-        """Wait until it has looked so often."""
+        """Wait until that many snapshots were posted."""
         await until(lambda: sum(isinstance(event, NodeSnapshot) for event in self.events) >= count)
 
 
@@ -180,7 +180,7 @@ async def test_it_reads_at_every_ring_and_without_one(positions: Positions, bell
     await watched.reads(2)
     assert watched.events.count(Tick()) == 1  # the clock stands still
     watched.clock.advance(50)
-    await watched.reads(3)  # by the interval, no ring came
+    await watched.reads(3)  # after the interval, without a ring
     assert watched.events.count(Tick()) == 2
     watched.stop.set()
     await task

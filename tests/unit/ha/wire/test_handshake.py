@@ -54,7 +54,7 @@ def sent(step: handshake.Step) -> Frame:
 
 
 def shake(listens: Accepting, connects: Connecting) -> tuple[Peer | None, Peer | None]:
-    """Who each side found: first what the listening side did."""
+    """Run a handshake; return the peers, the one that the accepting side found first."""
     found = listens.take(sent(connects.take(listens.begin())))
     return found.peer, connects.take(sent(found)).peer
 
@@ -192,7 +192,7 @@ def test_two_nodes_speak_the_highest_version_that_both_know_or_both_say_that_the
 
 
 def test_versions_are_judged_before_what_a_version_may_have_changed() -> None:
-    # An ANSWER of a far version, of which only the first bytes are as they are here.
+    # An ANSWER of a far later version, of which only the first bytes have the known layout.
     listens = accepting()
     body = b"\x00\x09\x00\x09" + b"another layout"
     proof = handshake._proof(SECRET, b"answer", bytes(listens.begin().payload), body)
@@ -213,7 +213,7 @@ OWN, LATER = Versions(1, 2), Versions(1, 3)
 
 
 def longer_answer(theirs: Versions) -> tuple[Accepting, Frame]:
-    """One with something behind what is known here, rightly proved."""
+    """An ANSWER with additions behind the known fields and a right proof."""
     listens = accepting(versions=OWN)
     body = bytes(sent(connecting(versions=theirs).take(listens.begin())).payload)[:-32] + b"more"
     proof = handshake._proof(SECRET, b"answer", bytes(listens.begin().payload), body)
@@ -298,7 +298,7 @@ def test_no_damaged_or_hostile_answer_is_welcomed(seed: int) -> None:
 
 @for_each("seed", range(20))
 def test_a_peer_with_the_secret_and_damaged_facts_is_refused_and_nothing_worse(seed: int) -> None:
-    # A node of another release, say: its proof is right and its facts are not ours.
+    # A node of another release: its proof is right and its fields are unknown here.
     rng = Random(seed)
     listens = accepting()
     challenge = bytes(listens.begin().payload)

@@ -29,7 +29,7 @@ VERSIONS = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
 def as_known(said: Payload, version: int) -> Payload:
-    """What a version can say of it."""
+    """The value as a version can carry it."""
     if version < WITH_CLOCKS:
         match said:
             case Status():

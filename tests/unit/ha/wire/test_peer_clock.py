@@ -1,4 +1,4 @@
-"""How far a peer's clock is ahead, and how well that is known."""
+"""The offset of a peer's clock and its error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN_AHEAD_MS = 1_700_000_000_000
 
 
 def asked(clock: PeerClock, at_ms: int, *, there_ms: int, back_ms: int, ahead_ms: int) -> None:
-    """A question that takes there_ms to a peer whose wall clock is ahead_ms ahead."""
+    """A request that takes there_ms to a peer whose wall clock is ahead_ms ahead."""
     seen = at_ms + there_ms
     clock.answered(
         asked_ms=at_ms, answered_ms=seen + back_ms, wall_ms=seen + OWN_AHEAD_MS + ahead_ms

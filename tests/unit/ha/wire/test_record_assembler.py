@@ -1,4 +1,4 @@
-"""Bytes cut anywhere become whole records, exactly those and no others."""
+"""Bytes cut anywhere are assembled to whole records, exactly those and no others."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_waited_is_dropped_by_a_new_stretch() -> None:
 
 
 def test_a_name_that_dispatch_refuses_is_copied_all_the_same() -> None:
-    # The master's reput stands still there; the slave's log must not differ for it.
+    # The master's reput stops there; the slave's log must not differ because of it.
     small = SmallStore(Path("/master"), MASTER, disk=SimDisk(1))
     small.put("..", body=b"x")
     path = Path("/master/commitlog") / offset_name(0)
