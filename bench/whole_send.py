@@ -82,7 +82,7 @@ class Broker:
         )
         unused: dict[str, Any] = dict.fromkeys(Components._fields, None)
         api.serve(Components(**(unused | {"sends": sends})))
-        server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.short_way)
+        server = ApiServer(api.app, metrics, Bounds(10, 3600, 3600, 3600), api.fast_path)
         await server.start("127.0.0.1", 0)
         self._closing.push_async_callback(server.close)
         self.port = server.port

@@ -174,7 +174,7 @@ class Broker:
         """Open both ports, and log their addresses."""
         config = self._config
         way = api.pools.behind_sends()
-        server = ApiServer(api.app, self._metrics, self._bounds(), api.short_way, way)
+        server = ApiServer(api.app, self._metrics, self._bounds(), api.fast_path, way)
         self._metrics.show_requests(api.pools, server.roles)
 
         def is_awaited() -> bool:

@@ -40,7 +40,7 @@ from services.broker.api.large_answers import MANY, LargeAnswers
 from services.broker.api.messages import Rules
 from services.broker.api.retention_calls import RetentionCalls
 from services.broker.api.retry_calls import RetryCalls
-from services.broker.api.send import SendCall, plain_send
+from services.broker.api.send import SendCall, fast_path_topic
 from services.broker.api.traces import Traces
 from services.broker.api.zero_copy import records_answer
 from services.broker.fields import (
@@ -189,7 +189,7 @@ class Api:
             Route("GET", "/v1/messages/{message_id}", "message", self._message),
         )
 
-    def short_way(self, otherwise: CallHandler) -> CallHandler:
+    def fast_path(self, otherwise: CallHandler) -> CallHandler:
         """Return a handler that serves usual sends and pulls directly; others go to otherwise.
 
         It bypasses aiohttp's router and middleware, which take a third of the time of such a call.
@@ -236,9 +236,9 @@ class Api:
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             assert isinstance(request, web.Request)
-            if request.method == "POST" and (topic := plain_send(request)) is not None:
+            if request.method == "POST" and (topic := fast_path_topic(request)) is not None:
                 return await timed_send(request, topic)
-            if request.method == "GET" and (plain := _plain_pull(request.raw_path)) is not None:
+            if request.method == "GET" and (plain := _fast_path_pull(request.raw_path)) is not None:
                 return await timed_pull(request, *plain)
             return await otherwise(request)
 
@@ -583,7 +583,7 @@ class Api:
         return refused
 
 
-def _plain_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
+def _fast_path_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
     """Return topic, queue and parameters of a pull if its path has no escapes or mistakes."""
     matched = PULL_PATH.fullmatch(path)
     if matched is None or (topic := plain_name(matched[1])) is None:

@@ -48,7 +48,7 @@ _HEAD: Final = (
 )
 
 
-def plain_send(request: web.BaseRequest) -> str | None:
+def fast_path_topic(request: web.BaseRequest) -> str | None:
     """Return the topic of a send that the fast path can serve.
 
     Returns None for a path with escapes or a request with Expect: the router handles these."""

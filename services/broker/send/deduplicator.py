@@ -18,7 +18,7 @@ from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part, Repeats
 from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
-from services.broker.send.sender import OnAppended, Sender, with_results
+from services.broker.send.sender import OnAppended, PendingSend, Sender, with_results
 from services.broker.send.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
 from shared.runtime.give_way import GiveWay
 from tidemark.errors import FileNotReady, WriteFailed
@@ -86,32 +86,23 @@ class Deduplicator:
         ``Sender.send`` raises, and DispatchBehind, Overloaded or CorruptRecord from the search.
         """
         sender, count = self._sender, self._repeats.count
-        started = sender.clock.monotonic()
+        send = PendingSend(topic, request, born_host, on_appended, sender.clock.monotonic())
         if request.retry and self._stored is not None:
-            return await self._send_again(topic, request, born_host, on_appended, started, way)
+            return await self._send_again(send, way)
         if since is None or since == count:
             admitted = sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
             if self._repeats.count == count:  # else it waited for the topic to be created
                 try:
-                    return await sender.send(
-                        topic, queue_count, request, born_host, on_appended, admitted, started
-                    )
+                    return await sender.send(send, queue_count, admitted)
                 except FileNotReady:
                     pass
             since = count
-        return await self._send_rest(topic, request, born_host, on_appended, started, since)
+        return await self._send_rest(send, since)
 
-    async def _send_again(
-        self,
-        topic: str,
-        request: ProduceRequest,
-        born_host: Host,
-        on_appended: OnAppended | None,
-        started: float,
-        way: GiveWay | None,
-    ) -> SendResult:
+    async def _send_again(self, send: PendingSend, way: GiveWay | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""
+        request, on_appended = send.request, send.on_appended
 
         def note(topic: str, result: SendResult, start: int, end: int) -> None:
             part = Part(PhysicalOffset(start), PhysicalOffset(end))
@@ -122,19 +113,11 @@ class Deduplicator:
         assert self._stored is not None
         self._sender.admit(request.ack)
         wanted = filter(None, unique_ids_of(request.entries))
-        topics = _stored_in(topic, request)
+        topics = _stored_in(send.topic, request)
         indexed = await self._stored.find_indexed(topics, wanted, way or GiveWay())
-        return await self._send_rest(topic, request, born_host, note, started, indexed)
+        return await self._send_rest(send._replace(on_appended=note), indexed)
 
-    async def _send_rest(
-        self,
-        topic: str,
-        request: ProduceRequest,
-        born_host: Host,
-        on_appended: OnAppended | None,
-        started: float,
-        known: int | Indexed,
-    ) -> SendResult:
+    async def _send_rest(self, send: PendingSend, known: int | Indexed) -> SendResult:
         """Append the missing messages; return when the whole request has reached the level.
 
         known: for a repeat, the result of the index search; for a first attempt that had to wait,
@@ -146,47 +129,32 @@ class Deduplicator:
         """
         sender = self._sender
         for tries_left in range(FILE_TRIES, 0, -1):
-            admitted = sender.admit(request.ack)
-            queue_count = await sender.queue_count(topic)
-            found = self._find(topic, request, queue_count, known)
+            admitted = sender.admit(send.request.ack)
+            queue_count = await sender.queue_count(send.topic)
+            found = self._find(send, queue_count, known)
             try:
                 if found.present:
-                    return await self._complete(
-                        topic, queue_count, request, born_host, on_appended, started, found
-                    )
-                return await sender.send(
-                    topic, queue_count, request, born_host, on_appended, admitted, started
-                )
+                    return await self._complete(send, queue_count, found)
+                return await sender.send(send, queue_count, admitted)
             except FileNotReady:
                 if tries_left == 1:
                     raise
             await sender.file_made()
         raise AssertionError("the loop returns or raises")
 
-    async def _complete(
-        self,
-        topic: str,
-        queue_count: int,
-        request: ProduceRequest,
-        born_host: Host,
-        on_appended: OnAppended | None,
-        started: float,
-        found: _Found,
-    ) -> SendResult:
+    async def _complete(self, send: PendingSend, queue_count: int, found: _Found) -> SendResult:
         """Append the messages that were not found, and wait until all messages have the level.
 
         The results, also those in an error, cover all messages of the request.
         """
         sender, present = self._sender, found.present
-        admitted = sender.admit(request.ack)
+        admitted = sender.admit(send.request.ack)
         end = PhysicalOffset(max(place.end for place in found.places if place is not None))
         fresh: list[dict[str, Any]] = []
         if len(present) < len(found.places):
-            rest = _rest(request, present)
+            rest = send._replace(request=_rest(send.request, present))
             try:
-                appended, end = sender.append(
-                    topic, queue_count, rest, born_host, on_appended, admitted.level
-                )
+                appended, end = sender.append(rest, queue_count, admitted.level)
             except WriteFailed as fault:
                 results = fault.facts.get("results")
                 if results is None:
@@ -198,13 +166,12 @@ class Deduplicator:
                 raise with_results(fault, merged) from fault
             fresh = appended.results()
         result = SendResult.of_places(admitted.level, found.merged(fresh, sender.store_host))
-        await sender.reach(result, end, admitted, started, request.timeout_ms)
+        await sender.reach(send, result, end, admitted)
         return result
 
-    def _find(
-        self, topic: str, request: ProduceRequest, queue_count: int, known: int | Indexed
-    ) -> _Found:
+    def _find(self, send: PendingSend, queue_count: int, known: int | Indexed) -> _Found:
         """Find the messages of the request that are stored. known: as in ``_send_rest``."""
+        topic, request = send.topic, send.request
         unique_ids = unique_ids_of(request.entries)
         wanted = [unique_id for unique_id in unique_ids if unique_id is not None]
         topics = _stored_in(topic, request)

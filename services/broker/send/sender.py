@@ -52,6 +52,22 @@ class Admitted(NamedTuple):
     """The promise of the replication group; None on a standalone node."""
 
 
+class PendingSend(NamedTuple):
+    """A checked request that is being carried out."""
+
+    topic: str
+    request: ProduceRequest
+    born_host: Host
+    on_appended: OnAppended | None
+    started: float
+    """When it arrived, on the monotonic clock [s]."""
+
+    @property
+    def deadline(self) -> float:
+        """When its client stops waiting, on the monotonic clock [s]."""
+        return self.started + self.request.timeout_ms / 1000
+
+
 class Sender:
     """Appends the messages of sends and waits for their levels. Belongs to one loop."""
 
@@ -95,38 +111,22 @@ class Sender:
         Raises UnknownTopic and others."""
         return (await self._topics.for_sending(topic)).queues
 
-    async def send(
-        self,
-        topic: str,
-        queue_count: int,
-        request: ProduceRequest,
-        born_host: Host,
-        on_appended: OnAppended | None,
-        admitted: Admitted,
-        started: float,
-    ) -> SendResult:
+    async def send(self, send: PendingSend, queue_count: int, admitted: Admitted) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
         admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
         and DelayOutOfRange before anything is stored. Raises AckTimeout after everything is stored
         if the level is not reached in time or the node stops first.
         """
-        result, end = self.append(
-            topic, queue_count, request, born_host, on_appended, admitted.level
-        )
-        await self.reach(result, end, admitted, started, request.timeout_ms)
+        result, end = self.append(send, queue_count, admitted.level)
+        await self.reach(send, result, end, admitted)
         return result
 
     def append(
-        self,
-        topic: str,
-        queue_count: int,
-        request: ProduceRequest,
-        born_host: Host,
-        on_appended: OnAppended | None,
-        level: AckLevel,
+        self, send: PendingSend, queue_count: int, level: AckLevel
     ) -> tuple[SendResult, PhysicalOffset]:
         """Append all messages in one step; return the result and the end of the last record."""
+        topic, request, born_host, on_appended, _ = send
         entries, message_count, picks, _, _, delays, _ = request
         born_ms = self.clock.wall_ms()
         common = (born_host, self.store_host, born_ms)
@@ -161,12 +161,7 @@ class Sender:
         return result, appended.end
 
     async def reach(
-        self,
-        result: SendResult,
-        end: PhysicalOffset,
-        admitted: Admitted,
-        started: float,
-        timeout_ms: int,
+        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Admitted
     ) -> None:
         """Wait until the bytes up to end have their level; count the send as answered.
 
@@ -175,13 +170,12 @@ class Sender:
         Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
         level, promise = admitted
-        deadline = started + timeout_ms / 1000
         group = self._group
         try:
             if group is not None and promise is not None and promise.by_the_group:
-                in_time = await group.confirmed(end, deadline)
+                in_time = await group.confirmed(end, send.deadline)
             elif level is AckLevel.DISK:
-                in_time = await self._flusher.durable(end, deadline)
+                in_time = await self._flusher.durable(end, send.deadline)
             else:
                 in_time = self._committer is None or await self._committer.committed(end)
         except NotServing as stopping:
@@ -192,8 +186,8 @@ class Sender:
             if self._committer is not None:
                 # The error reports level memory as reached, so that level must be reached first.
                 await self._committer.committed(end)
-            why = f"{level.value} was not within {timeout_ms} ms"
-            raise self._not_reached(why, result, end, timeout_ms=timeout_ms)
+            why = f"{level.value} was not within {send.request.timeout_ms} ms"
+            raise self._not_reached(why, result, end, timeout_ms=send.request.timeout_ms)
         if group is not None and promise is not None:
             # From here until the answer is written no await yields to the event loop: the level
             # that holds now still holds when the answer is sent.
@@ -206,7 +200,7 @@ class Sender:
                     end,
                 )
             result.note_reached(*reached)
-        self._counts.answered(result.level, self.clock.monotonic() - started)
+        self._counts.answered(result.level, self.clock.monotonic() - send.started)
 
     async def file_made(self) -> None:
         """Wait until the log file that an append found missing exists; the wait is bounded."""

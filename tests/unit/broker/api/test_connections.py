@@ -43,7 +43,7 @@ class Served:
             version="1",
         )
         self.server = ApiServer(
-            api.app, metrics, Bounds(connections_max, 5.0, 5.0, 5.0), api.short_way
+            api.app, metrics, Bounds(connections_max, 5.0, 5.0, 5.0), api.fast_path
         )
         metrics.show_requests(api.pools, self.server.roles)
 

@@ -154,7 +154,7 @@ async def served(
     unused = dict.fromkeys(Components._fields, None)
     used = {"sends": sends, "read": SimpleNamespace(puller=puller, topics=Topics())}
     api.serve(Components(**cast(Any, unused | used)))
-    server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.short_way)
+    server = ApiServer(api.app, metrics, Bounds(10, 5, 5, 5), api.fast_path)
     await server.start("127.0.0.1", 0)
     try:
         yield Served(URL(f"http://127.0.0.1:{server.port}"), sends, puller)
