@@ -37,7 +37,7 @@ from tidemark.formats.hashing import SCHEDULE_TOPIC
 from tidemark.offsets import QueueOffset
 
 
-class Built(NamedTuple):
+class BuiltComponents(NamedTuple):
     """The components that are built on the replayed state."""
 
     components: Components
@@ -47,7 +47,7 @@ class Built(NamedTuple):
     opening: Opening
 
 
-async def build(log_context: LogContext, metrics: BrokerMetrics) -> Built:
+async def build(log_context: LogContext, metrics: BrokerMetrics) -> BuiltComponents:
     """Replay the state and build the components on it. Raises CorruptRecord, DamagedFile."""
     recovered, dispatched = log_context.store.recovered, log_context.dispatched()
     known = recovered.next_queue_offsets
@@ -65,7 +65,7 @@ def build_with(
     metrics: BrokerMetrics,
     state: BrokerState,
     known: Mapping[tuple[str, int], QueueOffset],
-) -> Built:
+) -> BuiltComponents:
     """Build the components on a state, which they take ownership of.
 
     known: next queue offsets from log and queues. It may be called twice, because the components
@@ -151,7 +151,7 @@ def build_with(
         StoredIds(log_context, index if config.store.index_enabled else None),
     )
     components = Components(sends, read, consuming.groups, consuming.delayed, consuming.retention)
-    return Built(components, core, consuming, config_files, opening)
+    return BuiltComponents(components, core, consuming, config_files, opening)
 
 
 def _opened_term(log_context: LogContext) -> OpenedTerm:

@@ -95,7 +95,7 @@ class BrokerMetrics(TrafficMetrics):
         else:
             await asyncio.gather(self.lag_gauges.refresh(), self._volumes.refresh())
 
-    def give_way(self, is_awaited: Callable[[], bool]) -> None:
+    def pause_while(self, is_awaited: Callable[[], bool]) -> None:
         """Set the condition under which long measurements pause: a request is in progress or has
         just arrived."""
         self.lag_gauges.sampler.pause_while(is_awaited)

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from shared.runtime.give_way import GiveWay, Pace
+from shared.runtime.pauses import Pace, Pauses
 from tidemark.clock import Clock
 
 
@@ -197,12 +197,12 @@ class RequestClasses:
             now = asyncio.get_running_loop().time()
             await asyncio.sleep(self._pace.rest_s(now, slices))
 
-    def behind_sends(self) -> GiveWay:
+    def behind_sends(self) -> Pauses:
         """Return the pauses for slices of reads and long sends.
 
         While other sends are in progress there is a pause of a millisecond after each slice, so
         that most of the event loop is left to them."""
-        return GiveWay(self.others_send, patience_s=0.0, pace=self._pace)
+        return Pauses(self.others_send, patience_s=0.0, pace=self._pace)
 
     def is_awaited(self) -> bool:
         """Return whether a request is in progress."""

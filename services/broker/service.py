@@ -180,7 +180,7 @@ class Broker:
         def is_awaited() -> bool:
             return api.pools.is_awaited() or server.has_news
 
-        self._metrics.give_way(is_awaited)
+        self._metrics.pause_while(is_awaited)
         admin = AdminServer(
             self._health,
             self.registry,

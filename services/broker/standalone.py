@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from services.broker.api.connections import ApiServer
-from services.broker.building import Built, build
+from services.broker.building import BuiltComponents, build
 from services.broker.log.log_context import LogContext
 from services.broker.log.open_store import OpenStore
 from services.broker.roles import RoleContext
@@ -115,7 +115,7 @@ class Standalone:
         self._doorbell.close()
         await asyncio.to_thread(self._log_context.close_clean)
 
-    async def _build(self, stop: asyncio.Event) -> Built:
+    async def _build(self, stop: asyncio.Event) -> BuiltComponents:
         """Read the state and build the components. Raises CorruptRecord, DamagedFile."""
         return await self._log_context.unit_checks.healed(
             lambda: build(self._log_context, self._context.metrics), lambda: not stop.is_set()

@@ -17,8 +17,8 @@ from aiohttp import hdrs, web
 from shared.metrics.exposition import Format, Taken, choose, pieces
 from shared.metrics.registry import Registry
 from shared.runtime import collector
-from shared.runtime.give_way import GiveWay, never
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses, never
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 
 SCRAPES_MAX: Final = 4
@@ -75,31 +75,31 @@ class MetricsEndpoint:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse, form: Format) -> None:
-        turns = Turns(self._clock, GiveWay(self._is_awaited))
-        found = pieces(await self.take(turns), form)
+        slicer = TimeSlicer(self._clock, Pauses(self._is_awaited))
+        found = pieces(await self.take(slicer), form)
         await response.prepare(request)
         text: list[bytes] = []
         for piece in found:
             text.append(piece)
-            if turns.over:
+            if slicer.over:
                 # Waits while the scraper lags by more than the connection's buffer.
                 await response.write(b"".join(text))
                 text.clear()
-                await turns.pass_on()
+                await slicer.pass_on()
         await response.write_eof(b"".join(text))
 
-    async def take(self, turns: Turns) -> list[Taken]:
+    async def take(self, slicer: TimeSlicer) -> list[Taken]:
         """Sample and take all values; scrapes do this one after the other."""
         async with self._taking:
             if self._before_scrape is not None:
                 await self._before_scrape()
-                await turns.pass_on()
+                await slicer.pass_on()
             taken: list[Taken] = []
             for each in self._registry.take(self._clock.monotonic()):
                 if each is not None:
                     taken.append(each)
-                elif turns.over:
-                    await turns.pass_on()
+                elif slicer.over:
+                    await slicer.pass_on()
             return taken
 
 

@@ -21,8 +21,8 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 
-from shared.runtime.give_way import GiveWay, Pace
 from shared.runtime.listening import listening_on
+from shared.runtime.pauses import Pace, Pauses
 from shared.runtime.rate_limited_logger import RateLimitedLogger
 from tidemark.errors import BadRequest, Overloaded, TidemarkError
 
@@ -241,12 +241,12 @@ class BoundedServer:
         app: web.Application,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
-        way: GiveWay | None = None,
+        way: Pauses | None = None,
     ) -> None:
         """handler: wraps the application's handler, to answer some requests before it. way: the
         pauses between two accepted connections."""
         self._wrap = handler
-        self._way = way or GiveWay()
+        self._way = way or Pauses()
         self._bounds = bounds
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=bounds.finish_s

@@ -19,7 +19,7 @@ from aiohttp import web
 from shared.metrics.endpoint import MetricsEndpoint
 from shared.metrics.registry import Registry
 from shared.runtime.connections import BoundedServer, Bounds
-from shared.runtime.give_way import never
+from shared.runtime.pauses import never
 from shared.runtime.startup import StartupProbe
 from tidemark.clock import Clock
 

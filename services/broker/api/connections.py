@@ -16,7 +16,7 @@ from aiohttp.web_request import BaseRequest
 from services.broker.request_classes import Role
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 
 NEWS_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
@@ -54,7 +54,7 @@ class ApiServer(BoundedServer):
         metrics: TrafficMetrics,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
-        way: GiveWay | None = None,
+        way: Pauses | None = None,
     ) -> None:
         super().__init__(app, bounds, handler, way)
         self._metrics = metrics

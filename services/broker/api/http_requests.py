@@ -26,7 +26,7 @@ from services.broker.limits import BODY_SILENCE_S, LIST_MAX
 from services.broker.read.listing import ListRequest
 from services.broker.request_classes import RequestClasses
 from shared.runtime.budget import Budget
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 from tidemark.errors import (
     BadName,
     BadRequest,
@@ -244,7 +244,7 @@ def _broken(error: web.RequestPayloadError) -> BadRequest:
     return BadRequest(f"the body is broken: {error}. Nothing was stored.")
 
 
-def _joined(parts: list[bytes], way: GiveWay) -> bytes:
+def _joined(parts: list[bytes], way: Pauses) -> bytes:
     """Join the parts in a thread; the copy does not hold the interpreter lock.
 
     The parts are freed one by one, so that the lock is held only for one part at a time."""

@@ -23,7 +23,7 @@ from services.broker.api import encodings
 from services.broker.api.calls import answer, encoding_of
 from services.broker.api.http_requests import peer_of
 from services.broker.request_classes import RequestClasses
-from shared.runtime.turns import Turns
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 from tidemark.errors import Overloaded
 
@@ -118,14 +118,14 @@ class LargeAnswers:
         iteration of the event loop would take as long as a whole answer.
         """
         async with self._slice:
-            turns = Turns(self._clock, self._pools.behind_sends())
+            slicer = TimeSlicer(self._clock, self._pools.behind_sends())
             taken: list[T] = []
             for step in steps:
                 taken.append(step)
-                if turns.over:
+                if slicer.over:
                     break
             if taken:
-                await turns.pass_on()
+                await slicer.pass_on()
         return taken
 
 

@@ -17,7 +17,7 @@ from services.broker.groups.lag import Lag, Reason, Snapshot, lag_of, nothing_kn
 from services.broker.groups.lag_inputs import OBJECTIVE_MS, LagInputs, Queue
 from services.broker.groups.oldest import Oldest
 from services.broker.groups.pairs import Movement, Pair, QueueSample, older, pair
-from shared.runtime.turns import Turns
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tidemark.formats.nack import RETRY_PREFIX
 
@@ -115,12 +115,12 @@ class LagCollector:
         self,
         watched: LagInputs,
         before: Memory,
-        turns: Turns,
+        slicer: TimeSlicer,
         *,
         committed: Collection[str],
         moved: Collection[str],
     ) -> None:
-        """before: state of the last pass. turns: slices; each calls ``topic_stats.begin``.
+        """before: state of the last pass. slicer: slices; each calls ``topic_stats.begin``.
         committed: groups whose offsets have moved since. moved: topics that have moved since.
         """
         self._inputs = watched
@@ -133,7 +133,7 @@ class LagCollector:
         """Of the present group (``WatchedMembers.holder_numbers``)."""
         self._is_busy: Callable[[Queue], bool] = lambda _: False
         """Of the present group (``WatchedMembers.busy_holders``)."""
-        self._turns = turns
+        self._turns = slicer
         self._committed = committed
         self._moved = frozenset(moved)
 

@@ -24,9 +24,9 @@ from services.broker.groups.lag_inputs import LagInputs
 from services.broker.groups.lag_series import Found, LagSeries
 from services.broker.groups.series_budget import Lagging, SeriesBudget
 from services.broker.log.log_times import LogTimes
-from shared.runtime.give_way import GiveWay, never
+from shared.runtime.pauses import Pauses, never
 from shared.runtime.rate_limited_logger import RateLimitedLogger
-from shared.runtime.turns import Turns
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 
 AGAIN_S: Final = 1.0
@@ -109,9 +109,9 @@ class LagSampler:
         rows = LagSeries(self._times())
         room, busy_s = None, 0.0
         if watched is not None:
-            turns = Turns(clock, GiveWay(self.is_awaited), watched.topic_stats.begin)
-            room = await self._look_at_groups(watched, rows, turns, role)
-            busy_s = turns.busy_s
+            slicer = TimeSlicer(clock, Pauses(self.is_awaited), watched.topic_stats.begin)
+            room = await self._look_at_groups(watched, rows, slicer, role)
+            busy_s = slicer.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
             return  # the node changed its role meanwhile: the sample is void
@@ -120,17 +120,17 @@ class LagSampler:
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
     async def _look_at_groups(
-        self, watched: LagInputs, rows: LagSeries, turns: Turns, role: int
+        self, watched: LagInputs, rows: LagSeries, slicer: TimeSlicer, role: int
     ) -> SeriesBudget | None:
         topic_stats = watched.topic_stats
-        moved = await topic_stats.follow(turns)
+        moved = await topic_stats.follow(slicer)
         committed = watched.committed.take_moved()
-        pass_ = LagCollector(watched, self._memory, turns, committed=committed, moved=moved)
+        pass_ = LagCollector(watched, self._memory, slicer, committed=committed, moved=moved)
         room = SeriesBudget(self._queue_series_max, self._room) if self._queue_series_max else None
         now_s = self._clock.monotonic()
         for config in watched.configs.all():
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             count = watched.members.member_count(config.name)
             seen = await pass_.group(config, count)
             rows.group(config, count, seen)
@@ -146,9 +146,9 @@ class LagSampler:
                 room.offer(each.labels, len(each.queues), rank)
         if role == self._role:
             self._memory = pass_.memory
-            await turns.through(self._lagging.forget_gone(now_s))
-        await rows.topics(topic_stats, turns, room)
+            await slicer.through(self._lagging.forget_gone(now_s))
+        await rows.topics(topic_stats, slicer, room)
         if room is not None:
-            await turns.through(room.fill())
-        await rows.queues(topic_stats, turns, room)
+            await slicer.through(room.fill())
+        await rows.queues(topic_stats, slicer, room)
         return room

@@ -16,7 +16,7 @@ from services.broker.groups.oldest import shown
 from services.broker.groups.series_budget import Rank, SeriesBudget
 from services.broker.groups.topic_stats import TopicStats
 from services.broker.log.log_times import LogTimes
-from shared.runtime.turns import Turns
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 
 ROWS_AT_ONCE: Final = 16
@@ -162,13 +162,13 @@ class LagSeries:
         self._groups.activity.append(activity)
 
     async def topics(
-        self, topic_stats: TopicStats, turns: Turns, budget: SeriesBudget | None
+        self, topic_stats: TopicStats, slicer: TimeSlicer, budget: SeriesBudget | None
     ) -> None:
         """Add all topics whose queues are known; offer those that no group reads to budget."""
         read, topics = self._topics_read, self._topics
         for number, sums in enumerate(topic_stats.sums()):
-            if number % ROWS_AT_ONCE == 0 and turns.over:
-                await turns.pass_on()
+            if number % ROWS_AT_ONCE == 0 and slicer.over:
+                await slicer.pass_on()
             self._queue_count += len(sums.numbers)
             if sums.is_whole:
                 topics.add_two(sums.labels, sums.max_offsets, sums.min_offsets)
@@ -180,7 +180,7 @@ class LagSeries:
     async def queues(
         self,
         topic_stats: TopicStats,
-        turns: Turns,
+        slicer: TimeSlicer,
         budget: SeriesBudget | None,
     ) -> None:
         """Add the queues that budget admits; called after the pass over the groups."""
@@ -190,8 +190,8 @@ class LagSeries:
         for name, count in budget.pairs.items():
             for row in itertools.islice(self._seen.get(name, ()), count):
                 rows += 1
-                if rows % ROWS_AT_ONCE == 0 and turns.over:
-                    await turns.pass_on()
+                if rows % ROWS_AT_ONCE == 0 and slicer.over:
+                    await slicer.pass_on()
                 labels, _, committed, oldest_ms, number = row
                 if committed is not None or oldest_ms is not None or number is not None:
                     oldest_s = None if oldest_ms is None else oldest_ms / 1000
@@ -200,8 +200,8 @@ class LagSeries:
             sums = topic_stats.topic(topic)
             for queue in () if sums is None else itertools.islice(sums.numbers, count):
                 rows += 1
-                if rows % ROWS_AT_ONCE == 0 and turns.over:
-                    await turns.pass_on()
+                if rows % ROWS_AT_ONCE == 0 and slicer.over:
+                    await slicer.pass_on()
                 bounds = topic_stats.bounds(topic, queue)
                 if bounds is None or sums is None:
                     break  # deleted meanwhile

@@ -20,7 +20,7 @@ from shared.metrics.catalogue import requests as of_requests
 from shared.metrics.family import Family
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 from tidemark.clock import Clock
 
 OF_LAG: Final = (of_groups.GROUP_LAG_MESSAGES, of_groups.GROUP_LAG_SECONDS)
@@ -113,7 +113,7 @@ class LagGauges:
 
         A scrape that is still being written keeps references to the columns that it needs.
         """
-        way = GiveWay(self.sampler.is_awaited)
+        way = Pauses(self.sampler.is_awaited)
         tables = (
             before.lag,
             before.pairs,

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from services.broker.groups.queue_stats import NO_MESSAGE, Bounds, Extent, QueueStats
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.visibility import retention_of
-from shared.runtime.turns import Turns
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.offsets import PhysicalOffset, QueueOffset
 
@@ -178,17 +178,17 @@ class TopicStats:
 
     # -- updating --------------------------------------------------------------------------------
 
-    async def follow(self, turns: Turns) -> set[str]:
+    async def follow(self, slicer: TimeSlicer) -> set[str]:
         """Process all changes since the last call; return the topics that changed.
 
-        turns: slices, each of which calls ``begin``.
+        slicer: slices, each of which calls ``begin``.
         """
-        await self._follow_topics(turns)
-        await self._follow_start(turns)
+        await self._follow_topics(slicer)
+        await self._follow_start(slicer)
         ends = self._offsets.ends
         for key in list(ends):
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             topic, queue = key
             if topic == STATE_TOPIC or self._entered(topic) is None:
                 del ends[key]
@@ -203,12 +203,12 @@ class TopicStats:
         self.min_offsets_before.clear()
         return moved
 
-    async def _follow_topics(self, turns: Turns) -> None:
+    async def _follow_topics(self, slicer: TimeSlicer) -> None:
         """Process topics that were created, deleted or changed, and those with own retention."""
         seen = {STATE_TOPIC}
         for number, name in enumerate([*self._sums, *self._topics.names()]):
-            if number % TOPICS_AT_ONCE == 0 and turns.over:
-                await turns.pass_on()
+            if number % TOPICS_AT_ONCE == 0 and slicer.over:
+                await slicer.pass_on()
             if name in seen:
                 continue
             seen.add(name)
@@ -217,20 +217,20 @@ class TopicStats:
             if sums is None or (sums is before and self._is_settled(sums)):
                 continue
             for queue in sums.numbers:
-                if turns.over:
-                    await turns.pass_on()
+                if slicer.over:
+                    await slicer.pass_on()
                 if self._entered(name) is not sums:
                     break  # the topic changed meanwhile: the next call processes it
                 self.bounds(name, queue)
 
-    async def _follow_start(self, turns: Turns) -> None:
+    async def _follow_start(self, slicer: TimeSlicer) -> None:
         """Update the queues whose first message was deleted with the log's oldest files."""
         start = self._start
         if start == self._looked_from:
             return
         for key, known in list(self._known.items()):
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             if known.first_at < start:
                 self.bounds(*key)
         self._looked_from = start

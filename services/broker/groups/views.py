@@ -23,8 +23,8 @@ from services.broker.groups.lag_inputs import (
     queues_read,
 )
 from services.broker.groups.queue_stats import Bounds, Budget, QueueStats
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.values import GroupConfig
 from tidemark.clock import Clock
 from tidemark.formats.nack import RETRY_PREFIX
@@ -107,11 +107,11 @@ class GroupViews:
         aside = Aside(Budget(UNITS_MAX), self._members.in_flight(name), self._expiring(name))
         topics: list[dict[str, Any]] = []
         everything: list[Lag] = []
-        turns = Turns(self._clock, GiveWay())
+        slicer = TimeSlicer(self._clock, Pauses())
         for topic, queues in sorted(
             queues_read(config, subscribed, self._committed, self._looks).items()
         ):
-            views = await self._queues(config, topic, queues, aside, turns)
+            views = await self._queues(config, topic, queues, aside, slicer)
             lags = [view.lag for view in views]
             everything += lags
             is_retry = topic == RETRY_PREFIX + name
@@ -139,13 +139,18 @@ class GroupViews:
         return total(lags, objective_s, otherwise=otherwise)
 
     async def _queues(
-        self, config: GroupConfig, topic: str, queues: Sequence[int], aside: Aside, turns: Turns
+        self,
+        config: GroupConfig,
+        topic: str,
+        queues: Sequence[int],
+        aside: Aside,
+        slicer: TimeSlicer,
     ) -> list[QueueView]:
         """Return all queues of a topic: first what moves, then the bytes, which do not."""
         views: list[QueueView] = []
         for queue in queues:
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             view = self._look(config, topic, queue)
             views.append(view._replace(lag=aside.added_to(view.lag, (topic, queue))))
         return [await self._with_bytes(topic, view, aside.budget) for view in views]

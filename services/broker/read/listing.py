@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from services.broker.limits import LIST_MAX
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 
 _STEP: Final = 256
@@ -46,7 +46,7 @@ async def page_of(
     names: a copy, in any order, possibly with duplicates. exists: whether a name belongs to the
     list; called only for names that may be on the page.
     """
-    turns = Turns(clock, GiveWay())
+    slicer = TimeSlicer(clock, Pauses())
     found: list[str] = []
     remaining = iter(names)
     while step := list(itertools.islice(remaining, _STEP)):
@@ -59,7 +59,7 @@ async def page_of(
         ]
         if fitting:
             found = sorted({*found, *fitting})[: asked.count_max + 1]
-        if turns.over:
-            await turns.pass_on()
+        if slicer.over:
+            await slicer.pass_on()
     page = found[: asked.count_max]
     return Page(page, page[-1] if len(found) > asked.count_max else None)

@@ -16,8 +16,8 @@ from services.broker.limits import DECODED_BYTES_MAX
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.index import TIME_MAX, Asked, Budget, IndexPlace, IndexReader, Search
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 from tidemark.errors import CorruptRecord, UnknownMessage
 from tidemark.formats import record
@@ -47,7 +47,7 @@ async def look_up(
     an earlier look-up stopped. Raises DamagedFile.
     """
     search = index.search(asked, hits_max=hits_max, budget=Budget(), at=at)
-    await Turns(clock, GiveWay()).through(search.steps())
+    await TimeSlicer(clock, Pauses()).through(search.steps())
     return search
 
 
@@ -127,7 +127,7 @@ class Queries:
         hits_max: int,
         unique_id_only: bool = False,
         before: IndexPlace | None = None,
-        way: GiveWay | None = None,
+        way: Pauses | None = None,
     ) -> Page:
         """Return messages of topic with this key or unique id, in physical order.
 
@@ -139,12 +139,12 @@ class Queries:
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
         async with self._looking:
             search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
-            turns = Turns(self._clock, way or GiveWay())
+            slicer = TimeSlicer(self._clock, way or Pauses())
             for _ in search.steps():
                 if search.found_size >= DECODED_BYTES_MAX:
                     break
-                if turns.over:
-                    await turns.pass_on()
+                if slicer.over:
+                    await slicer.pass_on()
         shown = [message for message in search.found if self._is_shown(message)]
         return Page(shown, search.place)
 

@@ -17,8 +17,8 @@ from services.broker.state.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topi
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
 from shared.files.queue_math import Boundary
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.clock import Clock
 from tidemark.formats.record import Record
@@ -81,10 +81,10 @@ class TopicViews:
         on. The method runs in slices, so that other requests are served in between.
         """
         topic = self._topics.get(name)
-        turns, ranges = Turns(self._clock, GiveWay()), []
+        slicer, ranges = TimeSlicer(self._clock, Pauses()), []
         for queue in self._topics.queue_numbers(topic):
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             ranges.append(self._range(topic, queue))
         return self._described(topic, ranges)
 
@@ -134,20 +134,20 @@ class TopicViews:
         self._visibility.forget(topic.name)
         if retention_of(topic) is None:
             return
-        turns = Turns(self._clock, GiveWay())
+        slicer = TimeSlicer(self._clock, Pauses())
         for queue in self._topics.queue_numbers(topic):
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             first = self._topics.min_offset(topic.name, queue)
             self._visibility.begin(topic.name, queue, int(first))
 
     async def _hidden_until_now(self, topic: TopicConfig) -> dict[int, int]:
         """Return the first visible offset of each queue that has hidden messages."""
         found = {}
-        turns = Turns(self._clock, GiveWay())
+        slicer = TimeSlicer(self._clock, Pauses())
         for queue in self._topics.queue_numbers(topic):
-            if turns.over:
-                await turns.pass_on()
+            if slicer.over:
+                await slicer.pass_on()
             if first := self.floor(topic.name, queue):
                 found[queue] = int(first)
         return found

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from services.broker.building import Built, build_with
+from services.broker.building import BuiltComponents, build_with
 from services.broker.log.log_context import LogContext
 from services.broker.log.term import Term
 from services.broker.replication.followed_state import FollowedState
@@ -126,7 +126,7 @@ class Master:
             # After a failure only: otherwise it is closed in order by then.
             await asyncio.to_thread(log_context.abandon)
 
-    async def _rise(self) -> tuple[LogContext, Built]:
+    async def _rise(self) -> tuple[LogContext, BuiltComponents]:
         """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
         store, progress = self._store, self._health.recovery.progress
         recovered = await asyncio.to_thread(store.recover_for_term, progress)
@@ -186,7 +186,11 @@ class Master:
     # -- serving --------------------------------------------------------------------------------
 
     async def _serve(
-        self, log_context: LogContext, built: Built, stop: asyncio.Event, leaving: asyncio.Event
+        self,
+        log_context: LogContext,
+        built: BuiltComponents,
+        stop: asyncio.Event,
+        leaving: asyncio.Event,
     ) -> None:
         self._context.serve(built.components, log_context)
         # From here ha reads this epoch in the page, and that no record of it is appended yet.
@@ -218,7 +222,11 @@ class Master:
         await run_parts(self._over, {**parts, "door": door})
 
     async def _door(
-        self, log_context: LogContext, built: Built, stop: asyncio.Event, opened: asyncio.Event
+        self,
+        log_context: LogContext,
+        built: BuiltComponents,
+        stop: asyncio.Event,
+        opened: asyncio.Event,
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
@@ -254,7 +262,7 @@ class Master:
                 return
             await self._doorbell.wait(BUSY_POLL_S)
 
-    async def _is_recorded(self, built: Built) -> bool:
+    async def _is_recorded(self, built: BuiltComponents) -> bool:
         """Append the records that open the epoch; return False if the term ends before."""
         while self._goes_on:
             try:
@@ -297,7 +305,7 @@ class Master:
         self._gate.shut()
         self._gate.take_role(self._afterwards)
 
-    def _let_go(self, log_context: LogContext, built: Built) -> None:
+    def _let_go(self, log_context: LogContext, built: BuiltComponents) -> None:
         """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
         pull again."""
         built.core.append.close()
@@ -321,7 +329,9 @@ class Master:
 
         return {name: noted(name, part) for name, part in parts.items()}
 
-    async def _pulse(self, log_context: LogContext, built: Built, leaving: asyncio.Event) -> None:
+    async def _pulse(
+        self, log_context: LogContext, built: BuiltComponents, leaving: asyncio.Event
+    ) -> None:
         """Check what the others publish, with every doorbell, and often while a caller waits."""
         confirmer, puller = log_context.confirmer, built.components.read.puller
         assert confirmer is not None, "a term has one"

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from services.broker.building import Built, build_with
+from services.broker.building import BuiltComponents, build_with
 from services.broker.log.log_context import LogContext
 from services.broker.log.queue_offsets import Queue
 from services.broker.log.unit_checks import UNIT_WAITS
@@ -48,7 +48,7 @@ class Slave:
         self._health = context.broker.health
         self._gate = context.gate
         self._served = 0
-        self._built: Built | None = None
+        self._built: BuiltComponents | None = None
         self._seen = PhysicalOffset(-1)
         self._trouble: Trouble | None = None
         self._waits_for_unit = False
@@ -153,7 +153,7 @@ class Slave:
             self._store.positions.publish(Slot.BROKER_TROUBLE, trouble)
         self._gate.publish_damage(self._store.positions)
 
-    def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> Built:
+    def _show(self, queue_ends: Mapping[Queue, QueueOffset]) -> BuiltComponents:
         """Serve with the state that was just read."""
         if self._built is not None:
             self._built.components.read.puller.held.close()

@@ -20,7 +20,7 @@ from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
 from services.broker.send.sender import OnAppended, PendingSend, Sender, with_results
 from services.broker.send.stored_ids import Indexed, Place, StoredIds, unique_ids_of, without
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 from tidemark.errors import FileNotReady, WriteFailed
 from tidemark.formats.delay import TIMER_TOPIC
 from tidemark.formats.hashing import SCHEDULE_TOPIC
@@ -77,7 +77,7 @@ class Deduplicator:
         born_host: Host,
         on_appended: OnAppended | None = None,
         since: int | None = None,
-        way: GiveWay | None = None,
+        way: Pauses | None = None,
     ) -> SendResult:
         """Store the messages of the request that are not stored yet; wait for its level.
 
@@ -100,7 +100,7 @@ class Deduplicator:
             since = count
         return await self._send_rest(send, since)
 
-    async def _send_again(self, send: PendingSend, way: GiveWay | None) -> SendResult:
+    async def _send_again(self, send: PendingSend, way: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""
         request, on_appended = send.request, send.on_appended
 
@@ -114,7 +114,7 @@ class Deduplicator:
         self._sender.admit(request.ack)
         wanted = filter(None, unique_ids_of(request.entries))
         topics = _stored_in(send.topic, request)
-        indexed = await self._stored.find_indexed(topics, wanted, way or GiveWay())
+        indexed = await self._stored.find_indexed(topics, wanted, way or Pauses())
         return await self._send_rest(send._replace(on_appended=note), indexed)
 
     async def _send_rest(self, send: PendingSend, known: int | Indexed) -> SendResult:

@@ -23,8 +23,8 @@ from services.broker.send.placing import Wait
 from services.broker.send.repeats import Part
 from shared.files.commit_log import CommitLogReader
 from shared.files.index import Asked, Budget, IndexReader
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, ids, native, properties
 from tidemark.formats.delay import TIMER_TOPIC
@@ -177,7 +177,7 @@ class StoredIds:
         """(monotonic time, end of the log), oldest first, at least NOTE_INTERVAL_S apart."""
 
     async def find_indexed(
-        self, topics: Sequence[str], unique_ids: Iterable[str], way: GiveWay
+        self, topics: Sequence[str], unique_ids: Iterable[str], way: Pauses
     ) -> Indexed:
         """Search the index for these ids in these topics; read most of the undispatched log.
 
@@ -186,7 +186,7 @@ class StoredIds:
         DamagedFile.
         """
         async with self._looking:
-            turns = Turns(self._clock, way)
+            slicer = TimeSlicer(self._clock, way)
             is_whole, up_to = self._index_is_whole(), self._dispatched()
             places: dict[str, Place] = {}
             if self._index is not None and is_whole:
@@ -196,7 +196,7 @@ class StoredIds:
                     for topic in topics:
                         asked = Asked(topic, unique_id, up_to, unique_id_only=True, floor=floor)
                         search = self._index.search(asked, hits_max=1, budget=budget)
-                        await turns.through(search.steps())
+                        await slicer.through(search.steps())
                         if search.found:
                             places[unique_id] = _place(search.found[0])
                             break
@@ -206,8 +206,8 @@ class StoredIds:
             self._tail.drop_below(self._tail_start())
             while (end := self._checked_end()) - self._tail.end > TAIL_READ_AT_ONCE:
                 self._tail.read_some(end)
-                if turns.over:
-                    await turns.pass_on()
+                if slicer.over:
+                    await slicer.pass_on()
                 self._tail.drop_below(self._tail_start())
             return Indexed(places, int(up_to), is_whole or self._index is None)
 

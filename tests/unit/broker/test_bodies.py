@@ -21,7 +21,7 @@ from services.broker.limits import MAPS_MAX
 from services.broker.request_classes import RequestClass, RequestClasses
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedServer, Bounds
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 from tidemark.errors import BadRequest, TidemarkError, TooManyValues
 
 SIZE_MAX = 1 << 20
@@ -205,10 +205,10 @@ async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch.setattr(http_requests, "LONG", 1000)
     rests: list[bool] = []
 
-    async def rest(way: GiveWay) -> None:
+    async def rest(way: Pauses) -> None:
         rests.append(way._is_awaited())
 
-    monkeypatch.setattr(GiveWay, "rest", rest)
+    monkeypatch.setattr(Pauses, "rest", rest)
     async with serving(waiting_max=4 * SIZE_MAX) as served:
         for in_hand in range(1, 3):  # the body's own, then another
             served.pools.of[RequestClass.PUT].begin(0.0)
@@ -272,7 +272,7 @@ def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) 
     assert counted.count >= MAPS_MAX // encodings._WALKED
 
 
-class CountedRests(GiveWay):
+class CountedRests(Pauses):
     """Counts the checks whether to rest."""
 
     count = 0

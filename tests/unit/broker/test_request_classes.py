@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from services.broker.request_classes import SENT_LATELY_S, RequestClass, RequestClasses, held
-from shared.runtime import give_way
+from shared.runtime import pauses
 
 
 class Clock:
@@ -99,7 +99,7 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
     assert slept == [0, 0]  # others that read have their turn, and no more
     number = puts.begin(clock.monotonic())
     await way.rest()
-    assert slept[2:] == [0, 0, give_way.REST_S]  # once, however long the send takes
+    assert slept[2:] == [0, 0, pauses.REST_S]  # once, however long the send takes
     puts.end(number)
     await way.rest()
     assert slept[5:] == [0, 0]
@@ -117,7 +117,7 @@ async def test_changes_have_their_turns_beside_sends_and_wait_for_none_without(
     number = puts.begin(clock.monotonic())
     for _ in range(3):
         await pools.turn(4)
-    assert slept == pytest.approx([n * 4 * give_way.REST_S for n in (1, 2, 3)], rel=0.2)
+    assert slept == pytest.approx([n * 4 * pauses.REST_S for n in (1, 2, 3)], rel=0.2)
     slept.clear()
     with pools.long_send():  # the one in hand takes long by itself
         await pools.turn(4)

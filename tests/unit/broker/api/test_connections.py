@@ -17,11 +17,11 @@ from services.broker.api.messages import Rules
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
-from shared.runtime import connections, give_way
+from shared.runtime import connections, pauses
 from shared.runtime.clock import SystemClock
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds
-from shared.runtime.give_way import GiveWay, Pace
 from shared.runtime.health import Health
+from shared.runtime.pauses import Pace, Pauses
 from tests.support.metrics import samples
 from tidemark.formats.hosts import Host
 
@@ -251,7 +251,7 @@ async def test_a_refused_connection_is_not_replaced_before_its_answer_is_written
 async def test_a_refused_body_is_discarded_in_parts_with_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(give_way, "REST_S", 3600.0)
+    monkeypatch.setattr(pauses, "REST_S", 3600.0)
     handlers: list[BoundedHandler] = []
 
     async def refuse(request: web.Request) -> web.Response:
@@ -284,7 +284,7 @@ async def test_connections_are_accepted_one_by_one_with_rests_while_a_request_is
 ) -> None:
     pace = Pace()
     pace.rest_s(asyncio.get_running_loop().time(), slices=3_600_000)  # the next rest: an hour
-    way = GiveWay(lambda: is_awaited, patience_s=0.0, pace=pace)
+    way = Pauses(lambda: is_awaited, patience_s=0.0, pace=pace)
     server = BoundedServer(web.Application(), Bounds(100, 3600.0, 3600.0, 3600.0), way=way)
     await server.start("127.0.0.1", 0)
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]

@@ -18,7 +18,7 @@ from services.broker.groups.redrive import Redrive, RedriveRequest, RedriveResul
 from services.broker.log.append import Appended
 from services.broker.read import query
 from shared.files.index import Asked, Budget
-from shared.runtime import turns
+from shared.runtime import time_slicer
 from shared.runtime.clock import SystemClock
 from tests.support.small_broker import BORN, FIRST_MS, HOST, SmallBroker
 from tidemark.errors import (
@@ -699,7 +699,7 @@ async def test_other_requests_run_during_a_look_up_and_no_letter_is_sent_twice(
         kit.broker.now_ms += 1000 if number % 20 == 0 else 0
         kit.broker.send("orders", unique_id="ID")
     kit.broker.dispatch()
-    monkeypatch.setattr(turns, "SLICE_S", 0.0)
+    monkeypatch.setattr(time_slicer, "SLICE_S", 0.0)
     calls = [asyncio.create_task(kit.redrive()) for _ in range(2)]
     others = 0
     while not all(call.done() for call in calls):

@@ -15,8 +15,8 @@ from services.broker.groups.topic_stats import TopicStats
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.topics import RESERVE_TIME
 from shared.runtime.clock import SystemClock
-from shared.runtime.give_way import GiveWay
-from shared.runtime.turns import Turns
+from shared.runtime.pauses import Pauses
+from shared.runtime.time_slicer import TimeSlicer
 from shared.state.records import TopicConfig
 from tidemark.formats.hosts import Host
 from tidemark.formats.runs import Run
@@ -83,7 +83,7 @@ class Model:
 
 
 def follow(extents: TopicStats) -> set[str]:
-    return asyncio.run(extents.follow(Turns(SystemClock(), GiveWay(), extents.begin)))
+    return asyncio.run(extents.follow(TimeSlicer(SystemClock(), Pauses(), extents.begin)))
 
 
 class Machine(RuleBasedStateMachine):

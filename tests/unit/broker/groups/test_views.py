@@ -18,7 +18,7 @@ from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
-from shared.runtime.give_way import SLICE_S
+from shared.runtime.pauses import SLICE_S
 from shared.state.records import TopicRecord
 from shared.state.state import BrokerState
 from shared.state.values import GroupConfig, TopicConfig

@@ -17,7 +17,7 @@ from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.queue_math import Boundary
-from shared.runtime.give_way import SLICE_S
+from shared.runtime.pauses import SLICE_S
 from shared.state.records import TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tests.support.small_store import FIRST_MS, SmallStore

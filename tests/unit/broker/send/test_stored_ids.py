@@ -26,7 +26,7 @@ from services.broker.send.stored_ids import (
 )
 from services.reput.dispatcher import Dispatcher
 from shared.runtime.clock import SystemClock
-from shared.runtime.give_way import GiveWay
+from shared.runtime.pauses import Pauses
 from tests.support.small_broker import FIRST_MS, HOST, SmallBroker
 from tidemark.errors import DispatchBehind, Overloaded
 from tidemark.formats import batch, delay, properties
@@ -89,7 +89,7 @@ def ids_of(
 
 
 def find(before: StoredIds, topics: Sequence[str], unique_ids: Sequence[str]) -> dict[str, Place]:
-    indexed = asyncio.run(before.find_indexed(topics, unique_ids, GiveWay()))
+    indexed = asyncio.run(before.find_indexed(topics, unique_ids, Pauses()))
     return before.find(indexed, topics, unique_ids)
 
 
@@ -201,10 +201,10 @@ def test_the_unique_ids_that_are_kept_are_bounded(
 def test_dispatch_between_the_two_halves_of_a_look_hides_nothing(broker: SmallBroker) -> None:
     before = ids_of(broker)
     places = append(broker, "t", "A", "B")
-    indexed = asyncio.run(before.find_indexed(["t"], ["A", "B", "C"], GiveWay()))
+    indexed = asyncio.run(before.find_indexed(["t"], ["A", "B", "C"], Pauses()))
     (last,) = append(broker, "t", "C")
     broker.dispatch()
-    asyncio.run(before.find_indexed(["t"], ["OTHER"], GiveWay()))  # forgets what is dispatched
+    asyncio.run(before.find_indexed(["t"], ["OTHER"], Pauses()))  # forgets what is dispatched
     found = before.find(indexed, ["t"], ["A", "B", "C", "D"])
     assert [found[name].physical_offset for name in "ABC"] == [*places, last]
 

@@ -18,7 +18,7 @@ from shared.metrics.exposition import OPENMETRICS, TEXT
 from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 from shared.runtime.clock import SystemClock
-from shared.runtime.give_way import SLICE_S
+from shared.runtime.pauses import SLICE_S
 
 ROWS = 40_000
 BUFFER_SIZE = 65536

@@ -1,9 +1,9 @@
 """Long work on the loop in slices; other tasks run in between.
 
-    turns = Turns(clock, way)
+    slicer = TimeSlicer(clock, way)
     for each in very_many:
-        if turns.over:
-            await turns.pass_on()
+        if slicer.over:
+            await slicer.pass_on()
         ...
 
 Between two reads of ``over`` there must be less work than a slice. Before: a scrape starts sampling
@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from shared.runtime.give_way import SLICE_S, GiveWay
+from shared.runtime.pauses import SLICE_S, Pauses
 from tidemark.clock import Clock
 
 STEPS_MAX: Final = 1024
 """A slice also ends after so many steps, in case the clock stands still."""
 
 
-class Turns:
+class TimeSlicer:
     """The slices of one piece of work."""
 
     def __init__(
-        self, clock: Clock, way: GiveWay, on_begin: Callable[[], None] = lambda: None
+        self, clock: Clock, way: Pauses, on_begin: Callable[[], None] = lambda: None
     ) -> None:
         """on_begin: called when a slice begins, because state may have changed meanwhile."""
         self._way = way

@@ -1,6 +1,6 @@
 """Long work on the loop runs in slices, with pauses while requests are being answered.
 
-    way = GiveWay(lambda: requests_in_hand > 0)
+    way = Pauses(lambda: requests_in_hand > 0)
     while work:
         ...  # a slice
         await way.rest()
@@ -50,7 +50,7 @@ class Pace:
         return rest_s
 
 
-class GiveWay:
+class Pauses:
     """The pauses of one piece of work, on the event loop or in one thread beside it."""
 
     def __init__(

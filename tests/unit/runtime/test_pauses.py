@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shared.runtime.give_way import PATIENCE_S, REST_S, SLICE_S, GiveWay, Pace
+from shared.runtime.pauses import PATIENCE_S, REST_S, SLICE_S, Pace, Pauses
 
 
 class Waiting:
@@ -22,7 +22,7 @@ class Waiting:
         return self.asked <= self.checks
 
 
-async def timers_of(way: GiveWay, rests: int) -> int:
+async def timers_of(way: Pauses, rests: int) -> int:
     """How many timers so many rests took: turns of the loop alone take none."""
     loop = asyncio.get_running_loop()
     count, call_later = 0, loop.call_later
@@ -51,17 +51,17 @@ async def test_without_waiting_requests_a_rest_is_two_turns() -> None:
             turns += 1
 
     task = asyncio.create_task(other())
-    assert await timers_of(GiveWay(), 3) == 0
+    assert await timers_of(Pauses(), 3) == 0
     assert turns >= 5
     task.cancel()
 
 
 async def test_it_rests_as_long_as_requests_wait() -> None:
-    assert await timers_of(GiveWay(Waiting(5)), 1) == 5
+    assert await timers_of(Pauses(Waiting(5)), 1) == 5
 
 
 async def test_patience_ends_and_the_work_goes_on_beside_requests_that_never_end() -> None:
-    way = GiveWay(lambda: True, patience_s=10 * REST_S)
+    way = Pauses(lambda: True, patience_s=10 * REST_S)
     first = await timers_of(way, 1)
     assert 10 <= first <= 12
     assert await timers_of(way, 3) == 3, "one rest per slice from then on"
@@ -73,7 +73,7 @@ async def test_works_that_share_a_pace_have_one_slice_together_in_each_rest(
 ) -> None:
     """Sixteen bodies that rested a millisecond each kept the loop busy all the time."""
     pace = Pace()
-    ways = [GiveWay(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
+    ways = [Pauses(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
     for way in ways:
         await way.rest()
     rests = [each for each in slept if each]
@@ -89,7 +89,7 @@ def test_a_thread_rests_after_each_slice_only_while_requests_wait(
     now, is_waiting = 100.0, True
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "sleep", slept.append)
-    way = GiveWay(lambda: is_waiting)
+    way = Pauses(lambda: is_waiting)
     way.rest_in_thread()
     way.rest_in_thread()  # the slice has just begun
     assert slept == [REST_S]
