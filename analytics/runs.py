@@ -39,7 +39,7 @@ class Runs:
     """End of the last good run [wall clock s]."""
     runs: int = 0
     seconds: float = 0.0
-    """Of all runs together."""
+    """Duration of all runs together [s]."""
     buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BUCKETS) + 1))
     """How many runs took how long; the last: longer than every bound."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Run:
     marks: dict[str, float] = field(default_factory=dict)
 
     def rows(self, table: str, count: int) -> None:
-        """So many rows more were written to a table."""
+        """Add to the number of rows written to a table."""
         self.written[table] = self.written.get(table, 0) + count
 
     def watermark(self, source: str, newest: datetime) -> None:

@@ -480,12 +480,13 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
 
 
 def pair_id(cluster: str, broker: str, group: str, topic: str) -> int:
-    """Of a group and topic on one broker set: all series of a pair share it, and so a bucket."""
+    """Id of a pair: a group and a topic on one broker set. All its series share it, and so a
+    bucket."""
     return _hashed(cluster, broker, group, topic)
 
 
 def series_id(cluster: str, broker: str, group: str, topic: str, queue: int) -> int:
-    """Of one queue of a pair."""
+    """Id of a series: one queue of a pair."""
     return _hashed(cluster, broker, group, topic, str(queue))
 
 

@@ -75,7 +75,7 @@ class Reason(StrEnum):
     MISSED_TICKS = "missed_ticks"
     SETTLING = "settling"
     NO_SNAPSHOT = "no_snapshot"
-    """Behind a colon there may be the ``Gap`` that explains it."""
+    """A colon and the ``Gap`` that explains it may follow."""
     NOTHING_NEW = "nothing_new"
 
 

@@ -1,1 +1,1 @@
-"""What analytics found, for Prometheus: gauges of now, and history as a file. No Spark."""
+"""Results of analytics for Prometheus: gauges of now, and history as a file. No Spark."""

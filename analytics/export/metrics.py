@@ -22,7 +22,7 @@ from shared.metrics.registry import Registry
 from shared.metrics.tables import Table
 
 SHOWN_FOR_S: Final = 300.0
-"""So long after its tick a status of a pair is shown."""
+"""How long after its tick the status of a pair is shown."""
 Value = Callable[[Pair], float | None]
 BY_PAIR: Final[Sequence[tuple[Family, Value]]] = (
     (of_analytics.GROUP_AGE_SECONDS, lambda pair: pair.age_s),
@@ -62,7 +62,7 @@ class ExportMetrics:
         registry.read_table((of_analytics.ANOMALY_SCORE,), self._anomalies)
 
     def show(self, seen: Reading) -> None:
-        """From now on this is what was seen."""
+        """Replace the exported values by those of a reading."""
         self._seen = seen
         for job, runs in list(seen.runs.items())[:LABEL_SETS_MAX]:
             self._count(job, runs)

@@ -50,7 +50,7 @@ class Notice(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Of a pair."""
+    """Names of a pair, and the cause of its status."""
 
     cluster: str
     broker: str

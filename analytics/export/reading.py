@@ -58,12 +58,12 @@ class Reading(NamedTuple):
     anomalies: Mapping[tuple[str, str], float]
     """Scores by subject and signal."""
     gaps: list[Gap]
-    """Of the last day."""
+    """Gaps of the last day."""
     runs: Mapping[str, runs.Runs]
     names: Mapping[int, Names]
-    """Of all pairs, with the cause of their status."""
+    """Names of all pairs, with the cause of their status."""
     changes: list[Change]
-    """Of the last minutes, of pairs as a whole."""
+    """Changes of the last minutes, of pairs as a whole."""
 
 
 class Root(Tables, Protocol):

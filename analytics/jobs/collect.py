@@ -53,7 +53,7 @@ class CollectOptions:
     source: str
     source_options: Mapping[str, str] = field(default_factory=dict)
     period_s: float = 15.0
-    """Of the scrapes: positions are placed on multiples of it."""
+    """Interval of the scrapes; positions are placed on its multiples."""
     counters: tuple[str, ...] | None = ()
     """Counters to keep as rows; pairs and logs hold those that are used for more than evidence."""
     buckets: int | None = None

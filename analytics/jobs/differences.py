@@ -97,7 +97,7 @@ def difference(old: pa.Table, new: pa.Table, keys: Sequence[str]) -> dict[str, i
 
 
 def _sides(old: pa.Table, new: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """For each distinct value of the columns, how often it is in the old and the new rows."""
+    """Number of old and of new rows with each distinct value of the columns."""
     both = []
     for rows, is_old in ((old, 1), (new, 0)):
         chosen = rows.select(list(columns))

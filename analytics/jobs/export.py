@@ -79,8 +79,8 @@ async def serve(options: ExportOptions) -> None:
     type=LocalPath(dir_okay=False, path_type=Path),
     help="Write the history to this file and end: for promtool tsdb create-blocks-from.",
 )
-@click.option("--since", type=MOMENT, help="Of the history: begin, in it; default: all.")
-@click.option("--before", type=MOMENT, help="Of the history: end, not in it.")
+@click.option("--since", type=MOMENT, help="Begin of the history, included; default: all.")
+@click.option("--before", type=MOMENT, help="End of the history, excluded.")
 def command(
     tables: Path,
     host: str,
@@ -91,7 +91,7 @@ def command(
     since: datetime | None,
     before: datetime | None,
 ) -> None:
-    """Answer scrapes with what analytics found, or write its history."""
+    """Export the results of analytics to scrapes, or write their history."""
     if openmetrics is None:
         if since is not None or before is not None:
             raise BadOption(

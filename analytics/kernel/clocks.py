@@ -147,7 +147,7 @@ class _Skews:
         return float(np.abs(differences).max() + max(float(np.ptp(differences)), ERROR_LEAST_S))
 
     def _measured(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-        """Of each row: broker set, tick, the node, its peer, by how much the peer is ahead [s]."""
+        """Columns of the rows: broker set, tick, node, peer, by how much the peer is ahead [s]."""
         if self._rows is None:
             rows = self._replicas
             sets = sorted({names[:2] for names in self._known.names})  # as in facts.logs_of

@@ -129,7 +129,8 @@ def _line(now: Floats, free: Floats) -> _Line:
 
 
 def _walk(now: Floats, free: Floats) -> _Line:
-    """Of free bytes whose errors add up: from where they are, at the mean pace of the window."""
+    """Line for free bytes whose errors add up: from the last value, at the mean pace of the
+    window."""
     span = float(now[-1] - now[0])
     per_second = float(free[-1] - free[0]) / span
     steps = np.diff(free) - per_second * np.diff(now)

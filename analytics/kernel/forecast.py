@@ -1,8 +1,8 @@
 """What is produced in the hours to come (docs/analytics-methods.md, "Produce forecast"). Pure.
 
 One row per subject, one column per hour, the last column the newest whole hour; NaN is unknown.
-A forecast depends on nothing but that history, so yesterday's is made again here and scored
-against what came: one that was worse than repeating last week is not published.
+A forecast depends only on that history, so yesterday's is computed again here and compared with
+what came: a model that was worse than repeating last week is not published.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def forecast(history: Floats, hours: int) -> Forecast:
 
 
 def _model(history: Floats, hours: int) -> tuple[_Bands, Bools, Bools]:
-    """Bands of each row by the best model its history allows; who has weeks; who has anything."""
+    """Bands of each row by the best model its history allows; which rows have weeks, which any."""
     weeks = _weeks(history)
     complete = (~np.isnan(weeks)).mean(axis=-1) >= WEEK_KNOWN_MIN
     weekly: Bools = complete.sum(axis=-1) >= 2

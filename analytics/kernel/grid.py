@@ -44,13 +44,13 @@ class Known(NamedTuple):
     pair_id: Ints
     """Ascending."""
     names: tuple[tuple[str, ...], ...]
-    """Of each pair: cluster, broker, group, topic."""
+    """Cluster, broker, group and topic of each pair."""
     series_id: Ints
     """By pair, then ascending."""
     pair: Ints
     """Index of each series' pair."""
     queue: Floats
-    """Of each series; NaN if the table of series does not have it."""
+    """Queue number of each series; NaN if the table of series does not have it."""
     starts: Ints
     """Index of each pair's first series; every pair has one at least."""
 

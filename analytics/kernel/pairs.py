@@ -45,7 +45,7 @@ class Rolled(NamedTuple):
     produce_rate: Floats
     consume_rate: Floats
     progress: Floats
-    """Of the oldest queue."""
+    """Progress of the oldest queue."""
     late: Floats
     """Queues older than the objective, also those that were and whose age is bounded now."""
     counts: Floats

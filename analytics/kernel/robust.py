@@ -54,7 +54,7 @@ def slope(at: Floats, values: Floats) -> Floats:
 
 
 def autocorrelation(values: Floats) -> float:
-    """Of one row without NaN: how alike neighbours are, −1 … 1; 0 for fewer than 3 values."""
+    """Autocorrelation of neighbours in one row without NaN, −1 … 1; 0 for fewer than 3 values."""
     if values.size < 3:
         return 0.0
     centred = values - values.mean()

@@ -49,17 +49,17 @@ class Motion(NamedTuple):
     segment: Floats
     """The tick at which the segment began [microseconds]."""
     still: Floats
-    """For how long the commit certainly stands still with work to do [s]."""
+    """For how long the commit has certainly stood still with work to do [s]."""
     still_most: Floats
-    """For how long it may: a hole in the ticks leaves that open."""
+    """For how long it may have stood still; a hole in the ticks leaves that open."""
     cut_at: Floats
     """The tick of the last cut [microseconds]; NaN: none since the series was first seen."""
     waiting: Floats
     """When the head was first seen to wait [microseconds]; NaN with nothing to read."""
     unread: Floats
-    """For how long the message at the commit has been seen to wait, by ticks [s]."""
+    """For how long the message at the commit has been seen unread, by ticks [s]."""
     lost_ago: Floats
-    """For how long retention has not taken messages of the group unread [s]; NaN: it never has."""
+    """Time since retention last took unread messages of the group [s]; NaN: it never did."""
     lost_sum: Floats
     """Messages that it took, since the group is LOST."""
     forgotten: Bools

@@ -139,7 +139,7 @@ class Pairs:
         self.is_named: Bools = ~folded & is_fresh[rows.scrape.at]
         pair = Grouped.of(rows.group.codes * (len(rows.topic.names) + 1) + rows.topic.codes)
         self.pair_of: Ints = pair.at
-        """Of each sample."""
+        """Index of the pair of each sample."""
         self.count = len(pair.keys) + 1
         self.key_of: Ints = rows.scrape.at * self.count + pair.at
         own = np.flatnonzero(rows.metric.are(_SHOWING_PAIRS) & self.is_named)

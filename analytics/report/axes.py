@@ -36,7 +36,7 @@ class Mark(NamedTuple):
     """One mark of an axis."""
 
     at: float
-    """From 0 to 1 along the axis."""
+    """Position along the axis, from 0 to 1."""
     text: str
     is_major: bool = True
     """Minor marks are left out where there is little room."""

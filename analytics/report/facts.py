@@ -111,7 +111,7 @@ class MovedWith:
     correlation: float
     """Rank correlation of differences, −1 … 1."""
     looks: int
-    """Steps of time at which both were known."""
+    """Number of samples at which both were known; report.json keeps this name."""
 
 
 @dataclass(frozen=True, slots=True)

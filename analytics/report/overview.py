@@ -42,7 +42,7 @@ class Overview(NamedTuple):
     late: frozenset[int]
     """Pairs that needed attention when something was known of them last, whatever they are now."""
     pairs: list[Pair]
-    """As they were last seen; in no order."""
+    """All pairs as they were last seen, unordered."""
 
 
 def overview(tables: Tables, start: datetime, end: datetime) -> Overview:
@@ -174,7 +174,7 @@ def latest(rows: pa.Table, key: str) -> pa.Table:
 
 
 def is_hidden(row: Mapping[str, Any], blame: Mapping[str, Any]) -> bool:
-    """In time with all that can be read, and not with what cannot be read yet."""
+    """Whether a pair has read all it can, while more is stored and not readable yet."""
     return (
         row["status"] == Status.OK
         and bool(row["hidden_lag"])

@@ -15,7 +15,8 @@ from analytics.schema import Stage
 from analytics.statuses import TABLE, Level, Status, row_of
 
 HELD_BACK: Final = "HELD_BACK"
-"""In time with all that can be read, and not with what cannot be read yet."""
+"""Status in the report of a pair that has read all it can, while more is stored and not
+readable."""
 STAGE_WORDS: Final[Mapping[str, str]] = {
     Stage.APPEND: "producers wait to append",
     Stage.REPLICATION: "waiting for copies",

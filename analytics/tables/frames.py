@@ -24,7 +24,7 @@ _KINDS: list[tuple[pa.DataType, t.DataType]] = [
 
 
 def spark_schema(schema: pa.Schema) -> t.StructType:
-    """Of columns as Spark calls them. Raises KeyError for a type that no table has."""
+    """Spark's names of column types. Raises KeyError for a type that no table has."""
     fields = []
     for field in schema:
         kind = next((spark for arrow, spark in _KINDS if arrow == field.type), None)

@@ -133,7 +133,8 @@ def placed(table: str, rows: pa.Table, buckets: int) -> Iterator[tuple[Place, pa
 
 
 def parquet_options(table: str) -> dict[str, Any]:
-    """For pyarrow's writer: zstd, deltas for whole numbers and times, dictionaries for names."""
+    """Options of pyarrow's writer: zstd, deltas for whole numbers and times, dictionaries for
+    names."""
     names, deltas = [], {}
     for field in TABLES[table]:
         if pa.types.is_string(field.type) or pa.types.is_boolean(field.type):

@@ -4,7 +4,7 @@ Readers see the table before a commit or after it, never between. A commit names
 twice it changes nothing. Batches that a stream counts leave their number, so that a batch which
 runs again after its rows were compacted into other files is known and not added a second time.
 
-Story of that: 1. collect commits batch 7 and dies before Spark notes it. 2. compact replaces the
+Example: 1. collect commits batch 7 and dies before Spark notes it. 2. compact replaces the
 hour's files, batch 7's among them, by one. 3. collect starts again and repeats batch 7. Without
 the number its rows would be in the table twice.
 """
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 def empty(table: str) -> Manifest:
-    """Of a table without a file."""
+    """The manifest of a table without files."""
     return Manifest(table, 0, (), {}, {}, None, {})
 
 

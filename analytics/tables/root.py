@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BUCKETS: Final = 8
-"""Of a root that is made without saying how many: twice the cores of a small machine's largest."""
+"""Default number of buckets: twice the cores of a machine of four."""
 _FORMAT: Final = 1
 
 
@@ -144,7 +144,7 @@ class TableRoot:
         columns: Sequence[str] | None = None,
         pair_ids: Collection[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """As `read`, one file after the other: never more than one in memory."""
+        """Like `read`, but yields one file after the other, with one in memory at a time."""
         names = list(columns) if columns is not None else TABLES[table].names
         ids = None if pair_ids is None else pa.array(sorted(pair_ids), pa.int64())
         if pair_ids is not None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 _WAITED_FOR: Final = 2  # periods
 GRACE_PERIODS: Final = 8  # by the clock: what collect may be behind; two minutes at 15 s
 BLIND_US: Final = 3_600_000_000
-"""For so long the clock alone closes ticks; after it there is nothing to evaluate."""
+"""How long the clock alone closes ticks; after it there is nothing to evaluate."""
 
 
 class ByClock(NamedTuple):
