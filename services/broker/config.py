@@ -131,7 +131,7 @@ class BrokerConfig(Ruled):
         unit="ms",
         minimum=0,
         maximum=1000,
-        says="longest time bytes nobody waits for stay unflushed",
+        says="longest time that bytes without a waiting send stay unflushed",
     )
     interval_flush_ms: int = setting(
         500, unit="ms", minimum=1, says='flushInterval, only with visible_after = "written"'
@@ -156,8 +156,8 @@ class BrokerConfig(Ruled):
         unit="ms",
         minimum=1,
         maximum=60_000,
-        says="pooled records that nobody waits for are put into the log so long after the last "
-        "ones; small: little is put together, large: more is lost with the process",
+        says="time after which pooled records without a waiting send are written into the log; "
+        "small: little is batched, large: more is lost with the process",
     )
     commit_least_pages: int = setting(
         4,

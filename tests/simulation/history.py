@@ -127,18 +127,18 @@ class History:
             raise Violation(f"log ends at {end}, but everything below {self.acked_end} was acked")
         if end < self.written_end:
             raise Violation(f"log ends at {end}, but no power cut took {self.written_end} away")
-        told, untold = found[: len(self.sent)], found[len(self.sent) :]
-        for (start, raw), sent in zip(told, self.sent, strict=False):
+        known, others = found[: len(self.sent)], found[len(self.sent) :]
+        for (start, raw), sent in zip(known, self.sent, strict=False):
             if start != sent.start or raw != sent.raw:
                 raise Violation(f"the record at {start} is not the one sent to {sent.start}")
-        for sent in self.sent[len(told) :]:
+        for sent in self.sent[len(known) :]:
             if sent.end <= self.acked_end:
                 raise Violation(f"the acked record at {sent.start} is gone")
-        if len(untold) > len(self.in_flight):
-            raise Violation(f"{len(untold)} records that nobody sent, from {untold[0][0]}")
-        self.lost_count += len(self.sent) - len(told)
-        del self.sent[len(told) :]
-        for (start, raw), flying in zip(untold, self.in_flight, strict=False):
+        if len(others) > len(self.in_flight):
+            raise Violation(f"{len(others)} records that were never sent, from {others[0][0]}")
+        self.lost_count += len(self.sent) - len(known)
+        del self.sent[len(known) :]
+        for (start, raw), flying in zip(others, self.in_flight, strict=False):
             self.sent.append(flying.landed(start, raw))
         self.in_flight = []
         self.acked_end = self.written_end = end

@@ -154,17 +154,17 @@ class Machine:
         start = placed.start
         sizes = memoryview(placed.sizes).cast("I")
         done: list[Sent] = []
-        for told, message, size in zip(flying, messages, sizes, strict=True):
+        for sending, message, size in zip(flying, messages, sizes, strict=True):
             raw = encode(
                 message,
-                queue_offset=told.queue_offset,
+                queue_offset=sending.queue_offset,
                 physical_offset=start,
                 store_timestamp_ms=self.disk.now_ms,
                 record_crc=self.config.record_crc,
             )
             if len(raw) != size:
                 raise Violation(f"the record at {start} takes {len(raw)} bytes, not {size}")
-            done.append(Sent(*told[:3], start, size, raw, told.tags, told.keys))
+            done.append(Sent(*sending[:3], start, size, raw, sending.tags, sending.keys))
             start = PhysicalOffset(start + size)
         self.next_queue_offsets = offsets
         self.history.in_flight = []

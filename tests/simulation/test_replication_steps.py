@@ -88,7 +88,7 @@ def test_a_grant_that_ends_while_it_is_read_is_none() -> None:
         results.append(found if fenced_at <= loads else "too late")
     last = results.index("too late") - 1
     assert last >= 6
-    assert results[0] == 3, "nobody fences"
+    assert results[0] == 3, "no process fences"
     assert results[1:last] == [None] * (last - 1)
 
 

@@ -5,12 +5,12 @@ store, never about one store's values, since it has to hold for stores of other 
 
 | Where the reference | the reference says | ours says, because |
 |---|---|---|
-| has pre-blank units at the start of a queue while the log starts at 0 | as minimum a unit amid
-them | the first message: what is before it can never be read (docs/formats.md 4.8); everything derived from the minimum follows | | looks up a time in such a queue | 0, clamped, when its search meets a pre-blank unit | the message of that time (4.10) |
-| has a queue whose last file is exactly full | an exception instead of the last physical end | the
-end (4.9) | | cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
-| has a first record with an IPv6 born host | an exception instead of its store time | the store
-time | | dispatches again after an unclean stop, and an index file had ended amid a record's keys | all its keys in the next file, some of them for the second time | each key once (5.4) |
+| has pre-blank units at the start of a queue while the log starts at 0 | as minimum a unit amid them | the first message: what is before it can never be read (docs/formats.md 4.8); everything derived from the minimum follows |
+| searches a time in such a queue | 0, clamped, when its search meets a pre-blank unit | the message of that time (4.10) |
+| has a queue whose last file is exactly full | an exception instead of the last physical end | the end (4.9) |
+| cut a queue's lost tail | a last physical end behind the log's end: it reads units that it does not erase | the last message's end (4.7) |
+| has a first record with an IPv6 born host | an exception instead of its store time | the store time |
+| dispatches again after an unclean stop, and an index file had ended amid a record's keys | all its keys in the next file, some of them for the second time | each key once (5.4) |
 """  # noqa: E501 - the table's rows
 
 from __future__ import annotations

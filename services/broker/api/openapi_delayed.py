@@ -40,7 +40,7 @@ _PAGE: Final[dict[str, Schema]] = {
     ),
     "next": {
         "type": ["string", "null"],
-        "description": "after of the next page; null: this was the last. A page that looks for a "
+        "description": "after of the next page; null: this was the last. A page of one "
         "topic may be empty and have a next one.",
     },
 }

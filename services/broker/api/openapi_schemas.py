@@ -277,9 +277,9 @@ def schemas(rules: Rules) -> dict[str, Schema]:
                     {
                         "type": "boolean",
                         "description": "true: it was sent before, and its outcome is unknown. "
-                        "Messages whose unique_id is in what the log got in the last ten minutes "
-                        "are not stored again; the answer tells their old places. Every message "
-                        "needs its unique_id then.",
+                        "Messages whose unique_id was stored in the last ten minutes are not "
+                        "stored again; the answer has their old places. Every message needs its "
+                        "unique_id then.",
                     }
                 ),
                 "make_unique_ids": or_null(

@@ -137,9 +137,9 @@ def check_consumed(name: str) -> None:
     """Raise NotPermitted for a topic that no group may consume."""
     if name in NOT_CONSUMED:
         raise NotPermitted(
-            f"topic {name!r} is what the broker keeps for itself: no group consumes it, so nobody "
-            "sends anything of it back. Nothing was changed.",
-            "Pull it, or use `tidemark store dump`, to look at it.",
+            f"topic {name!r} is internal to the broker: no group consumes it, so none of its "
+            "messages can be nacked. Nothing was changed.",
+            "Pull it, or use `tidemark store dump`, to read it.",
             topic=name,
         )
 

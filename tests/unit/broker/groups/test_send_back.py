@@ -236,7 +236,7 @@ async def test_an_invisible_message_is_unknown(kit: Kit) -> None:
 async def test_internal_messages_of_the_broker_cannot_be_nacked(kit: Kit) -> None:
     await kit.broker.topics.ensure_system("rmq_sys_wheel_timer", 1)
     kit.broker.send("rmq_sys_wheel_timer")
-    with pytest.raises(NotPermitted, match="keeps for itself"):
+    with pytest.raises(NotPermitted, match="internal to the broker"):
         await kit.send_back.nack("billing", Place("rmq_sys_wheel_timer", 0, 0))
 
 
