@@ -8,7 +8,7 @@ message expires, and while a message of it is not dispatched yet; other queues c
 returned bounds are exact at the time of the call.
 
 Only the node that appends uses this module, because other nodes assign no offsets.
-``queue_offsets`` records the appends before this step. After it ``groups.look`` reads the bounds of
+``queue_offsets`` records the appends before this step. After it ``lag_sampler`` reads the bounds of
 queues, and the gauges read the sums of topics.
 """
 
