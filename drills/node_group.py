@@ -94,10 +94,7 @@ class NodeGroup(Generic[N]):
     def start(self, *names: str) -> None:
         """Start the services that do not run, of the named nodes (default: of all)."""
         for name in names or self.names:
-            node = self.nodes[name]
-            missing = [role for role in node.roles if not node.is_alive(role)]
-            if missing:
-                node.start(*missing)
+            self.nodes[name].start()
 
     def kill(self, name: str, *roles: str) -> None:
         """SIGKILL services of a node (default: all)."""

@@ -130,7 +130,8 @@ class ChildProcess:
         """Raise NodeFailed with the last log lines if the process has ended."""
         if (status := self.returncode) is not None:
             raise NodeFailed(
-                f"{self.log_path.stem} ended with status {status}. Its log:\n{self.log_tail()}"
+                f"{self.log_path.stem} ended with status {status}. The end of {self.log_path}:\n"
+                f"{self.log_tail()}"
             )
 
     def log_text(self) -> str:

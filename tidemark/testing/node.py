@@ -144,8 +144,11 @@ class NodeProcesses:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self, *roles: str, prefix: Sequence[str] = ()) -> None:
-        """Start services without waiting for them. prefix: put before the command, like strace."""
-        for role in roles or self.roles:
+        """Start services (default: those that do not run) without waiting for them.
+
+        prefix: put before the command, like strace. Raises NodeFailed if a named service runs.
+        """
+        for role in roles or [role for role in self.roles if not self.is_alive(role)]:
             self.processes[role].start([*prefix, *self.command(role)])
 
     def kill(self, *roles: str) -> None:
@@ -207,7 +210,7 @@ class NodeProcesses:
                 if time.monotonic() > deadline:
                     raise NodeFailed(
                         f"{role} was not ready within {timeout_s:.0f} s. "
-                        f"Its log:\n{process.log_tail()}"
+                        f"The end of {process.log_path}:\n{process.log_tail()}"
                     )
                 time.sleep(POLL_S)
 
@@ -257,7 +260,7 @@ class LocalNode(NodeProcesses):
         return self
 
     def start(self, *roles: str, prefix: Sequence[str] = ()) -> None:
-        """Start both services and wait until both are ready; a restart uses the same ports."""
+        """Start what does not run and wait until both are ready; a restart uses the same ports."""
         super().start(*roles, prefix=prefix)
         try:
             self.wait_ready()
