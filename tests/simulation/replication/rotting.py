@@ -290,12 +290,14 @@ class Rotting(Trying):
     # -- which records ---------------------------------------------------------------------
 
     def _spots(self, end: int) -> list[_Spot]:
-        """Of all messages below end, in the order of the log."""
+        """Of all messages below end that every log still has, in the order of the log."""
         records = self._history.records
+        first = max(machine.begins_at for machine in self._group.machines.values())
         found = [
             _Spot(topic, queue, offset, place)
             for topic, queue in records.queues
             for offset, place in enumerate(records.seen(topic, queue, end))
+            if place.start >= first
         ]
         return sorted(found, key=lambda spot: spot.place)
 
