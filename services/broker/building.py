@@ -108,7 +108,7 @@ def build_with(
     )
     puller = Puller(log_context, offsets, floor=views.floor)
     append = Append(log_context, offsets, state_log, puller.held)
-    state_log.connect(append, log_context.lasting)
+    state_log.connect(append, log_context.durability)
     index = IndexReader(store.directory, log_context.reader)
     queries = Queries(
         log_context.reader,

@@ -210,7 +210,7 @@ class Consuming:
         index_is_whole = log_context.index_is_whole
         copies = Copies(
             core.append,
-            log_context.lasting,
+            log_context.durability,
             log_context.host,
             record_properties_size_max(record_crc=store.record_crc),
             on_stored=core.metrics.sent_back,

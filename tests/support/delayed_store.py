@@ -78,7 +78,7 @@ class DelayedStore(SmallBroker):
                 store=SimpleNamespace(directory=self.store),
                 positions=self.positions,
                 clock=_Clock(self),
-                lasting=self,
+                durability=self,
                 dispatched=self.dispatched,
                 lasts_to=lambda: self.appender.flushed,
                 end=lambda: self.appender.appended,

@@ -79,7 +79,7 @@ class Delivery:
         self._waiting = waiting
         self._queues = queues
         self._append = append
-        self._lasting = log_context.lasting
+        self._durability = log_context.durability
         self._state_log = state_log
         self._clock = log_context.clock
         self._positions = log_context.positions
@@ -152,7 +152,7 @@ class Delivery:
         # done, this node holds the append lock and the confirm offset is of no later epoch.
         lasts = not closed.done() and self._appended <= self._queues.ends().flushed
         deadline = self._clock.monotonic() + HAND_OVER_S
-        durable = asyncio.ensure_future(self._lasting.durable(self._appended, deadline))
+        durable = asyncio.ensure_future(self._durability.durable(self._appended, deadline))
         durable.add_done_callback(_seen)
         # A master that steps down writes no files: as a slave it would remove them. Nor does the
         # thread compete with the loop before another node can become the master.
@@ -334,12 +334,12 @@ class Delivery:
                 return
         if self._flush is None:
             self._flush_end = self._appended
-            self._flush = asyncio.ensure_future(self._lasting.durable(self._appended))
+            self._flush = asyncio.ensure_future(self._durability.durable(self._appended))
             self._flush.add_done_callback(_seen)
 
     async def keep(self) -> None:
         """Commit the thread's changes, once the log up to the last append is on disk."""
-        await self._lasting.durable(self._appended)
+        await self._durability.durable(self._appended)
         await self.in_thread(self._waiting.commit)
         self._unkept_since = None
 
@@ -347,7 +347,7 @@ class Delivery:
         """Append a record of cancellations and apply it in one step; then wait for the disk."""
         self._appended = await self._state_log.append_soon(records.encode(record))
         self.known().cancel(record.cancelled)
-        await self._lasting.durable(self._appended)
+        await self._durability.durable(self._appended)
 
     def look_again(self) -> None:
         """Make the next turn read everything."""

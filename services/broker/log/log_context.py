@@ -114,7 +114,9 @@ class LogContext:
         )
         self.committer = self._make_committer() if self.appender.pooled else None
         self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
-        self.lasting: DurabilityBarrier = self.flusher if self.confirmer is None else self.confirmer
+        self.durability: DurabilityBarrier = (
+            self.flusher if self.confirmer is None else self.confirmer
+        )
         """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
 
     def _pace(self) -> Pace:

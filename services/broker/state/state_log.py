@@ -84,7 +84,7 @@ class StateLog:
         self._snapshots_served = True
         self._more = asyncio.Event()
         self._append: Append | None = None
-        self._lasting: DurabilityBarrier | None = None
+        self._durability: DurabilityBarrier | None = None
         self._offsets_now: OffsetsNow = lambda: self._appended.offsets
 
     def delay_now(self) -> DelayState:
@@ -99,9 +99,9 @@ class StateLog:
         """
         self._offsets_now = offsets_now
 
-    def connect(self, append: Append, lasting: DurabilityBarrier) -> None:
+    def connect(self, append: Append, durability: DurabilityBarrier) -> None:
         """Set the destination of records; append requests snapshots from then on."""
-        self._append, self._lasting = append, lasting
+        self._append, self._durability = append, durability
 
     @property
     def snapshot_start(self) -> PhysicalOffset | None:
@@ -167,8 +167,8 @@ class StateLog:
 
     async def durable(self, end: PhysicalOffset) -> None:
         """Return when the log is on disk up to end. Raises NotServing if the node stops before."""
-        assert self._lasting is not None
-        await self._lasting.durable(end)
+        assert self._durability is not None
+        await self._durability.durable(end)
 
     def _append_now(self, bodies: Sequence[bytes]) -> Appended:
         assert self._append is not None, "connected before anything is served"
