@@ -19,6 +19,7 @@ from services.ha.wire.payloads import (
     Ack,
     Append,
     CampaignNow,
+    Facts,
     Fenced,
     Hello,
     HelloOk,
@@ -31,6 +32,7 @@ from services.ha.wire.payloads import (
     Status,
     StatusOk,
 )
+from services.ha.wire.versions import SPOKEN
 from tests.support.fuzz_cases import damaged, overwrite
 from tidemark.formats.epochs import EpochStart
 from tidemark.offsets import Epoch, PhysicalOffset
@@ -84,7 +86,13 @@ def payload(rng: Random) -> Payload:
                 seen_epoch=7,
                 in_sync_version=2,
                 in_sync=(member,) * rng.randrange(3),
-                facts={"reason": None, "lag_bytes": 12, "größe": [1, "x"]},
+                facts=Facts(
+                    reason="größe",
+                    services_move=rng.random() < 0.5,
+                    refused_at=rng.choice((None, end)),
+                    in_sync_at=(7, 2),
+                    lag_ms={node: rng.choice((None, 12))},
+                ),
                 asked_ms=durable,
                 wall_ms=end,
             ),
@@ -94,9 +102,18 @@ def payload(rng: Random) -> Payload:
     )
 
 
-def frame(rng: Random) -> Frame:
+def frame(rng: Random, version: int = SPOKEN.highest) -> Frame:
     """A frame that is well formed in every way."""
-    return payloads.frame(rng.choice((0, 1, 7, HUGE)), payload(rng))
+    return payloads.frame(rng.choice((0, 1, 7, HUGE)), payload(rng), version)
+
+
+def inflated(rng: Random) -> bytes:
+    """A map of msgpack with a length that nothing follows, or nested too deeply."""
+    names = (b"table", b"in_sync", b"facts", b"node", b"lag_ms", b"later")
+    name = rng.choice(names)
+    lengths = (b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9")
+    value = rng.choice(lengths) + b"\xff" * 4 if rng.random() < 0.8 else b"\x91" * 100_000
+    return b"\x81" + bytes([0xA0 + len(name)]) + name + value
 
 
 def replayed(rng: Random) -> bytes:
@@ -129,7 +146,7 @@ def replayed(rng: Random) -> bytes:
 def hostile(rng: Random) -> bytes:
     """A frame with a right checksum around a length, type, epoch or payload that cannot be."""
     good = encode(frame(rng))
-    match rng.randrange(6):
+    match rng.randrange(7):
         case 0:
             lengths = (0, 1, 15, FRAME_SIZE_MAX + 1, (1 << 31) - 1, (1 << 32) - 1)
             return struct.pack(">I", rng.choice(lengths)) + good[4:]
@@ -141,6 +158,8 @@ def hostile(rng: Random) -> bytes:
             # A length that is allowed, and nothing behind it: memory must not follow it.
             return HEAD.pack(FRAME_SIZE_MAX, FrameType.APPEND, 0, 0, 1)
         case 4:
+            return sealed(rng.choice(list(FrameType)), 1, inflated(rng))
+        case 5:
             inside = bytearray(good[HEAD.size : -4] or b"\0")
             overwrite(rng, inside)
             return sealed(good[4], 1, bytes(inside))

@@ -213,7 +213,7 @@ def _last_set(
        one.
     """
     said = [(context.known_in_sync_at, context.known_in_sync)]
-    said += [(_said_at(status), status.in_sync) for status in statuses]
+    said += [(status.facts.in_sync_at, status.in_sync) for status in statuses]
     heard = [
         context.session.seen,
         *((status.seen_epoch, status.in_sync_version) for status in statuses),
@@ -234,15 +234,6 @@ def _last_set(
     forgotten = any(volumes.get(node, volume) != volume for node, volume in members)
     data_epoch = max(context.data_epoch, *(status.data_epoch for status in statuses), 0)
     return members if all_answer and not forgotten and data_epoch <= newest[0] else ()
-
-
-def _said_at(status: StatusOk) -> tuple[int, int]:
-    """Return the lease (epoch, version) that a node's set is of; a peer may send anything."""
-    match status.facts.get("in_sync_at"):
-        case [int(epoch), int(version)]:
-            return epoch, version
-        case _:
-            return 0, 0
 
 
 def _names(order: Command, argument: str) -> list[str]:

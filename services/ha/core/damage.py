@@ -46,8 +46,7 @@ class Damage:
             # Slaves without a link count too: one that rejects the stream closes its link at once.
             for node in context.setup.names:
                 status = None if node == context.name else self._peers.fresh(node)
-                at = None if status is None else status.facts.get("refused_at")
-                met.update(self._places(at if isinstance(at, int) else None))
+                met.update(self._places(None if status is None else status.facts.refused_at))
         if len(self._checked) > CHECKED_MAX:
             self._checked.clear()
         for at in sorted(at for at in met if at is not None):

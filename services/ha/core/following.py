@@ -208,7 +208,7 @@ class Following:
             durable=context.durable,
             confirm=context.confirm,
             table=context.table,
-            master_is_damaged=said is not None and said.facts.get("trouble") == DAMAGED,
+            master_is_damaged=said is not None and said.facts.trouble == DAMAGED,
         )
         self.link = SlaveLink(
             link,

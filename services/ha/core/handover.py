@@ -257,13 +257,10 @@ class Handover:
 
     def _is_steadier(self, node: str) -> bool:
         """Return whether the services of another node stalled less of late; False without a recent
-        status.
-
-        Earlier versions report only whether the stalls are too long.
-        """
+        status."""
         status = self.peers.fresh(node)
-        stalled_ms = None if status is None else status.facts.get("stalled_ms", 0)
-        return isinstance(stalled_ms, int) and stalled_ms < self.context.times.lease_ms // STEADIER
+        limit_ms = self.context.times.lease_ms // STEADIER
+        return status is not None and status.facts.stalled_ms < limit_ms
 
     def _note_alarms(self, term: Mastership | None, trouble: str) -> None:
         context, stalling = self.context, self.context.liveness.stalling
@@ -360,7 +357,7 @@ def _progress(status: StatusOk | None) -> str:
     if status is None:
         return "which does not answer now"
     if status.state in (State.PROMOTING.value, State.MASTER.value):
-        hindrance = status.facts.get("hindrance")
+        hindrance = status.facts.hindrance
         return "which has taken it and takes no sends yet" + (f": {hindrance}" if hindrance else "")
-    reason = status.facts.get("trouble") or status.facts.get("reason")
+    reason = status.facts.trouble or status.facts.reason
     return f"which is {status.state}" + (f": {reason}" if reason else "")

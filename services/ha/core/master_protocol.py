@@ -17,8 +17,8 @@ from services.ha.core.divergence import CrcBefore, Extent, common_point, crc_siz
 from services.ha.core.effects import Close, Effect, Note, Send, Stream
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
-from services.ha.wire.payload_fields import TABLE_ENTRIES_MAX
 from services.ha.wire.payloads import (
+    TABLE_ENTRIES_MAX,
     Ack,
     Append,
     Hello,

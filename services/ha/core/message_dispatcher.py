@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from services.ha.core.campaign import Claim
 from services.ha.core.events import Received
 from services.ha.core.failover import has_term
@@ -201,5 +203,7 @@ class MessageDispatcher:
             return
         promised = self.promises.promised
         status = own_status(self.context, self._leadership.term, promised)
-        asked = status._replace(asked_ms=payload.asked_ms, wall_ms=self.context.wall_ms)
+        asked = msgspec.structs.replace(
+            status, asked_ms=payload.asked_ms, wall_ms=self.context.wall_ms
+        )
         self.peers.send(link, promised, asked)

@@ -20,8 +20,15 @@ from services.ha.core.effects import Close, Copy, Effect, PersistTable, Publish,
 from services.ha.core.truncation import InOrder, LogsDiffer, Outcome, ResyncPlan, plan
 from services.ha.lease.value import Member
 from services.ha.wire import payloads
-from services.ha.wire.payloads import Ack, Append, Hello, HelloOk, Payload, ResyncRequired
-from services.ha.wire.versions import WITH_LEAVING
+from services.ha.wire.payloads import (
+    TABLE_ENTRIES_MAX,
+    Ack,
+    Append,
+    Hello,
+    HelloOk,
+    Payload,
+    ResyncRequired,
+)
 from shared.cluster.time_rules import TimeRules
 from tidemark.formats.checkpoint import Slot
 from tidemark.formats.epochs import EpochStart
@@ -111,7 +118,7 @@ class SlaveLink:
             end=self._said_end,
             durable=min(own.durable, self._said_end),
             confirm=own.confirm,
-            table=self._said,
+            table=self._said[-TABLE_ENTRIES_MAX:],
         )
         return [self._send(hello)]
 
@@ -206,7 +213,7 @@ class SlaveLink:
     def leave(self) -> list[Effect]:
         """Announce once that this process is about to end, and keep acknowledging until the master
         has removed this replica from the set, so that no sender waits for it."""
-        if self.closed or not self.in_order or self.leaving or self._own.version < WITH_LEAVING:
+        if self.closed or not self.in_order or self.leaving:
             return []
         self.leaving = True
         return [self._ack()]

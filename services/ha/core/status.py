@@ -13,7 +13,7 @@ from services.ha.core.mastership import Mastership
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import TABLE_LONG, ReplicaContext
 from services.ha.lease.value import Member
-from services.ha.wire.payloads import StatusOk
+from services.ha.wire.payloads import REASON_SIZE_MAX, Facts, StatusOk
 from shared.cluster.nodes import Node
 
 NOT_OPEN: Final = "not-open"
@@ -26,20 +26,18 @@ _COPYING_NAMES: Final = frozenset(state.value for state in State if copies(state
 def own_status(context: ReplicaContext, term: Mastership | None, promised: int) -> StatusOk:
     """Return the answer to STATUS."""
     session = context.session
-    facts: dict[str, Any] = {
-        "reason": reason_of(context),
-        "trouble": context.trouble,
-        "stalls_are_over": context.stalls_are_over,
-        "stalled_ms": context.liveness.remembered_ms,
-        # The name is from when only the broker was checked; earlier versions read it.
-        "broker": not context.idle_service,
-        "open": term is not None and term.gate_open,
-        "refused_at": context.refused_at,
-        "hindrance": "" if term is None or term.gate_open else term.hindrance,
-        "in_sync_at": context.known_in_sync_at,
-    }
-    if term is not None:
-        facts["lag_ms"] = term.in_sync.lags_ms(context.end, context.now_ms)
+    facts = Facts(
+        reason=reason_of(context)[:REASON_SIZE_MAX],
+        trouble=context.trouble,
+        stalls_are_over=context.stalls_are_over,
+        stalled_ms=context.liveness.remembered_ms,
+        services_move=not context.idle_service,
+        open=term is not None and term.gate_open,
+        refused_at=context.refused_at,
+        hindrance="" if term is None or term.gate_open else term.hindrance,
+        in_sync_at=context.known_in_sync_at,
+        lag_ms={} if term is None else term.in_sync.lags_ms(context.end, context.now_ms),
+    )
     return StatusOk(
         node=context.name,
         incarnation=context.incarnation,
@@ -74,7 +72,7 @@ def reason_of(context: ReplicaContext) -> str:
 
 def serves(status: StatusOk) -> bool:
     """Return whether a node reports that it is the master and accepts sends."""
-    return status.state == State.MASTER.value and status.facts.get("open") is not False
+    return status.state == State.MASTER.value and status.facts.open
 
 
 def could_lead(member: Member, status: StatusOk) -> bool:
@@ -82,8 +80,8 @@ def could_lead(member: Member, status: StatusOk) -> bool:
     return (
         status.incarnation == member.incarnation
         and status.state in _COPYING_NAMES
-        and not status.facts.get("trouble")
-        and status.facts.get("broker") is not False  # earlier versions do not send it
+        and not status.facts.trouble
+        and status.facts.services_move
     )
 
 
@@ -215,7 +213,7 @@ def _node(
         answer["role"] = "master" if node.name == master else "slave"
         answer["lag_bytes"] = None if end is None else max(0, end - status.end)
         answer["lag_ms"] = _lag_ms(node.name, context, peers, term, master)
-        answer["reason"] = status.facts.get("reason") or None
+        answer["reason"] = status.facts.reason or None
         _put_acknowledged(answer, context, term)
     return answer
 
@@ -252,6 +250,4 @@ def _lag_ms(
     if term is not None:
         return term.in_sync.lags_ms(context.end, context.now_ms).get(node)
     status = peers.fresh(master)
-    lags = None if status is None else status.facts.get("lag_ms")
-    lag = lags.get(node) if isinstance(lags, dict) else None
-    return lag if isinstance(lag, int) else None
+    return None if status is None else status.facts.lag_ms.get(node)

@@ -39,8 +39,10 @@ def unfit(term: Mastership, peers: Peers, node: str, *, ordered: bool) -> str:
         return "does not follow yet"
     if term.in_sync.peer(link.peer).leaving:
         return "is about to end"
-    facts = {} if (status := peers.fresh(node)) is None else status.facts
-    stalled = ordered and facts.get("stalls_are_over") is True
-    if facts.get("broker") is False or (facts.get("trouble") and not stalled):
-        return f"cannot take over: {facts.get('reason') or facts.get('trouble')}"
+    if (status := peers.fresh(node)) is None:
+        return ""
+    facts = status.facts
+    stalled = ordered and facts.stalls_are_over
+    if not facts.services_move or (facts.trouble and not stalled):
+        return f"cannot take over: {facts.reason or facts.trouble}"
     return ""

@@ -7,25 +7,32 @@ meanwhile.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from tidemark.offsets import Epoch
+
+# ``wire.payloads`` refuses what a peer sends in another form.
+NodeName = Annotated[str, Meta(max_length=255)]
+Incarnation = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+ProcessId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 
 
 class Member(NamedTuple):
     """A replica with its volume: a replaced volume is another member."""
 
-    node: str
-    incarnation: str
+    node: NodeName
+    incarnation: Incarnation
     """32 hex digits, generated when the volume was first initialised."""
 
 
 class Holder(NamedTuple):
     """One start of ha on one volume."""
 
-    node: str
-    incarnation: str
-    process: str
+    node: NodeName
+    incarnation: Incarnation
+    process: ProcessId
     """16 hex digits, generated at each start."""
 
     @property

@@ -1,31 +1,23 @@
-"""Encodes and decodes the fields of payloads, with all lengths checked. Pure.
+"""Encodes and decodes binary fields, with all lengths checked. Pure.
 
-A text is u8 length and UTF-8, an incarnation 16 bytes, an offset or epoch i64 ≥ 0, a table u32 n
-and n × (epoch, start), both ascending, at most the newest 1000. Step before: a frame, or a value to
-send. Step after: ``payloads``, ``handshake``.
+A text is u8 length and UTF-8, an incarnation 16 bytes, an offset i64 ≥ 0; all big-endian. Step
+before: a frame, or a value to send. Step after: ``handshake``, ``payloads``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NoReturn, TypeVar
 
 from services.ha.wire.frames import BadFrame
-from tidemark.formats.epochs import EpochStart
-from tidemark.offsets import Epoch, PhysicalOffset
 
-TABLE_ENTRIES_MAX: Final = 1000
 TEXT_SIZE_MAX: Final = 255
 INCARNATION_SIZE: Final = 16
 
 U8: Final = struct.Struct(">B")
-U16: Final = struct.Struct(">H")
-U32: Final = struct.Struct(">I")
 U64: Final = struct.Struct(">Q")
 I64: Final = struct.Struct(">q")
-_ENTRY: Final = struct.Struct(">qq")
 
 _Kind = TypeVar("_Kind", bound=IntEnum)
 
@@ -60,10 +52,6 @@ class Reader:
             self.refuse(f"{value} is neither an offset nor an epoch")
         return value
 
-    def offsets(self, count: int) -> list[int]:
-        """Return count offsets."""
-        return [self.offset() for _ in range(count)]
-
     def flag(self) -> bool:
         """Return one byte, 0 or 1, as a boolean."""
         value = self.number(U8)
@@ -91,20 +79,6 @@ class Reader:
         """Return size bytes as hexadecimal digits."""
         return self.take(size).hex()
 
-    def table(self) -> tuple[EpochStart, ...]:
-        """Return an epoch table, whose epochs and starts ascend."""
-        count = self.number(U32)
-        if count > TABLE_ENTRIES_MAX:
-            self.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
-        raw = self.take(count * _ENTRY.size)
-        entries = [EpochStart(Epoch(e), PhysicalOffset(s)) for e, s in _ENTRY.iter_unpack(raw)]
-        epoch = start = -1
-        for entry in entries:
-            if entry.epoch <= epoch or entry.start <= start:
-                self.refuse(f"table entry {entry.epoch}-{entry.start} behind {epoch}-{start}")
-            epoch, start = entry
-        return tuple(entries)
-
     def rest(self) -> memoryview:
         """Return all remaining bytes."""
         return self.take(len(self._view) - self._at)
@@ -129,15 +103,3 @@ def put_hex(digits: str, size: int) -> bytes:
     if len(raw) != size:
         raise ValueError(f"{digits!r} is not {2 * size} hexadecimal digits")
     return raw
-
-
-def put_numbers(*values: int) -> bytes:
-    """Return each number as i64."""
-    return struct.pack(f">{len(values)}q", *values)
-
-
-def put_table(entries: Sequence[EpochStart]) -> bytes:
-    """Return the newest entries of an epoch table."""
-    newest = entries[-TABLE_ENTRIES_MAX:]
-    flat = [number for entry in newest for number in entry]
-    return U32.pack(len(newest)) + put_numbers(*flat)

@@ -3,13 +3,11 @@
 A node supports every version from ``lowest`` to ``highest``. Two nodes use the highest that both
 support, so that nodes of releases N and N+1 work together while a group is upgraded node by node.
 
-- 1: the protocol of docs/replication.md.
-- 2: STATUS carries its send time by the sender's clock; STATUS_OK repeats it and carries the wall
-  clock of the answering node, for ``peer_clock``. ACK says whether its sender is about to end.
+- 2: the last release. All payloads are binary (``version_2``).
+- 3: all payloads but those of APPEND and ACK are maps of msgpack (``payloads``).
 
-A new version is added here and in ``payloads``, which encodes for each peer what its version knows.
-The oldest one is removed when no release that is still in use depends on it. Step before: a
-handshake. Step after: every frame of that link.
+A release speaks its own version and that of the release before it. Step before: a handshake. Step
+after: every frame of that link.
 """
 
 from __future__ import annotations
@@ -27,12 +25,10 @@ class Versions(NamedTuple):
         return f"{self.lowest} to {self.highest}"
 
 
-SPOKEN: Final = Versions(1, 2)
+SPOKEN: Final = Versions(2, 3)
 """The versions of this code."""
-WITH_CLOCKS: Final = 2
-"""From this version on STATUS and STATUS_OK carry times."""
-WITH_LEAVING: Final = 2
-"""From this version on ACK says whether its sender is leaving."""
+WITH_MSGPACK: Final = 3
+"""From this version on payloads are maps of msgpack, except those of APPEND and ACK."""
 
 
 def common(own: Versions, other: Versions) -> int | None:

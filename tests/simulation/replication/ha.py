@@ -14,6 +14,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, cast
 
+import msgspec
+
 from services.ha.core import effects as do
 from services.ha.core.effects import Effect, LeaseCreate, LeaseGet, LeasePut
 from services.ha.core.events import (
@@ -432,7 +434,7 @@ class _Judged:
                         history.welcomes(ha.machine, ok)
                     case StatusOk(facts=facts) as status:
                         self._steps.says(status)
-                        for name, fact in facts.items():
+                        for name, fact in msgspec.structs.asdict(facts).items():
                             _check_sentence(ha.node, name, fact)
                     case Append(size=0) as append:
                         now_ms = self._replica.context.now_ms
@@ -626,7 +628,7 @@ def _told(frame: Frame) -> str:
 
 
 def _parsed(frame: Frame) -> Payload | Frame:
-    for version in _SPOKEN:
+    for version in reversed(_SPOKEN):
         with contextlib.suppress(BadFrame):
             return parse(frame, version)
     return frame

@@ -14,7 +14,6 @@ from services.ha.core.failover import State
 from services.ha.core.handover import OPENING_LEASES, REMOVAL_MS_MAX, SHORT_LEASES
 from services.ha.core.status import BELOW_MINIMUM
 from services.ha.lease.value import Lease
-from services.ha.wire.versions import WITH_LEAVING
 from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import TIMES
@@ -175,7 +174,6 @@ class HandingOver(Trying):
         leads, ha, epoch = machine is self._master(), self._ha(machine), history.epoch
         late, begun_us = history.late_count, self._timeline.now_us
         before = set(history.published)
-        speaks = min(each.versions.highest for each in (ha, self._ha(self._master())))
         group.gone.add((machine.name, "ha"))
         is_relinked = leads and self._random.random() < 0.6
         if is_relinked:
@@ -198,7 +196,7 @@ class HandingOver(Trying):
             is_answered, SWITCH_MS if leads else REMOVED_MS if may_shrink else LEFT_MS
         ):
             raise Violation(f"{machine.name} is to end, and is not answered")
-        if machine.name in published[0] and may_shrink and (leads or speaks >= WITH_LEAVING):
+        if machine.name in published[0] and may_shrink:
             raise Violation(f"{machine.name} may end, and is in the set {published[0]} still")
         if not may_shrink and machine.name not in published[0]:
             raise Violation(f"{machine.name} may end, and the set is {published[0]}")
@@ -210,7 +208,7 @@ class HandingOver(Trying):
             raise Violation(f"ha of {machine.name} has handed over, and does not end")
         self._wait(QUIET_MS)
         # Senders who ask for more copies than there are left wait in vain.
-        if not leads and may_shrink and speaks >= WITH_LEAVING and history.late_count > late:
+        if not leads and may_shrink and history.late_count > late:
             raise Violation(
                 f"{machine.name} has ended in order, and {history.late_count - late} sends waited "
                 "for it"

@@ -20,7 +20,7 @@ SECRET: Final = b"known to the nodes of the group"
 NO_VOLUME: Final = "0" * 32
 """Incarnation of a store that is no group's yet."""
 FILE_SIZE: Final = 8192
-OLD, NEW = Versions(1, 1), Versions(2, 2)
+OLD, NEW = Versions(2, 2), Versions(3, 3)
 
 
 class Side(NamedTuple):

@@ -108,7 +108,7 @@ class StepsTaken:
         ha, facts = self._ha, status.facts
         if ha.history.clocks_lie:
             return
-        if facts.get("broker") is not False and (lacking := self._lacking()):
+        if facts.services_move and (lacking := self._lacking()):
             raise Violation(f"{ha.node} says that it can serve, and its {lacking}")
 
     def _must_have_let_others_try(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from services.ha.core.admin_rules import (
     UNHEARD_EPOCHS,
@@ -19,6 +20,7 @@ from services.ha.core.lease_edits import LeaseEdits, set_paused, without_member
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Holder, Lease, Member, Stored
+from services.ha.wire.payloads import Facts
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import A, B, C, lease, replica
 from tests.unit.ha.core.test_founding import report, status_of
@@ -42,7 +44,7 @@ def order(name: str, **arguments: str) -> Command:
 def test_the_loss_is_what_others_know_to_be_confirmed_and_this_one_lacks() -> None:
     context, peers = serving()
     assert estimate(context, peers).body["estimated_loss_bytes"] == 0
-    report(peers, status_of("c")._replace(confirm=context.end + 70))
+    report(peers, replace(status_of("c"), confirm=context.end + 70))
     loss = estimate(context, peers).body
     assert loss["estimated_loss_bytes"] == 70
     assert loss["known_from"] == ["b", "c"]
@@ -155,8 +157,8 @@ def lost() -> tuple[ReplicaContext, Peers]:
     context.known_in_sync, context.known_in_sync_at = (A, B), (5, 12)
     report(
         peers,
-        status_of("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
-        status_of("c")._replace(seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
+        replace(status_of("a"), promised=9, data_epoch=4, end=900, incarnation=A.incarnation),
+        replace(status_of("c"), seen_epoch=5, in_sync_version=12, incarnation=C.incarnation),
     )
     return context, peers
 
@@ -173,15 +175,15 @@ def test_a_lost_lease_is_made_above_all_that_anybody_knows() -> None:
     assert new.handover_to == "a"  # it has the longest log
 
 
-@pytest.mark.parametrize("facts", [{"trouble": "damaged"}, {"broker": False}])
+@pytest.mark.parametrize("facts", [Facts(trouble="damaged"), Facts(services_move=False)])
 def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
-    facts: dict[str, object],
+    facts: Facts,
 ) -> None:
     # A node with known damage has the longest log. It took the lease at once, because it was
     # released for it, and no healthy member had its turn.
     context, peers = lost()
-    damaged = status_of("a")._replace(promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
-    report(peers, damaged._replace(facts=facts))
+    damaged = replace(status_of("a"), promised=9, data_epoch=4, end=900, incarnation=A.incarnation)
+    report(peers, replace(damaged, facts=facts))
     assert made(context, peers).handover_to == "b"
     # Members that the operator names need not have all confirmed records: the longest log counts.
     assert made(context, peers, in_sync="a,b").handover_to == "a"
@@ -189,8 +191,8 @@ def test_a_lease_that_is_made_again_is_released_for_a_member_that_can_lead(
 
 def test_a_set_that_was_seen_later_counts_more() -> None:
     context, peers = lost()
-    newer = status_of("c")._replace(in_sync=(B, C), data_epoch=5, facts={"in_sync_at": [6, 13]})
-    report(peers, status_of("a"), newer._replace(incarnation=C.incarnation))
+    newer = replace(status_of("c"), in_sync=(B, C), data_epoch=5, facts=Facts(in_sync_at=(6, 13)))
+    report(peers, status_of("a"), replace(newer, incarnation=C.incarnation))
     assert made(context, peers).in_sync == (B, C)
 
 
@@ -199,7 +201,7 @@ def test_an_older_set_does_not_replace_one_that_no_node_remembers() -> None:
     #    deleted and b started again: it had seen the new set, and did not know it. 3. The command
     #    used the set that a remembered, and a, which lacked confirmed records, could become master.
     context, peers = lost()
-    restarted = status_of("c")._replace(seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
+    restarted = replace(status_of("c"), seen_epoch=6, in_sync_version=13, incarnation=C.incarnation)
     report(peers, status_of("a"), restarted)
     with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
         made(context, peers)
@@ -207,11 +209,11 @@ def test_an_older_set_does_not_replace_one_that_no_node_remembers() -> None:
 
 def test_an_epoch_that_was_only_heard_of_hides_no_set_while_all_answer() -> None:
     context, peers = lost()
-    heard = status_of("a")._replace(promised=7, seen_epoch=7, incarnation=A.incarnation)
+    heard = replace(status_of("a"), promised=7, seen_epoch=7, incarnation=A.incarnation)
     report(peers, heard)
     assert made(context, peers).in_sync == (A, B)
     # The master of that epoch may have changed the set: one whose volume was replaced since,
-    for knew in (heard._replace(incarnation="7" * 32), heard._replace(data_epoch=7)):
+    for knew in (replace(heard, incarnation="7" * 32), replace(heard, data_epoch=7)):
         report(peers, knew)
         with pytest.raises(Refused, match="no node knows who was in the in-sync set"):
             made(context, peers)

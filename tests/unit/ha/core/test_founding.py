@@ -8,7 +8,7 @@ from services.ha.core.founding import first_lease, hindrance
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.lease.value import Member
-from services.ha.wire.payloads import StatusOk
+from services.ha.wire.payloads import Facts, StatusOk
 from tests.unit.ha.core.test_campaign import replica
 
 BOTH = ("a", "c")
@@ -31,7 +31,7 @@ def status_of(node: str, *, initialised: bool = False, holds_records: bool = Fal
         seen_epoch=0,
         in_sync_version=0,
         in_sync=(),
-        facts={},
+        facts=Facts(),
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from msgspec.structs import replace
 
 from services.ha.core.catch_up import GENTLE_SIZE, WINDOW_SIZE
 from services.ha.core.effects import Close, Effect, Note, Send, Stream
@@ -13,8 +14,8 @@ from services.ha.core.master_protocol import (
     MasterLog,
 )
 from services.ha.wire import payloads
-from services.ha.wire.payload_fields import TABLE_ENTRIES_MAX
 from services.ha.wire.payloads import (
+    TABLE_ENTRIES_MAX,
     Ack,
     Append,
     Hello,
@@ -23,6 +24,7 @@ from services.ha.wire.payloads import (
     ResyncReason,
     ResyncRequired,
 )
+from services.ha.wire.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tests.support.ha_links import FILE_SIZE, SLAVE, entry
 
@@ -30,7 +32,7 @@ EPOCH = 7
 TABLE = (entry(3, 0), entry(5, 400_000), entry(7, 900_000))
 END = 1_000_000
 OWN = MasterLog(TABLE, 0, END, 500)
-HELLO = Hello("g0", "n1", "11" * 16, 1, FILE_SIZE, EPOCH, 0, 1000, 1000, 0, TABLE[:1])
+HELLO = Hello("g0", "n1", "11" * 16, SPOKEN.highest, FILE_SIZE, EPOCH, 0, 1000, 1000, 0, TABLE[:1])
 
 
 def crc_before(end: int, size: int) -> int | None:
@@ -43,7 +45,7 @@ def new_link(now_ms: int = 0) -> MasterLink:
         SLAVE,
         epoch=EPOCH,
         group="g0",
-        version=1,
+        version=SPOKEN.highest,
         file_size=FILE_SIZE,
         rules=LOCAL,
         now_ms=now_ms,
@@ -53,7 +55,7 @@ def new_link(now_ms: int = 0) -> MasterLink:
 def greeted(point: int = 1000, own: MasterLog = OWN) -> MasterLink:
     link = new_link()
     table = tuple(one for one in own.table if one.start < point)
-    hello = HELLO._replace(end=point, durable=point, table=table)
+    hello = replace(HELLO, end=point, durable=point, table=table)
     link.hello(hello, own, crc_before, 0)
     return link
 
@@ -89,7 +91,7 @@ def close_reason(effects: list[Effect]) -> str:
 
 def test_hello_is_answered_with_point_checksum_and_the_table_from_the_common_entry_on() -> None:
     link = new_link()
-    hello = HELLO._replace(end=950_000, durable=900_000, table=TABLE[:2])
+    hello = replace(HELLO, end=950_000, durable=900_000, table=TABLE[:2])
     expected = HelloOk(900_000, 900_000 ^ 65_536, 65_536, 0, END, 500, TABLE[1:])
     assert said(link.hello(hello, OWN, crc_before, 0)) == [expected]
 
@@ -104,7 +106,7 @@ def test_no_end_of_hello_counts_and_nothing_is_streamed_before_the_first_ack() -
 
 
 def test_an_empty_slave_gets_the_whole_table() -> None:
-    hello = HELLO._replace(end=0, durable=0, table=())
+    hello = replace(HELLO, end=0, durable=0, table=())
     (ok,) = said(new_link().hello(hello, OWN, crc_before, 0))
     assert ok == HelloOk(0, 0, 0, 0, END, 500, TABLE)
 
@@ -112,7 +114,7 @@ def test_an_empty_slave_gets_the_whole_table() -> None:
 def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() -> None:
     table = tuple(entry(number + 1, number * 100) for number in range(2500))
     own = MasterLog(table, 0, 250_000, 500)
-    hello = HELLO._replace(end=1100, durable=1100, table=table[:12])
+    hello = replace(HELLO, end=1100, durable=1100, table=table[:12])
     (ok,) = said(new_link().hello(hello, own, crc_before, 0))
     assert isinstance(ok, HelloOk)
     assert ok.table[0] == table[11]
@@ -121,7 +123,7 @@ def test_a_slave_more_epochs_behind_than_a_frame_holds_finds_the_common_one() ->
 
 def test_a_slave_without_a_common_point_must_copy_everything() -> None:
     link = new_link()
-    effects = link.hello(HELLO._replace(table=(entry(4, 0),)), OWN, crc_before, 0)
+    effects = link.hello(replace(HELLO, table=(entry(4, 0),)), OWN, crc_before, 0)
     assert said(effects) == [ResyncRequired(ResyncReason.NO_COMMON_EPOCH, 0, END)]
     assert "resync" in close_reason(effects)
     assert link.closed
@@ -130,11 +132,11 @@ def test_a_slave_without_a_common_point_must_copy_everything() -> None:
 @pytest.mark.parametrize(
     "hello",
     [
-        HELLO._replace(node="n2"),
-        HELLO._replace(incarnation="22" * 16),
-        HELLO._replace(group="g1"),
-        HELLO._replace(file_size=FILE_SIZE * 2),
-        HELLO._replace(version=2),
+        replace(HELLO, node="n2"),
+        replace(HELLO, incarnation="22" * 16),
+        replace(HELLO, group="g1"),
+        replace(HELLO, file_size=FILE_SIZE * 2),
+        replace(HELLO, version=SPOKEN.lowest),
     ],
 )
 def test_a_hello_of_another_node_than_the_handshakes_peer_closes_the_link(hello: Hello) -> None:
@@ -147,9 +149,9 @@ def test_a_hello_of_another_node_than_the_handshakes_peer_closes_the_link(hello:
 
 def test_a_slave_may_ask_again_only_with_a_shorter_table_and_before_its_first_ack() -> None:
     link = new_link()
-    hello = HELLO._replace(end=450_000, durable=0, table=TABLE[:2])
+    hello = replace(HELLO, end=450_000, durable=0, table=TABLE[:2])
     link.hello(hello, OWN, crc_before, 0)
-    again = hello._replace(end=400_000, table=TABLE[:1])
+    again = replace(hello, end=400_000, table=TABLE[:1])
     (ok,) = said(link.hello(again, OWN, crc_before, 0))
     assert isinstance(ok, HelloOk)
     assert ok.point == 400_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from services.ha.core.effects import Close, Connect, Effect, Send
 from services.ha.core.peers import RECONNECT_MS, RECONNECT_MS_MAX, UNANSWERED_MS, Peers
 from services.ha.core.replica_context import ReplicaContext
@@ -9,6 +11,7 @@ from services.ha.lease.value import Member
 from services.ha.wire import payloads
 from services.ha.wire.frames import FrameType
 from services.ha.wire.payloads import Status
+from services.ha.wire.versions import SPOKEN
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_campaign import replica
 from tests.unit.ha.core.test_founding import status_of
@@ -28,7 +31,7 @@ def made() -> tuple[ReplicaContext, Peers]:
     context = replica()
     peers = Peers(context)
     assert tick(context, peers, 1000) == [Connect("a"), Connect("c")]
-    peers.up(1, A, outbound=True, version=1)
+    peers.up(1, A, outbound=True, version=SPOKEN.highest)
     return context, peers
 
 
@@ -96,13 +99,13 @@ def test_a_node_speaks_for_itself_alone() -> None:
 
 def test_a_stranger_is_not_kept() -> None:
     context, peers = made()
-    assert peers.up(9, Member("x", "1" * 32), outbound=True, version=1) is None
+    assert peers.up(9, Member("x", "1" * 32), outbound=True, version=SPOKEN.highest) is None
     assert context.out.take() == [Close(9, "not a configured node")]
 
 
 def test_what_another_one_saw_of_the_lease_makes_an_older_one_go_back() -> None:
     context, peers = made()
-    peers.received_status(1, status_of("a")._replace(seen_epoch=9, in_sync_version=3))
+    peers.received_status(1, replace(status_of("a"), seen_epoch=9, in_sync_version=3))
     assert context.session.seen == (9, 3)
 
 
@@ -120,21 +123,19 @@ def test_all_are_asked_before_anything_is_begun_and_the_silent_ones_not_for_long
 
 
 def test_each_is_asked_in_the_version_that_was_agreed_on_with_it() -> None:
-    context, peers = made()  # version 1
-    (ask,) = tick(context, peers, 1050)
-    assert isinstance(ask, Send)
-    assert ask.frame.payload == b""
-    peers.down(1, "a", "closed")
-    peers.up(5, A, outbound=True, version=2)
-    asks = [effect for effect in tick(context, peers, 1100) if isinstance(effect, Send)]
-    assert [payloads.parse(ask.frame, 2) for ask in asks] == [Status(1100)]
-    assert [peers.version(link) for link in (5, 1)] == [2, 1]
+    context, peers = made()
+    for link, version, now_ms in ((1, 2, 1050), (5, 3, 1100)):
+        peers.down(link - 4, "a", "closed")
+        peers.up(link, A, outbound=True, version=version)
+        asks = [effect for effect in tick(context, peers, now_ms) if isinstance(effect, Send)]
+        assert [payloads.parse(ask.frame, version) for ask in asks] == [Status(now_ms)]
+    assert [peers.version(link) for link in (5, 1)] == [3, 2]
 
 
 def test_the_clock_of_a_peer_is_known_from_its_answer_until_the_link_is_made_anew() -> None:
     context, peers = made()
     context.now_ms = 1060
-    peers.received_status(1, status_of("a")._replace(asked_ms=1050, wall_ms=2_000_005))
+    peers.received_status(1, replace(status_of("a"), asked_ms=1050, wall_ms=2_000_005))
     skew = peers.by_node["a"].clock.skew(2_000_000)
     assert skew is not None
     assert skew.ahead_ms == -1050

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.ha.core.events import LeaseAnswered, LeaseOutcome
 from services.ha.core.failover import State, Trigger
 from services.ha.core.peers import Peers
 from services.ha.core.replica_context import ReplicaContext
 from services.ha.core.status import cluster_status, master_of, own_status
 from services.ha.lease.value import Holder, Stored
+from services.ha.wire.payloads import Facts
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.core.test_admin_rules import serving
 from tests.unit.ha.core.test_campaign import OLD, A, B, lease, replica
@@ -23,9 +26,9 @@ def nodes(context: ReplicaContext, peers: Peers) -> dict[str, dict[str, Any]]:
 def test_a_slave_reports_the_statuses_of_the_others() -> None:
     context, peers = serving()
     context.now_ms = 1000
-    facts = {"lag_ms": {"b": 12}}
-    master = status_of("a")._replace(
-        state="master", end=800, facts=facts, incarnation=A.incarnation
+    facts = Facts(lag_ms={"b": 12})
+    master = replace(
+        status_of("a"), state="master", end=800, facts=facts, incarnation=A.incarnation
     )
     report(peers, master)
     view = nodes(context, peers)
@@ -51,7 +54,7 @@ def test_what_is_not_known_is_none_and_has_a_reason() -> None:
 def test_a_holder_that_is_no_master_yet_is_not_named_as_one() -> None:
     context, peers = serving()
     context.now_ms = 1000
-    report(peers, status_of("a")._replace(state="promoting"))
+    report(peers, replace(status_of("a"), state="promoting"))
     assert master_of(context, peers) == (None, "a has the lease, and is promoting")
 
 
@@ -96,5 +99,5 @@ def test_a_halted_replica_says_why() -> None:
     context, peers = serving()
     context.halt("cut-below-confirm", "the logs part at 10")
     assert context.state is State.HALTED
-    assert own_status(context, None, 4).facts["reason"] == "cut-below-confirm: the logs part at 10"
+    assert own_status(context, None, 4).facts.reason == "cut-below-confirm: the logs part at 10"
     assert nodes(context, peers)["b"]["reason"] == "cut-below-confirm: the logs part at 10"

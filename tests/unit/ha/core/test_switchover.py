@@ -9,7 +9,6 @@ from services.ha.core.events import Command, CopyFault
 from services.ha.core.handover import REMOVAL_MS_MAX
 from services.ha.core.in_sync import GROWTH_PAUSE_MS
 from services.ha.core.switchover import FENCE_MS_MAX
-from services.ha.wire.versions import Versions
 from tests.unit.ha.group import Group, grown, lease_of, order, same_logs
 from tests.unit.ha.node_in_memory import Node
 from tidemark.formats.checkpoint import Slot, Trouble
@@ -201,20 +200,6 @@ def test_a_slave_that_ends_while_the_set_cannot_shrink_says_so_for_a_moment_only
     assert order(group["b"], "switchover", reason="stopping").ok
     assert REMOVAL_MS_MAX <= group.now - began < REMOVAL_MS_MAX + 200
     assert group.set == {"a", "b"}  # min_in_sync: it stays electable
-
-
-def test_a_slave_ends_at_once_where_the_master_does_not_know_of_leaving() -> None:
-    group = grown()
-    group["a"].versions = Versions(1, 1)
-    group["a"].kill()
-    group["a"].start()
-    group.wait_master()
-    group.wait_in_sync("a", "b", "c")
-    slave = next(name for name in ("b", "c") if name != group.master.name)
-    old = group.master.versions == Versions(1, 1)
-    reply = order(group[slave], "switchover", reason="stopping", wait_ms=300)
-    assert reply.ok
-    assert (slave in group.set) == old
 
 
 def test_a_member_that_ends_is_no_target_of_a_switch() -> None:

@@ -253,7 +253,7 @@ def test_what_a_known_version_says_more_is_refused() -> None:
 
 
 def test_a_welcome_where_no_version_is_common_is_not_believed() -> None:
-    old, new = Versions(1, 1), Versions(2, 2)
+    old, new = Versions(2, 2), Versions(3, 3)
     listens, connects = accepting(versions=old), connecting(versions=new)
     answer = bytes(sent(connects.take(listens.begin())).payload)
     body = handshake._put_identity(LISTENS)
