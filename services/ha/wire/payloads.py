@@ -25,14 +25,13 @@ from tidemark.formats.epochs import EpochStart
 I64_MAX: Final = (1 << 63) - 1
 MEMBERS_MAX: Final = 255
 TABLE_ENTRIES_MAX: Final = 1000
-TEXT_SIZE_MAX: Final = 255
 REASON_SIZE_MAX: Final = 65_536
 
 Offset = Annotated[int, Meta(ge=0, le=I64_MAX)]
 """An offset, an epoch or a time: an i64 that is not negative."""
 Table = Annotated[tuple[EpochStart, ...], Meta(max_length=TABLE_ENTRIES_MAX)]
 """Entries of an epoch table; epochs and starts ascend."""
-Text = Annotated[str, Meta(max_length=TEXT_SIZE_MAX)]
+Text = Annotated[str, Meta(max_length=255)]
 Reason = Annotated[str, Meta(max_length=REASON_SIZE_MAX)]
 U16 = Annotated[int, Meta(ge=0, lt=1 << 16)]
 U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -234,7 +233,7 @@ Payload = (
     | CampaignNow
 )
 
-_STRUCTS: Final[dict[FrameType, type[Struct]]] = {
+_STRUCTS: Final[dict[FrameType, Any]] = {
     FrameType.HELLO: Hello,
     FrameType.HELLO_OK: HelloOk,
     FrameType.RESYNC_REQUIRED: ResyncRequired,
@@ -280,7 +279,7 @@ def parse(frame: Frame, version: int = SPOKEN.highest) -> Payload:
     if kind not in _STRUCTS:
         raise BadFrame(f"a {kind.name} frame behind the handshake")
     try:
-        payload: Any = (
+        payload: Payload = (
             msgspec.convert(version_2.decode(kind, data), _STRUCTS[kind])
             if version < WITH_MSGPACK
             else _DECODERS[kind].decode(data)
@@ -290,8 +289,7 @@ def parse(frame: Frame, version: int = SPOKEN.highest) -> Payload:
         raise BadFrame(f"{kind.name}: {error}") from error
     if isinstance(payload, Hello | HelloOk) and (contradiction := _contradiction(payload)):
         raise BadFrame(f"{kind.name}: {contradiction}")
-    checked: Payload = payload
-    return checked
+    return payload
 
 
 def _contradiction(payload: Hello | HelloOk) -> str | None:

@@ -17,6 +17,7 @@ from services.ha.wire.payload_fields import INCARNATION_SIZE, U8, Reader, put_he
 
 PROCESS_SIZE: Final = 8
 JSON_SIZE_MAX: Final = 64 * 1024
+TABLE_ENTRIES_MAX: Final = 1000
 _ENTRY: Final = struct.Struct(">qq")
 _U32: Final = struct.Struct(">I")
 
@@ -91,7 +92,7 @@ def _take(form: str, reader: Reader) -> Any:
         case "pair":
             return _ENTRY.unpack(reader.take(_ENTRY.size))
         case "table":
-            return list(_ENTRY.iter_unpack(reader.take(reader.number(_U32) * _ENTRY.size)))
+            return _table(reader)
         case "members":
             return [_take_member(reader) for _ in range(reader.number(U8))]
         case "holder":
@@ -104,6 +105,13 @@ def _take(form: str, reader: Reader) -> Any:
 
 def _take_member(reader: Reader) -> tuple[str, str]:
     return reader.text(), reader.hex(INCARNATION_SIZE)
+
+
+def _table(reader: Reader) -> list[tuple[int, int]]:
+    count = reader.number(_U32)
+    if count > TABLE_ENTRIES_MAX:  # before so many entries are built
+        reader.refuse(f"a table of {count} entries; the most is {TABLE_ENTRIES_MAX}")
+    return list(_ENTRY.iter_unpack(reader.take(count * _ENTRY.size)))
 
 
 def _json(reader: Reader) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from services.ha.lease.value import Lease, Member
 from services.ha.metrics import skews
-from services.ha.wire.versions import Versions
+from services.ha.wire.versions import SPOKEN, Versions
 from shared.cluster.time_rules import LOCAL
 from tests.unit.ha.group import STEP_MS, Group, grown, lease_of, order, role, same_logs
 from tests.unit.ha.node_in_memory import Page, Volume
@@ -567,16 +567,18 @@ def test_a_halted_candidate_does_not_win() -> None:
     assert group.master is new
 
 
-def test_nodes_of_two_releases_make_one_group_and_fail_over() -> None:
+@pytest.mark.parametrize("old", ["a", "b", "bc", "abc"])
+def test_nodes_of_two_releases_make_one_group_and_fail_over(old: str) -> None:
     group = Group()
-    group["b"].versions = LAST_RELEASE
+    for name in old:
+        group[name].versions = LAST_RELEASE
     group.start()
     group.wait_master()
     group.wait_in_sync("a", "b", "c")
     end = group.send_confirmed(1000)
     group["a"].kill()
     group.until(lambda: bool(group.masters))
-    group["a"].versions = LAST_RELEASE
+    group["a"].versions = SPOKEN if "a" in old else LAST_RELEASE  # upgraded, or downgraded
     group["a"].start()
     group.wait_in_sync("a", "b", "c")
     assert same_logs(group, max(end, group.send_confirmed(500)))

@@ -178,6 +178,19 @@ def test_no_memory_is_taken_for_lengths_that_nothing_follows(seed: int) -> None:
         tracemalloc.stop()
 
 
+@for_each("version", VERSIONS)
+def test_a_table_that_is_too_long_is_refused_before_its_entries_are_built(version: int) -> None:
+    table = tuple(entry(number, number) for number in range(100_000))
+    frame = payloads.frame(1, replace(HELLO, table=table), version)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadFrame, match="1000"):
+            payloads.parse(frame, version)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", [FrameType.CHALLENGE, FrameType.WELCOME])
 def test_frames_of_the_handshake_are_refused_behind_it(kind: FrameType) -> None:
     with pytest.raises(BadFrame, match=kind.name):
