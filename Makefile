@@ -51,9 +51,13 @@ setup: $(STAMP) ## Make the virtual environment .venv and install into it
 run: $(RUN_STAMP) ## Start a master and a slave in this terminal (NODES=1: a node alone; STORE=data) and print their URLs
 	exec $(BIN)/tidemark dev --nodes $(NODES) --store $(STORE)
 
-# What encodes, reads, checks or dispatches records, where the native implementation is used.
-PURE_TESTS := $(addprefix tests/unit/,broker client files formats reput state) tests/golden \
-	tests/simulation --ignore-glob='tests/simulation/test_replication*'
+# What calls tidemark.formats.native. `tests/unit/formats` names both implementations itself.
+PURE_TESTS := tests/golden tests/simulation/test_{power_cuts,flipped_bits,torn_without_checkpoint}.py \
+	tests/unit/files/test_{commit_log*,copied_log_writer,foreign_ranges,index*,log_*,pull,recovery*}.py \
+	tests/unit/reput/test_{dispatcher*,index_writer,many_queues,queue_writer,resume,unit_mending}.py \
+	tests/unit/broker/{api/test_fast_path,replication/test_followed_state,send/test_sender,send/test_stored_ids}.py \
+	tests/unit/ha/{shell/test_cutting,wire/test_record_assembler}.py tests/unit/client/test_received.py \
+	tests/unit/cli/test_store_commands.py tests/unit/analytics/sources/test_{store_queues,topic_answers}.py
 
 # Three workers on two cores: tests of processes wait more than they compute.
 test: analytics ## Run all tests, first with the pure implementation, then all; missing tools are named
@@ -64,7 +68,7 @@ test: analytics ## Run all tests, first with the pure implementation, then all; 
 # Types beside the tests: some of these wait, which leaves a core to them.
 check: analytics format lint contracts ## Format, lint, types, contracts, unit and property tests
 	@$(BIN)/mypy & types=$$!; failed=0; \
-	$(BIN)/pytest -q -n 2 tests/unit || failed=1; \
+	$(BIN)/pytest -q -n 2 --hypothesis-profile quick tests/unit || failed=1; \
 	wait $$types && exit $$failed
 
 format: setup

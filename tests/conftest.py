@@ -27,6 +27,7 @@ FULL_PERCENT: Final = 84
 settings.register_profile(
     "tidemark", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("quick", parent=settings.get_profile("tidemark"), max_examples=20)
 settings.load_profile("tidemark")
 
 

@@ -70,7 +70,7 @@ class SocketServer(ThreadingMixIn, UnixStreamServer):
 @pytest.fixture
 def url() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Group)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     found = f"http://127.0.0.1:{server.server_address[1]}"
     Group.view = {
         "cluster": "tidemark",
@@ -245,7 +245,7 @@ def test_commands_to_the_local_node_go_over_its_socket(
     Group.orders.clear()
     with tempfile.TemporaryDirectory(prefix="tm-") as run_dir:
         server = SocketServer(f"{run_dir}/{SOCKET_NAME}.sock", OwnHa)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         monkeypatch.setenv(NODE_VARIABLE, "n0")
         monkeypatch.setenv(RUN_DIR_VARIABLE, run_dir)
         assert _run("switchover", "--to", "n1", url=url).exit_code == 0

@@ -62,7 +62,7 @@ class Server(ThreadingMixIn, UnixStreamServer):
 def run_dir() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tm-") as directory:
         server = Server(f"{directory}/{SOCKET_NAME}.sock", Ha)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         Ha.answers, Ha.asked = [DONE], []
         yield Path(directory)
         server.shutdown()

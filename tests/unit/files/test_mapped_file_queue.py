@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.files.mapped_file_queue import MappedFileQueue, zero_range
@@ -149,7 +149,6 @@ class TestFinding:
         reader.refresh()
         assert reader.min_offset == SIZE
 
-    @settings(max_examples=100, deadline=None)
     @given(first=st.integers(0, 5), count=st.integers(1, 4), offset=st.integers(-10, 10 * SIZE))
     def test_an_offset_belongs_to_the_one_file_around_it(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.index_rows import Row, packed, put_plainly
@@ -75,7 +75,6 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
 
 
 @put_twin
-@settings(max_examples=400)
 @given(file=files(), rows=any_rows, data=st.data())
 def test_rows_leave_the_same_bytes(
     twin: Callable[..., int], file: tuple[Geometry, bytearray], rows: list[Row], data: st.DataObject
@@ -126,7 +125,6 @@ def test_a_row_s_hash_must_fit_and_later_ones_count_too(put_rows: Callable[..., 
 
 
 @look_up_twin
-@settings(max_examples=400)
 @given(
     file=files(),
     key_hash=st.one_of(hashes, st.sampled_from([-1, 1 << 31, 1 << 70])),
@@ -180,7 +178,6 @@ def test_a_look_up_in_parts_finds_the_same_as_at_once(
 
 
 @held_twin
-@settings(max_examples=400)
 @given(file=files(), rows=any_rows, is_taken=st.booleans(), data=st.data())
 def test_the_same_rows_are_held(
     twin: Callable[..., int],
@@ -203,7 +200,6 @@ def test_the_same_rows_are_held(
 
 
 @sound_twin
-@settings(max_examples=400)
 @given(file=files(), first=st.one_of(st.integers(-3, 26), st.just(1 << 70)))
 def test_the_same_is_sound(
     twin: Callable[..., bool], file: tuple[Geometry, bytearray], first: int

@@ -352,7 +352,7 @@ def assert_same_index(data: bytes, expected: bytes) -> None:
     assert data[40:] == expected[40:]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(
     st.randoms(use_true_random=False),
     st.integers(0, 24),
@@ -395,7 +395,7 @@ def test_a_put_killed_anywhere_and_healed_goes_on_as_if_never_killed(
         assert_same_index(bytes(killed), never_killed[len(rows)])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(st.randoms(use_true_random=False), st.integers(1, 29), st.booleans())
 def test_a_cut_killed_anywhere_is_finished_by_the_next_one(
     source: random.Random, count: int, follows: bool
@@ -459,7 +459,6 @@ def test_a_file_cut_to_nothing_is_preset_again() -> None:
 # -- damage ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
 @given(st.randoms(use_true_random=False), st.integers(0, 29), st.data())
 def test_no_damage_makes_a_reader_or_writer_fail(
     source: random.Random, count: int, draw: st.DataObject

@@ -49,7 +49,7 @@ async def shown(mq: Client, topic: str, *, wait_ms: int = 0) -> list[bytes]:
     return [message.body for message in (await mq.pull(topic, 0, 0, wait_ms=wait_ms)).messages]
 
 
-@pytest.mark.parametrize("seconds", [60, HOUR_S, 40 * DAY_S - 60])
+@pytest.mark.parametrize("seconds", [60, 40 * DAY_S - 60])
 async def test_a_delayed_message_comes_at_its_time_and_not_before(
     tidemark_store: LocalStore, seconds: int
 ) -> None:

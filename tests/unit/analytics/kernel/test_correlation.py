@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analytics.kernel.columns import Floats
@@ -209,7 +209,6 @@ VALUES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(VALUES, st.integers(0, 6))
 def test_it_equals_brute_force(values: list[tuple[float, float]], reach: int) -> None:
     first, second = ([pair[side] for pair in values] for side in (0, 1))

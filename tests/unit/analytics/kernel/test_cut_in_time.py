@@ -71,7 +71,7 @@ def test_any_cutting_of_time_gives_the_same_rows(name: str) -> None:
     rng = np.random.default_rng(1)
     window, rules = window_of(truth), Rules(period_s=truth.period * MICRO)
     ticks = truth.ticks(with_missing=True)
-    inner = rng.choice(ticks[:-1], size=min(6, ticks.size - 1), replace=False)
+    inner = rng.choice(ticks[:-1], size=min(3, ticks.size - 1), replace=False)
     borders = [truth.start, *sorted(int(tick) for tick in inner), truth.end]
     whole = evaluate(window, rules, None, moment(truth.start), moment(truth.end))
     parts = in_pieces(window, rules, borders)

@@ -102,7 +102,7 @@ def not_negative(done: Evaluated) -> None:
             assert least is None or least >= 0, (table, name, least)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(windows(), st.sets(st.integers(0, TICKS - 2), max_size=4))
 def test_nothing_is_negative_and_cuts_do_not_matter_whatever_is_reported(
     given_: Window, cuts: set[int]
@@ -122,11 +122,17 @@ def test_nothing_is_negative_and_cuts_do_not_matter_whatever_is_reported(
         assert in_order(together) == in_order(getattr(whole, name)), name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(windows())
-def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
-    lag = judged(given_, TICKS).lag
-    for found in lag.to_pylist():
+def test_unknown_values_have_a_reason_and_each_status_lasts_until_its_end(given_: Window) -> None:
+    done = judged(given_, TICKS)
+    assert_unknown_is_null_with_a_reason(done)
+    assert_one_change_of_status_per_pair_and_tick(done)
+    assert_a_status_lasts_until_the_change_that_ends_it(done)
+
+
+def assert_unknown_is_null_with_a_reason(done: Evaluated) -> None:
+    for found in done.lag.to_pylist():
         if found["lag"] is None:
             assert found["age_seconds"] is None
             assert found["status"] == "UNKNOWN"
@@ -140,19 +146,14 @@ def test_what_is_not_known_is_null_and_has_a_reason(given_: Window) -> None:
             assert found["age_low_seconds"] <= found["age_seconds"] <= found["age_high_seconds"]
 
 
-@settings(max_examples=15, deadline=None)
-@given(windows())
-def test_a_pair_changes_its_status_at_most_once_in_a_tick(given_: Window) -> None:
+def assert_one_change_of_status_per_pair_and_tick(done: Evaluated) -> None:
     # Notices are identified by pair, status and tick.
-    changes = judged(given_, TICKS).status_changes.to_pylist()
+    changes = done.status_changes.to_pylist()
     own = [(each["tick"], each["pair_id"]) for each in changes if each["series_id"] is None]
     assert len(set(own)) == len(own)
 
 
-@settings(max_examples=15, deadline=None)
-@given(windows())
-def test_a_status_lasts_until_the_change_that_ends_it(given_: Window) -> None:
-    done = judged(given_, TICKS)
+def assert_a_status_lasts_until_the_change_that_ends_it(done: Evaluated) -> None:
     changes = [each for each in done.status_changes.to_pylist() if each["series_id"] is not None]
     # An event has a row of its own, beside that of the change it brought.
     moves = [each for each in changes if each["evidence"] != '{"event":"unrequested"}']

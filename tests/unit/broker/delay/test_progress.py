@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.broker.delay.progress import Found, Progress
@@ -94,7 +94,6 @@ def test_levels_without_deliveries_are_not_recorded() -> None:
 TIMES = st.lists(st.integers(0, 12), min_size=1, max_size=25)
 
 
-@settings(max_examples=300, deadline=None)
 @given(TIMES, st.data())
 def test_each_record_holds_exactly_what_is_delivered(dues: list[int], data: st.DataObject) -> None:
     """Random reads and a random clock of the timer, checked against the record."""

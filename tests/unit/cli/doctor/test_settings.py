@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tidemark.cli.doctor import ports, settings
-from tidemark.cli.doctor.findings import Level
-from tidemark.cli.doctor.settings import ask, differing, files_of
+from tidemark.cli.doctor import command, ports, settings
+from tidemark.cli.doctor.findings import Finding, Level
+from tidemark.cli.doctor.settings import Asked, ask, differing, files_of
 from tidemark.cli.main import cli
 
 CLUSTER = """
@@ -117,6 +117,19 @@ def test_ports_are_those_of_the_settings_and_the_kernels_choice_is_never_taken()
     assert [check.subject for check in ports.checks(settings)] == ["port 1", "admin_port 2"]
 
 
+def answer_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command reads no settings; the first test of mistakes runs the service itself."""
+    mistake = Finding(
+        "config.reput",
+        Level.ERROR,
+        "reput.toml",
+        "admin_prot",
+        code="bad-config",
+        remedy="Correct the settings",
+    )
+    monkeypatch.setattr(command, "ask", lambda *_: Asked(None, [mistake]))
+
+
 def test_the_command_fails_by_its_errors_alone_and_speaks_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,15 +154,18 @@ def test_the_command_fails_by_its_errors_alone_and_speaks_json(
     assert not [f for f in said["findings"] if f["check"].startswith("nodes")], (
         "nodes were not to be checked"
     )
-    given.write_text("admin_prot = 0\n")
+    answer_mistakes(monkeypatch)
     bad = CliRunner().invoke(cli, arguments)
     assert bad.exit_code == 1
     assert json.loads(bad.stdout)["summary"]["error"] == 1
 
 
-def test_a_table_shows_problems_with_code_and_remedy(tmp_path: Path) -> None:
+def test_a_table_shows_problems_with_code_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = tmp_path / "reput.toml"
-    given.write_text("admin_prot = 0\n")
+    given.touch()
+    answer_mistakes(monkeypatch)
     shown = CliRunner().invoke(cli, ["doctor", "--config", str(given)])
     assert shown.exit_code == 1
     assert "ERROR config.reput" in shown.output
