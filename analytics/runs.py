@@ -2,7 +2,8 @@
 
 Counts only grow, so that a periodic reader (``export``) misses no run. A run that
 fails leaves the file as it was: the last success stays what it is. One writer per job.
-Before: a job, or a micro-batch of it. After: ``analytics.export``, which makes metrics of it.
+Step before: a job, or a micro-batch of it. Step after: ``analytics.export``, which makes metrics of
+it.
 """
 
 from __future__ import annotations

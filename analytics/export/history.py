@@ -1,7 +1,7 @@
 """What was found over a range, as OpenMetrics with timestamps: Prometheus takes it as blocks.
 
 ``promtool tsdb create-blocks-from openmetrics FILE DIR`` does. One family after the other, each by
-time; an hour of one table is in memory at a time. Before: ``source``. After: promtool.
+time; an hour of one table is in memory at a time. Step before: ``source``. Step after: promtool.
 """
 
 from __future__ import annotations

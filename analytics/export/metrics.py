@@ -3,7 +3,7 @@
 What is about pairs is shown while it is young: an old status is not known any more. Counts come
 from files that only grow, so what is added is the difference to the reading before; a file that
 went back was made anew and counts from 0.
-Before: ``reading``. After: the registry, which Prometheus scrapes.
+Step before: ``reading``. Step after: the registry, which Prometheus scrapes.
 """
 
 from __future__ import annotations

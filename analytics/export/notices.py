@@ -3,7 +3,7 @@
 At most one per pair and status in ten minutes. The end of trouble is sent only when the pair is
 known to be well: a pair that became unknown has not recovered. The id of a notice is a hash of its
 content, so a receiver can drop one that comes twice (after a restart, or if an answer was lost).
-Before: ``reading`` found changes. After: ``webhook`` posts.
+Step before: ``reading`` found changes. Step after: ``webhook`` posts.
 """
 
 from __future__ import annotations

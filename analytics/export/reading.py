@@ -1,6 +1,6 @@
 """One reading of the tables: everything that is exported, bounded.
 
-Before: jobs wrote tables and noted their runs. After: ``metrics`` shows the last reading.
+Step before: jobs wrote tables and noted their runs. Step after: ``metrics`` shows the last reading.
 """
 
 from __future__ import annotations

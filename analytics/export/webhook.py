@@ -1,6 +1,6 @@
 """Notices to a URL, as JSON, one POST for all that are new. What cannot be sent now is sent later.
 
-Before: ``notices`` chose. After: whatever listens there; it drops ids that it has had.
+Step before: ``notices`` chose. Step after: whatever listens there; it drops ids that it has had.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Fills whole hours that the tables have nothing of, and hours that are named even if they have
 something; then it reports how these differ from what they replace, and only then exchanges them, in
 one switch per table. Executors ask the server themselves, shape and write: samples never pass
-through the JVM. Before: `collect` was not there. After: `evaluate --since … --before …`.
+through the JVM. Next job: `evaluate --since … --before …`.
 """
 
 from __future__ import annotations

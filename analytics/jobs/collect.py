@@ -3,7 +3,7 @@
 A stream: the source hands out time in partitions, executors shape and write each, the driver
 commits a batch table by table. Killed anywhere and started again on the same checkpoint, it has
 every row once: a batch that is repeated writes the same names, and a table that has it already is
-left alone. Before: Prometheus, or the nodes themselves. After: `evaluate`.
+left alone. Step before: Prometheus, or the nodes themselves. Step after: `evaluate`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A batch of a few seconds leaves a file per bucket; a reader of a day would open ten thousands. Each
 task reads one bucket of one hour, sorts it and writes it; one switch of the manifest then
 exchanges the files, so that a reader sees the old hour or the new one. Nothing is removed that a
-reader may still have open; rows past their retention go. Before: `collect`, `evaluate`.
+reader may still have open; rows past their retention go. Step before: `collect`, `evaluate`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The kernel is called once for each bucket and batch, on an executor that reads t
 minutes, and writes what comes out; the driver commits. No rows move between tasks and Spark keeps
 no state: what one batch must know of the one before is a small file per bucket, named by tick.
 As a stream it follows `collect`; over a range of hours it evaluates again what `backfill` filled.
-Before: `collect`. After: `rollup`, `report`, `export`.
+Step before: `collect`. Step after: `rollup`, `report`, `export`.
 """
 
 from __future__ import annotations

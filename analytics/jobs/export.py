@@ -1,7 +1,8 @@
 """export: what analytics found, for Prometheus and Grafana. A small service; it needs no Spark.
 
 Without a file it answers scrapes on its admin port until it is stopped. With ``--openmetrics``
-it writes the history of a range and ends. Before: `evaluate`, `forecast`. After: Prometheus.
+it writes the history of a range and ends. Step before: `evaluate`, `forecast`. Step after:
+Prometheus.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 One task per bucket for its pairs, one for the nodes' volumes, one for anomalies. Everything is as
 of the newest whole minute that is rolled up: that instant and the history before it are the input
-range, so a repeated run writes the same rows. Before: `rollup`. After: `report`, `export`.
+range, so a repeated run writes the same rows. Step before: `rollup`. Step after: `report`,
+`export`.
 """
 
 from __future__ import annotations

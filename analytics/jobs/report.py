@@ -2,7 +2,7 @@
 
 Reads with pyarrow, one file of a table at a time, and adds up as it reads; it needs no Spark. The
 same range over the same tables makes the same files, but for the time of making and what the
-report before had. Before: `evaluate`, `rollup`, `forecast`. After: a browser.
+report before had. Step before: `evaluate`, `rollup`, `forecast`. Step after: a browser.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One task per bucket and day: it reads that day's ticks of its own pairs and writes their roll-ups,
 so no row moves between tasks. Only whole buckets of time are written: a minute when its last tick
 is evaluated, a day when its last minute is. The open hour is done again by the next run.
-Before: `evaluate`. After: `forecast`, `report`.
+Step before: `evaluate`. Step after: `forecast`, `report`.
 """
 
 from __future__ import annotations

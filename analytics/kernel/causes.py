@@ -2,7 +2,7 @@
 
 A clock that differs from the scraper's is named in any case.
 
-Step before: the roll-up. After: the report and the alerts show it as it stands.
+Step before: the roll-up. Step after: the report and the alerts show it as it stands.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ No table has the node that stamped a record. The node that reports a pair is its
 of that node is a failover, and messages that may have been stored before the new master's first
 sample count as stamped by another node. A new epoch of the same node changes nothing. Masters
 before the first sample of a pair are not known, so nothing is marked for them. Only pairs whose
-master changed cost more than a comparison. Before: ``age``. After: ``status`` and the rows of lag.
+master changed cost more than a comparison. Step before: ``age``. Step after: ``status`` and the
+rows of lag.
 """
 
 from __future__ import annotations

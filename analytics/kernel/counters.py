@@ -1,8 +1,9 @@
 """Increases of counters, across restarts. Pure.
 
-Step before: samples of counters with the start of the process that counts. After: rates, forecasts
-and the balance. What was counted between the last sample before a restart and the restart cannot be
-known; it is reported as unknown, not guessed. Nothing is scaled to the borders of a window.
+Step before: samples of counters with the start of the process that counts. Step after: rates,
+forecasts and the balance. What was counted between the last sample before a restart and the restart
+cannot be known; it is reported as unknown, not guessed. Nothing is scaled to the borders of a
+window.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From candidates to statuses: a rule must hold for its time before the status changes. Pure.
 
-Step before: a candidate per sample. After: rows of lag, roll-up, changes.
+Step before: a candidate per sample. Step after: rows of lag, roll-up, changes.
 
 A *hole* is a time without samples. What held before a hole counts after it:
 

@@ -1,9 +1,9 @@
 """Collected rows laid out as matrices, one row per tick and one column per series. Pure.
 
-Step before: tables of a Window. After: every rule works on whole rows or whole matrices of these,
-never on single values. A tick without samples is NaN everywhere and stays so.
-Offsets and times [microseconds since 1970] travel as doubles, exact below 2**53, so that unknown
-is NaN. Series of one pair are neighbours: sorted by pair_id, then series_id.
+Step before: tables of a Window. Step after: every rule works on whole rows or whole matrices of
+these, never on single values. A tick without samples is NaN everywhere and stays so. Offsets and
+times [microseconds since 1970] travel as doubles, exact below 2**53, so that unknown is NaN. Series
+of one pair are neighbours: sorted by pair_id, then series_id.
 """
 
 from __future__ import annotations

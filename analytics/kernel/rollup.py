@@ -2,7 +2,7 @@
 (docs/analytics-methods.md, "Roll-ups"). Pure.
 
 One row per series and bucket, and one per pair (series_id null). Step before: the tables of
-evaluation. After: capacity, forecasts, anomalies, and the long history of the report.
+evaluation. Step after: capacity, forecasts, anomalies, and the long history of the report.
 """
 
 from __future__ import annotations

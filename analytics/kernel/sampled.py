@@ -2,7 +2,7 @@
 
 A *scrape* is one target at one instant: all samples of it share a code. A *key* is a whole number
 made of codes, so that joins are searches in sorted arrays. No function loops over rows. Before:
-sources made the table ``samples``. After: ``shape`` makes typed tables.
+sources made the table ``samples``. Step after: ``shape`` makes typed tables.
 """
 
 from __future__ import annotations

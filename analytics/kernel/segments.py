@@ -5,8 +5,8 @@ epoch, at an event and at every decrease, and no rate reaches across its end. A 
 event explains makes one. Messages that are skipped are never counted as consumed: for each series
 what was produced is what was consumed, plus what was skipped, plus the change of its lag.
 
-Step before: the grid and the lag. After: age, progress and status, which do not use samples before
-a cut.
+Step before: the grid and the lag. Step after: age, progress and status, which do not use samples
+before a cut.
 """
 
 from __future__ import annotations

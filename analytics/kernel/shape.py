@@ -7,7 +7,7 @@ differ: all times of a row except its tick are by the node's clock. A snapshot t
 scrape has shown is not new: its rows are left out, and a gap stays a gap. Only the node that owns
 a queue exports it, so a slave yields no position. A value that no sample has is null, with a
 reason, and never 0.
-Before: ``sources`` read samples. After: ``evaluate`` judges positions.
+Step before: ``sources`` read samples. Step after: ``evaluate`` judges positions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The queues of a pair are those of its topic that the same scrape exports. Where a commit is absent,
 the pair's count of unknown queues separates a group that never committed there from one whose
-series exceeded the bound. Before: ``sampled`` coded the samples. After: ``shape`` puts the tables
-together.
+series exceeded the bound. Step before: ``sampled`` coded the samples. Step after: ``shape`` puts
+the tables together.
 """
 
 from __future__ import annotations

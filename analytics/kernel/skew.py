@@ -1,8 +1,8 @@
 """How unevenly a pair's lag is spread over its queues, and why (docs/analytics-methods.md, "Skew").
 Pure.
 
-Step before: lag and age of every queue. After: the cause that the report names. A queue whose lag
-is unknown is in no number here.
+Step before: lag and age of every queue. Step after: the cause that the report names. A queue whose
+lag is unknown is in no number here.
 """
 
 from __future__ import annotations

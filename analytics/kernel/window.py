@@ -1,7 +1,7 @@
 """Input and output of an evaluation.
 
-Step before: the tables as they were collected. After: the computed tables, and the state that the
-next evaluation begins with.
+Step before: the tables as they were collected. Step after: the computed tables, and the state that
+the next evaluation begins with.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A few pairs in detail: their course by bins, their queues now, and the numbers behind a status.
 
-Before: ``overview`` knows which pairs; ``source``. After: ``gather``.
+Step before: ``overview`` knows which pairs; ``source``. Step after: ``gather``.
 """
 
 from __future__ import annotations

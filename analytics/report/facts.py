@@ -3,7 +3,7 @@
 Every field that may be unknown is None then, never 0. Times are UTC. In JSON a time is a text of
 ISO 8601, a number has nine digits at most, and a drain time without an end is the text ``inf``:
 JSON has no infinite numbers.
-Before: ``gather``. After: ``page`` draws them.
+Step before: ``gather``. Step after: ``page`` draws them.
 """
 
 from __future__ import annotations

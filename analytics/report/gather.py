@@ -1,6 +1,6 @@
 """Tables to facts. What it keeps is bounded by pairs and bins, not by the length of the time.
 
-Before: ``source`` reads. After: ``page`` draws, ``facts.to_json`` writes.
+Step before: ``source`` reads. Step after: ``page`` draws, ``facts.to_json`` writes.
 """
 
 from __future__ import annotations

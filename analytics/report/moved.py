@@ -7,7 +7,8 @@ pairs that it draws, over two hours. The blamed stage does not change: ``stages`
 The time of a broker set's sends, flushes and acknowledgements by step is the increase of their
 counters of seconds divided by the increase of their counts. It is unknown in a step without either.
 Without counters of sends the waiting time of the oldest send is used, which is in the logs.
-Before: ``overview`` knows what is blamed; ``source``. After: ``course`` puts it into the facts.
+Step before: ``overview`` knows what is blamed; ``source``. Step after: ``course`` puts it into the
+facts.
 """
 
 from __future__ import annotations

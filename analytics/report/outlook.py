@@ -1,7 +1,7 @@
 """Forecasts, capacity, anomalies, gaps and unknown queues; each list is bounded.
 
 Of every forecast the newest issue at the report's end counts.
-Before: ``source``. After: ``gather``.
+Step before: ``source``. Step after: ``gather``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All pairs: how many had which status when, and the state of each now.
 
 Two passes over ``pair_lag``: one over the whole time with three columns of it, one over its last
-minutes with all. Before: ``source``. After: ``gather`` chooses the pairs to show.
+minutes with all. Step before: ``source``. Step after: ``gather`` chooses the pairs to show.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``templates/report.html`` has the sections in order, with their texts; ``plots`` computes what it
 draws, ``words`` and ``sentences`` what it writes. Jinja2 escapes all values.
-Before: ``gather``. After: a browser.
+Step before: ``gather``. Step after: a browser.
 """
 
 from __future__ import annotations

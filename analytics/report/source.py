@@ -1,6 +1,6 @@
 """Where a report's facts come from: tables, read in batches that are bounded, by time and by pair.
 
-Only this module knows files. Before: the jobs wrote tables. After: ``gather`` adds up.
+Only this module knows files. Step before: the jobs wrote tables. Step after: ``gather`` adds up.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One regular expression per line; a series that was read once is found again by its text, so that a
 scrape like the last one costs a look-up per line. A line that cannot be read is counted, and some
 are kept to be shown. Exemplars and comments are no samples.
-Before: ``scrape`` got an answer. After: ``labelled`` makes batches.
+Step before: ``scrape`` got an answer. Step after: ``labelled`` makes batches.
 """
 
 from __future__ import annotations

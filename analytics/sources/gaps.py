@@ -4,7 +4,8 @@ A source yields one table. Its gaps are rows of it with the metric ``_gap``: ``t
 the time that is missing, ``target`` what is, ``value`` how many rows were lost (NaN: unknown),
 and the labels have the rest. ``split`` takes them out again as the table ``gaps``, and adds the
 targets that Prometheus could not scrape (``up``).
-Before: a source met trouble. After: the table separates quiet times from unobserved ones.
+Step before: a source could not read something. Step after: the table ``gaps``, by which a time
+without messages differs from a time that was not observed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One answer of an HTTP server: whole, within a time and a size, or the reason why there is none.
 
 The time is for all of it, connection and last byte included: a server that drips does not hold a
-reader longer. Before: a source asks. After: it parses, or reports a gap.
+reader longer. Step before: a source asks. Step after: it parses, or reports a gap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Label sets to the columns of the table ``samples``, and samples to record batches. Pure.
 
 A batch is made from a list of series and the index of each sample's series: the columns of a
-series are written once in Python and spread by Arrow. Before: answers were parsed. After: batches
-of ``schema.SAMPLES``, to Spark or to ``kernel.shape``.
+series are written once in Python and spread by Arrow. Step before: answers were parsed. Step after:
+batches of ``schema.SAMPLES``, to Spark or to ``kernel.shape``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values of a source's options: durations, times, counts. Pure.
 
 Options come as text from a command line or from Spark. An error names the option and the allowed
-values. Before: options were set. After: a source's own ``options`` puts them together.
+values. Step before: options were set. Step after: a source's own ``options`` puts them together.
 """
 
 from __future__ import annotations

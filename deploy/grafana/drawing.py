@@ -1,8 +1,8 @@
 """Converts panels to Grafana's panel models, by kind. Pure.
 
 The SDK builds each kind. Properties that all kinds share are set on the built model, because the
-SDK's builders have no common base. Before: a board's values. After: ``layout`` assigns ids and
-places.
+SDK's builders have no common base. Step before: a board's values. Step after: ``layout`` assigns
+ids and places.
 """
 
 from __future__ import annotations

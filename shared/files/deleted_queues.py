@@ -3,7 +3,8 @@
 The queues of a deleted topic keep their numbering while the node runs; the topic's state record
 also holds the numbers. RocketMQ serves every queue that it finds in consumequeue/, even if
 topics.json does not list its topic, so the deleted topic would exist again. The caller must hold
-all locks of the store. Before: every process has synced and stopped. After: ``abort`` is removed.
+all locks of the store. Step before: every process has synced and stopped. Step after: ``abort`` is
+removed.
 """
 
 from __future__ import annotations

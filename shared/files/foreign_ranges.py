@@ -2,7 +2,7 @@
 
 This is needed if the checkpoint, which contains them too, was lost: records of RocketMQ may contain
 another record's CRC property, and would be reported as corrupt.
-Before: ``recovery`` has met such a record. After: it reads the log once more.
+Step before: ``recovery`` has met such a record. Step after: it reads the log once more.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ flush and acknowledgements only cover bytes in the file. Invariants:
   its beginning, and the rest stays empty for that round.
 - Bytes leave in physical order, and only by ``free``: a failed commit removes nothing.
 
-``commit_due`` decides when to commit. Before: ``commit_log_appender`` encodes into the ring. After:
-the appender writes the ranges to the file.
+``commit_due`` decides when to commit. Step before: ``commit_log_appender`` encodes into the ring.
+After: the appender writes the ranges to the file.
 """
 
 from __future__ import annotations

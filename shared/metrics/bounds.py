@@ -4,7 +4,7 @@ Beyond a limit the least active label sets are shown together as ``_other``. A l
 *folded* into ``_other``, or *idle*. An idle one is not shown: nothing happened for a day, and its
 weight is 0. ``round`` changes these states before values are taken, a few hundred at a time;
 ``instruments`` and ``tables`` handle the numbers. Belongs to the event loop.
-Before: an instrument or a table names a label set. After: a scrape takes values.
+Step before: an instrument or a table names a label set. Step after: a scrape takes values.
 """
 
 from __future__ import annotations

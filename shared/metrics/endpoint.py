@@ -3,7 +3,7 @@
 Other tasks of the loop run at least every few milliseconds, however many series there are. One
 scrape at a time takes values, and a few send theirs; further scrapes are answered 503. A scraper
 that does not read, or has disconnected, holds its values until ``scrape_timeout_s`` at most.
-Before: ``registry`` and ``exposition``. After: Prometheus.
+Step before: ``registry`` and ``exposition``. Step after: Prometheus.
 """
 
 from __future__ import annotations

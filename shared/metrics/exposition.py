@@ -1,6 +1,6 @@
 """Text formats of a scrape: ``prometheus_client`` writes all but the lines of our label sets.
 
-Before: ``registry`` took the values. After: ``endpoint`` sends the pieces.
+Step before: ``registry`` took the values. Step after: ``endpoint`` sends the pieces.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``prometheus_client``'s take a lock for each number that they change: 0.8 µs for a counter, 1.6 µs
 for a histogram, and a send changes eight. These belong to the event loop: one thread counts and
 takes values, so there are no locks. Hot paths keep a bound method, which adds to a number or
-appends a value to a list. Before: a part of a service gets one of ``Labelled.labels``. After:
+appends a value to a list. Step before: a part of a service gets one of ``Labelled.labels``. After:
 ``labelled`` takes the counts.
 """
 

@@ -8,7 +8,7 @@ exactly one of them. So rates and sums of rates are correct whichever label sets
 of raw values misses counts that were shown earlier, but raw sums of counters mean nothing anyway. A
 second scraper that has not seen the last value of a folded series misses the counts between its
 last scrape and that value.
-Before: ``instruments`` count. After: ``registry`` takes the values.
+Step before: ``instruments`` count. Step after: ``registry`` takes the values.
 """
 
 from __future__ import annotations

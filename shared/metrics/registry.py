@@ -3,8 +3,8 @@
 Each service object has one registry, so that several can run in one test. A family that the
 catalogue does not list for the service is refused: everything exported by us is documented. A
 program that runs a service inside itself registers its own instruments and collectors here as in
-any other registry of the library. Everything belongs to the event loop. Before: parts of the
-service count, or provide functions. After: ``exposition`` formats.
+any other registry of the library. Everything belongs to the event loop. Step before: parts of the
+service count, or provide functions. Step after: ``exposition`` formats.
 
 Consistency: all functions are called in one iteration of the loop, before anything else. Label sets
 by topic, pair and group follow, some hundreds per iteration, and the library's instruments and

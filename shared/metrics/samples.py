@@ -3,7 +3,8 @@
 ``prometheus_client`` writes a line of OpenMetrics in 12 µs, a whole family in one go: 2 s for
 10,000 topics and groups. So the lines of our own label sets are written here, of the label set's
 text, which is kept between scrapes, the family's name and the number, a few hundred at a time. They
-are the same in both text formats. Before: ``labelled`` and ``tables``. After: ``exposition``.
+are the same in both text formats. Step before: ``labelled`` and ``tables``. Step after:
+``exposition``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tables: values of several families with the same labels, sampled together, read at a scrape.
 
 Rows beyond a limit are combined into one, ``_other``, by each family's rule, so sums and maxima
-stay correct. Before: a part of a service sampled the values. After: ``registry`` takes them.
+stay correct. Step before: a part of a service sampled the values. Step after: ``registry`` takes
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Garbage collector settings of a process that answers requests: it runs rarely, and not now.
+"""Settings of Python's garbage collector in a process that answers requests: it runs rarely.
 
 Nearly all objects are freed by their reference count. The rest, reference cycles of exceptions and
 tasks, are rare and small. A process has one collector, so its settings are shared by all callers.
-Before: a process begins to serve, or to be scraped. After: no request waits for a collection that
-finds nothing.
+They are set when a process begins to serve or to be scraped. Then no request waits for a collection
+that finds nothing.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
         ...  # a slice
         await way.rest()
 
-Before: a slice of a scrape is over. After: a send or pull was delayed by one slice in all, not by
-one slice in each of the loop iterations that its answer takes.
+So a send or pull is delayed by one slice in all, not by one slice in each of the loop iterations
+that its answer takes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directory of a node's sockets and, if the store is read-only, of its locks.
 
-Pure except for its calls to the file system. Before: configuration. After: ``doorbell``, and
-``shared.files.store_dir`` on a store that cannot be written.
+Pure except for its calls to the file system. Step before: configuration. Step after: ``doorbell``,
+and ``shared.files.store_dir`` on a store that cannot be written.
 """
 
 from __future__ import annotations

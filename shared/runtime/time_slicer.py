@@ -6,8 +6,8 @@
             await slicer.pass_on()
         ...
 
-Between two reads of ``over`` there must be less work than a slice. Before: a scrape starts sampling
-everything, or writes its text. After: a send or a pull waits for one slice at most.
+Between two reads of ``over`` there must be less work than a slice. Scrapes use it to sample all
+groups and to write their text, so that a send or a pull waits for one slice at most.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A message shares its request with messages of other callers, and a broker reject
 whole. Therefore everything that can be checked without the broker is checked here by the broker's
 own rules (``services/broker/messages``). A wrong type is a TypeError; a wrong value is the error
 that the broker would answer. The broker checks what only it knows: the maximum body size, the
-number of delay levels, its clock. Before: ``client``. After: ``producer`` packs the message.
+number of delay levels, its clock. Step before: ``client``. Step after: ``producer`` packs the
+message.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ at which it waited, its *origin*, as ``TIDEMARK_DELAY_ORIGIN=level@queue_offset`
 time), so that readers of the log know which messages were delivered. Properties are handled as
 bytes: those of others are kept unchanged.
 
-Before: ``messages`` has parsed the sender's delay, or a message was nacked. After: an append; later
-the delay service delivers the due messages.
+Step before: ``messages`` has parsed the sender's delay, or a message was nacked. Step after: an
+append; later the delay service delivers the due messages.
 """
 
 from __future__ import annotations

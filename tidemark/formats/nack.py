@@ -8,7 +8,7 @@ RECONSUMETIMES. A *redriven* dead letter starts anew, and its copy has the lette
 redriven, so there is no moment at which the log contains one without the other.
 
 Properties are handled as bytes: those of others are kept unchanged.
-Before: a member nacked a message. After: ``delay`` lets it wait, then an append.
+Step before: a member nacked a message. Step after: ``delay`` lets it wait, then an append.
 """
 
 from __future__ import annotations

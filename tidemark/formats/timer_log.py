@@ -6,7 +6,8 @@ RocketMQ recreates a missing ``timerwheel`` from the units alone, and continues 
 ``rmq_sys_wheel_timer`` after the message of the last unit. Therefore the units of the waiting
 messages and of the queue's last message are all that it needs.
 
-Before: ``services.broker.delay`` has the waiting messages. After: ``wheel_files`` writes the units.
+Step before: ``services.broker.delay`` has the waiting messages. Step after: ``wheel_files`` writes
+the units.
 """
 
 from __future__ import annotations

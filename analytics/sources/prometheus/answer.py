@@ -3,7 +3,7 @@
 The numbers of an answer are cut out as they stand and read by Arrow at once, not one by one: a
 value is never a Python object. An answer that is laid out otherwise (a proxy's, with blanks) is
 read as JSON of any kind. A timestamp is kept to the millisecond, as the server has it.
-Before: ``http`` brought the bytes. After: ``reader`` keeps what lies in its slice.
+Step before: ``http`` brought the bytes. Step after: ``reader`` keeps what lies in its slice.
 """
 
 from __future__ import annotations

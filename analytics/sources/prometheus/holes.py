@@ -6,7 +6,7 @@ of such a time has no error and no samples, and would pass for silent brokers.
 
 Each part of the work is judged by itself, from the samples of its own time and a stretch before it,
 so parts may be read in any order and read again. Together their gaps cover every hole once.
-Before: ``reader`` asked for `up`. After: rows of gaps.
+Step before: ``reader`` asked for `up`. Step after: rows of gaps.
 """
 
 from __future__ import annotations

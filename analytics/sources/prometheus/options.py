@@ -1,6 +1,6 @@
 """Options of the source ``tidemark_prometheus``: where, what, how much at once. Pure.
 
-Before: a command line or Spark. After: ``plan`` cuts the work up, ``reader`` does it.
+Step before: a command line or Spark. Step after: ``plan`` cuts the work up, ``reader`` does it.
 """
 
 from __future__ import annotations

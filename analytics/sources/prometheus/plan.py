@@ -3,7 +3,7 @@
 A part is one request of ``selector[slice]`` at the slice's end, and one task of Spark. Slices are
 open at their start and closed at their end, whatever the server thinks of range selectors: 2.x
 takes both ends, 3.x leaves the start out, and ``reader`` keeps what lies in between itself.
-Before: ``options`` and filters. After: ``reader``.
+Step before: ``options`` and filters. Step after: ``reader``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Whatever a server does, a part ends: with all its samples, or with rows that name the time that is
 missing and why. A slice that is too much for the server is halved, ``SPLITS_MAX`` times at most; a
 server that is away is asked again a few times. Nothing is made up and nothing is kept of an answer
-that is not whole. Works with Spark and without. Before: ``plan``. After: ``kernel.shape``.
+that is not whole. Works with Spark and without. Step before: ``plan``. Step after:
+``kernel.shape``.
 """
 
 from __future__ import annotations

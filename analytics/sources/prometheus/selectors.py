@@ -1,7 +1,8 @@
 """PromQL vector selectors: taken apart, narrowed by filters, split into shards. Pure.
 
 Filters that Spark offers become matchers and bounds of time; all are applied by Spark again, so
-that a row of a gap never passes for a sample. Before: options and filters. After: ``plan``.
+that a row of a gap never passes for a sample. Step before: options and filters. Step after:
+``plan``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options of the source ``tidemark_scrape``. Pure but for the list of targets, read from a file.
 
-Before: a command line or Spark. After: ``scraper`` and ``spool``.
+Step before: a command line or Spark. Step after: ``scraper`` and ``spool``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A spooled file to batches of samples, and gaps. On executors, or without Spark.
 
-Before: ``scraper`` filled the spool. After: ``kernel.shape``.
+Step before: ``scraper`` filled the spool. Step after: ``kernel.shape``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A round begins at each multiple of the interval, whatever the stream's batches d
 target that does not answer in half the interval, or not to the end, has a gap of one round and
 delays no other target. Rounds that were left out (the process was down, or stood still) are gaps
 too.
-Before: ``targets``. After: ``spool``.
+Step before: ``targets``. Step after: ``spool``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A file holds the answers of one broker set's targets in one round, whole or not at all:
 written under another name, flushed, renamed. Its number is in its name; an offset of the stream is
 the number of the last file it covers. One process writes at a time (a lock on the directory); any
-may read. Before: ``scraper`` got answers. After: ``reader`` parses them, on executors.
+may read. Step before: ``scraper`` got answers. Step after: ``reader`` parses them, on executors.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
       "service": "broker"}}]
 
 An address without a scheme is ``http://ADDRESS/metrics``; the labels ``__scheme__`` and
-``__metrics_path__`` name others. Before: an option or a file. After: ``scraper``.
+``__metrics_path__`` name others. Step before: an option or a file. Step after: ``scraper``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Nothing is locked or written. How far: the confirm offset of the position page, wherever a broker of
 ours has published one; a copy without a page, and what RocketMQ wrote, are read to the end of their
-records. Before: a path. After: ``log_parts``, ``unit_parts`` and ``consumer_offsets`` cut it up.
+records. Step before: a path. Step after: ``log_parts``, ``unit_parts`` and ``consumer_offsets`` cut
+it up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls to the broker for a read of a topic: blocking, each repeated within a bound.
 
 The client of the library does the work: it follows the master and repeats what fails while it is
-away. Before: ``offsets`` plans what to read. After: ``reader`` makes columns.
+away. Step before: ``offsets`` plans what to read. Step after: ``reader`` makes columns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The calls of delayed messages: list and cancel.
 
-Before: ``http_api`` has the route. After: ``delayed``.
+Step before: ``http_api`` has the route. Step after: ``delayed``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The raw form is a big-endian 32-bit size, a msgpack map of that size, and then the stored records
 of each entry of ``queues``, in order, ``size`` bytes each. The records are sent straight from the
 log's mapping (``zero_copy``). The other form decodes every message into a map, for people and curl.
-Before: ``fetch``. After: the client.
+Step before: ``fetch``. Step after: the client.
 """
 
 from __future__ import annotations

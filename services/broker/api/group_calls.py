@@ -1,7 +1,7 @@
 """The calls of groups and their members: configuration, join, leave, fetch, commit, reset.
 
 The calls hold no rules: each parses its request, calls one part and encodes the answer.
-Before: ``http_api`` routes. After: ``coordinator``, ``commits``, ``fetch_answers``.
+Step before: ``http_api`` routes. Step after: ``coordinator``, ``commits``, ``fetch_answers``.
 """
 
 from __future__ import annotations

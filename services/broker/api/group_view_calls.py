@@ -1,6 +1,6 @@
 """The call that shows one group: ``GET /v1/groups/{group}``. It holds no rules.
 
-Before: ``http_api`` routes. After: ``views`` answers.
+Step before: ``http_api`` routes. Step after: ``views`` answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The call that shows retention: ``GET /v1/retention``. It holds no rules.
 
-Before: ``http_api`` routes. After: ``keeper`` answers.
+Step before: ``http_api`` routes. Step after: ``keeper`` answers.
 """
 
 from __future__ import annotations

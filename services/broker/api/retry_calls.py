@@ -1,7 +1,8 @@
 """The calls for messages that a group could not handle: nack, dead letters, redrive, trace.
 
 They hold no rules.
-Before: ``http_api`` routes. After: ``send_back``, ``dead_letters``, ``redrive``, ``trace``.
+Step before: ``http_api`` routes. Step after: ``send_back``, ``dead_letters``, ``redrive``,
+``trace``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Delayed messages for callers: list, cancel, carry forward, count.
 
 Each operation takes the lock of ``delivery``, so a message is either still waiting when it is
-cancelled, or delivered: never both. Before: ``delay_calls`` and retention ask. After: the log, in
-which a cancellation and a carried message are records like any other.
+cancelled, or delivered: never both. Step before: ``delay_calls`` and retention ask. Step after: the
+log, in which a cancellation and a carried message are records like any other.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ progress moves, a ``delay`` record stores it once a second: the checkpoint. A ki
 costs nothing, because each appended copy names its origin.
 
 Turns and the operations of ``delayed`` exclude each other by one lock. If the log cannot be read,
-or accepts no messages, delivery waits and tries again; it never skips. Before: ``sender`` or a nack
-stored the waiting message. After: dispatch, like any other message.
+or accepts no messages, delivery waits and tries again; it never skips. Step before: ``sender`` or a
+nack stored the waiting message. Step after: dispatch, like any other message.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A level has a constant delay, so its queue is in the order of its due times; aft
 the clock its messages are still delivered in the order of the queue. The tags code of a unit is the
 due time (store layout 12.3). Nothing is kept here: the caller knows how far a level is delivered.
 
-Blocks: for the delay's thread. Before: dispatch wrote the units. After: ``slices``.
+Blocks: for the delay's thread. Step before: dispatch wrote the units. Step after: ``slices``.
 """
 
 from __future__ import annotations

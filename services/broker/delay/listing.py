@@ -5,7 +5,7 @@ it shows. Only the record contains the topic: a page restricted to a topic ends 
 number of records, and the next page begins there. After a step back of the clock, a level's
 messages are shown in the order of their queue.
 
-Blocks: for the delay's thread. Before: ``delay_calls`` asks. After: its answer.
+Blocks: for the delay's thread. Step before: ``delay_calls`` asks. Step after: its answer.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ repeats the last one, but stands behind copies that the last one does not cover.
 A copy that RocketMQ delivered has no origin, but the unique id, due time and topic of its message.
 ``config/timercheck`` covers most of these copies. Those of RocketMQ's last minute are found here.
 
-Blocks: for the delay's thread. Before: the state is replayed. After: ``progress``.
+Blocks: for the delay's thread. Step before: the state is replayed. Step after: ``progress``.
 """
 
 from __future__ import annotations

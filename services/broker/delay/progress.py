@@ -7,7 +7,8 @@ and everything that waits above. A message that was due before it was read, or a
 back, breaks that for a while. Then no record is written, and a start has to search a longer part of
 the log for origins (``origins``); that is the only consequence.
 
-Before: ``origins`` at a start, then ``delivery``. After: ``state_log`` appends the record.
+Step before: ``origins`` at a start, then ``delivery``. Step after: ``state_log`` appends the
+record.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ born time, both hosts and the retry count are unchanged (store layout 12.4). Mes
 have all of these in common and become one run. Messages for the same queue keep the order of their
 due times.
 
-Blocks: it reads the log, in the delay's thread. Before: ``level_queues`` and ``timer_queue`` find
-what is due. After: ``delivery`` appends a slice and moves its progress.
+Blocks: it reads the log, in the delay's thread. Step before: ``level_queues`` and ``timer_queue``
+find what is due. Step after: ``delivery`` appends a slice and moves its progress.
 """
 
 from __future__ import annotations

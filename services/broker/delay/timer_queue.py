@@ -6,8 +6,8 @@ copy names the message that it replaces, which leaves the file as its copy enter
 
 If the file is lost, the queue is read again, and nothing is delivered meanwhile: a message might be
 found before its carried copy. A file that opens may still be useless: on a nearly full disk there
-can be space to open it and none for the messages. Blocks: for the delay's thread. Before: dispatch
-wrote the units. After: ``slices``.
+can be space to open it and none for the messages. Blocks: for the delay's thread. Step before:
+dispatch wrote the units. Step after: ``slices``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ entry per group; heartbeats do not touch it. A change of members or queues is on
 from the roster to the places of all sessions, so it is never half visible.
 
 A generation is made of the node's start count and a number that only grows (design 4), so a
-generation from before a restart is never valid again. Before: ``joining``, time, topics. After:
-``sessions`` get other places, and held fetches are woken.
+generation from before a restart is never valid again. Step before: ``joining``, time, topics.
+After: ``sessions`` get other places, and held fetches are woken.
 """
 
 from __future__ import annotations

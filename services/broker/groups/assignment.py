@@ -9,7 +9,7 @@ three rules, in this order:
 - a queue moves only if the second rule requires it: a balanced assignment is returned unchanged.
 
 The result is the target, not the present ownership: ``membership`` takes a queue from a living
-member only with its consent. Before: a member joined, left, or changed its topics. After:
+member only with its consent. Step before: a member joined, left, or changed its topics. After:
 ``membership`` moves queues.
 """
 

@@ -3,7 +3,7 @@
 A record holds every offset that moved within a tenth of a second, so its store time is that of the
 commits in it. At most ``RECORDS_MAX`` records are read: a commit long after the message was stored,
 or before the oldest state record, has no known time.
-Before: ``trace`` asks. After: ``trace`` shows the time of each commit and cancellation.
+Step before: ``trace`` asks. Step after: ``trace`` shows the time of each commit and cancellation.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A commit is checked and accepted as a whole. While a group has members only they
 the current generation: a commit from before a rebalance or a restart would undo the progress of the
 queue's next owner. A member's commit never moves an offset back, because it may be a late retry. An
 operator moves offsets back with a reset, which requires a group without members.
-Before: ``group_calls``, ``fetch`` (messages that no tag of the group selects). After: ``offsets``.
+Step before: ``group_calls``, ``fetch`` (messages that no tag of the group selects). Step after:
+``offsets``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A group is a state record in the log. A group is served once its record is durab
 is a group that is being deleted, which accepts no commits from that moment on. Deletion removes the
 offsets: a new group of the same name starts afresh. Retry and dead letter topics are created when
 they are first needed, as in RocketMQ.
-Before: the calls on groups, and members that join. After: ``state_log``, ``offsets``, ``topics``.
+Step before: the calls on groups, and members that join. Step after: ``state_log``, ``offsets``,
+``topics``.
 """
 
 from __future__ import annotations

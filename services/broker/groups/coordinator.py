@@ -1,8 +1,8 @@
 """Members of groups: one interface for calls, nacks, views and traces.
 
 It delegates to ``joining`` (who may be a member), ``active_groups`` (present members and their
-queues) and ``fetch`` (what a member receives). Before: ``group_calls``. After: ``fetch`` reads the
-queues of a member; ``commits`` moves offsets.
+queues) and ``fetch`` (what a member receives). Step before: ``group_calls``. Step after: ``fetch``
+reads the queues of a member; ``commits`` moves offsets.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The parts that fetch, commit and nack call them once per queue and response, never per message. The
 gauges, lag above all, are in ``metrics``. ``shared.metrics.bounds`` limits how many groups and
 topics have series of their own.
-Before: a fetch, a commit, a nack. After: ``GET /metrics``.
+Step before: a fetch, a commit, a nack. Step after: ``GET /metrics``.
 """
 
 from __future__ import annotations

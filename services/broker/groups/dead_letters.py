@@ -13,7 +13,7 @@ and
   next look-up goes on where the last one stopped, down to the letter.
 
 A copy never expires before its letter, because it lies behind it in the log.
-Before: ``retry_calls``, ``redrive``. After: ``stored_messages`` reads.
+Step before: ``retry_calls``, ``redrive``. Step after: ``stored_messages`` reads.
 """
 
 from __future__ import annotations

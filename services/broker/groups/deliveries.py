@@ -2,7 +2,7 @@
 
 Each batch takes one note in a ring per queue; messages take none. If there are too many queues, the
 ones that were idle longest are dropped. Deliveries are kept in memory only: after a restart, and
-for messages of long ago, they are unknown (None). Before: ``fetch`` handed out a batch. After:
+for messages of long ago, they are unknown (None). Step before: ``fetch`` handed out a batch. After:
 ``trace`` asks about one message.
 """
 

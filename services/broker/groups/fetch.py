@@ -7,7 +7,7 @@ moves by commits; fetch moves it only over messages that the member's tags exclu
 everything before them is committed. Otherwise a group that selects one tag of many would seem to
 lag for ever.
 
-Before: ``group_calls`` checked the request. After: ``fetch_answers`` frames the result.
+Step before: ``group_calls`` checked the request. Step after: ``fetch_answers`` frames the result.
 """
 
 from __future__ import annotations

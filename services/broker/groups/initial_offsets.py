@@ -4,7 +4,7 @@ The group's ``start`` applies when it reads a topic for the first time, and the 
 committed at once: a group that starts at the last message and is absent when a message comes will
 get that message. A queue that is added to a known topic is read from its first message, because its
 messages were sent to the topic that the group reads. Retries are never skipped.
-Before: ``coordinator``, a member joins or a topic has got queues. After: ``offsets``.
+Step before: ``coordinator``, a member joins or a topic has got queues. Step after: ``offsets``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Topics, tags and limits are checked, and everything needed from the store is read, before anything
 is changed; the change itself is one step of the loop.
-Before: ``group_calls``. After: ``active_groups`` gives the member its places.
+Step before: ``group_calls``. Step after: ``active_groups`` gives the member its places.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The pass runs in slices, between which other tasks run. A group without members *stands still* until
 it commits or its topics move: its queues are not read again, only the ages grow. The store time of
 a queue's oldest unread message is read once and kept for later passes. The rules are in ``lag``,
-``pairs`` and ``oldest``. Before: ``lag_sampler`` took the times of the log. After: it writes the
-rows.
+``pairs`` and ``oldest``. Step before: ``lag_sampler`` took the times of the log. Step after: it
+writes the rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The inputs of lag: members of groups, committed offsets, queues that groups read.
 
 Interfaces of ``coordinator``, ``offsets`` and ``configs``, and names that views and gauges share.
-After: ``views`` and ``lag_collector``.
+Step after: ``views`` and ``lag_collector``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Two sets of numbers are each of one instant: the positions of the log, read when
 and the bounds of a queue with one group's offset. Messages that reach the log after the beginning
 do not count as outstanding (``oldest``), so the stage times add up however long the sample takes.
 A failed sample does not fail the scrape: the values of the last good one are shown, with its time.
-Before: a scrape. After: ``lag_series`` writes tables, the registry text.
+Step before: a scrape. Step after: ``lag_series`` writes tables, the registry text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The result of one sample of all groups, as tables of series: rows of labels, columns of values.
 
 The tables are written during the sample, a few rows at a time, so that a scrape only has to write
-text. An unknown value is None and gets no sample. Before: ``lag_sampler``. After: the registry.
+text. An unknown value is None and gets no sample. Step before: ``lag_sampler``. Step after: the
+registry.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A scrape first awaits ``refresh``; the registry then reads the tables of the last sample. Counters
 are in ``counters``. Names and definitions are those of docs/metrics.md.
-Before: ``lag_sampler``. After: ``GET /metrics``.
+Step before: ``lag_sampler``. Step after: ``GET /metrics``.
 """
 
 from __future__ import annotations

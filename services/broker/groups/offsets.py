@@ -6,8 +6,8 @@ last window, so a commit reports ``accepted`` unless it waits for ``durable``.
 
 The offsets are those of the served ``BrokerState``. A snapshot reads them here, so that it is never
 older than a record before it. An offset can go back, by a reset.
-Before: ``fetch`` and commits, reset. After: ``state_log``; ``config_files`` writes them for
-RocketMQ.
+Step before: ``fetch`` and commits, reset. Step after: ``state_log``; ``config_files`` writes them
+for RocketMQ.
 """
 
 from __future__ import annotations

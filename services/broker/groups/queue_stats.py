@@ -2,7 +2,7 @@
 
 It is the I/O shell of ``lag`` and holds no rules. Reading an idle queue does not evict an open file
 of a queue that is in use (``ConsumeQueues.glance``).
-Before: ``views`` and ``metrics`` ask. After: ``lag`` computes the numbers.
+Step before: ``views`` and ``metrics`` ask. Step after: ``lag`` computes the numbers.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ or only to its own group, through the retry topic. Copies are appended in small 
 piece. The copy itself marks the letter as redriven (``dead_letters``), so a call that failed
 half-way, or died with the process, can simply be repeated. Letters that cannot be sent, for example
 because their topic was deleted, are counted and listed; they do not hold up others.
-Before: ``retry_calls``. After: an append, then dispatch like any message.
+Step before: ``retry_calls``. Step after: an append, then dispatch like any message.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ unknown. The copy carries that id, so a crash leaves both or neither. Nacks of t
 remembered, also while the first attempt is overtaken by its repetition. Copies stored by an earlier
 process are found in the index by the message's unique id: the broker serves only after its log is
 dispatched. Without an index, and for a message without a unique id, they are not found.
-Before: ``send_back`` has a nack with an id. After: ``send_back`` appends what is not found.
+Step before: ``send_back`` has a nack with an id. Step after: ``send_back`` appends what is not
+found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parses requests about groups: decoded bodies in, checked requests out. Pure.
 
 The first mistake is raised, with its field, before anything is changed.
-Before: ``encodings`` decoded the bytes. After: ``coordinator`` and ``commits``.
+Step before: ``encodings`` decoded the bytes. Step after: ``coordinator`` and ``commits``.
 """
 
 from __future__ import annotations

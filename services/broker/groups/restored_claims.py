@@ -8,7 +8,8 @@ still handle theirs for a moment: two members handle one queue, even in an order
 So a queue that had an offset at the start has no owner until a joining member claims it as one that
 it holds, or until the wait is over: by then the former holder has learned of the restart, or its
 session has expired.
-Before: ``active_groups`` knows which groups there were. After: ``membership`` assigns the queues.
+Step before: ``active_groups`` knows which groups there were. Step after: ``membership`` assigns the
+queues.
 """
 
 from __future__ import annotations

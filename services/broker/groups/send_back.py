@@ -4,8 +4,8 @@ The rules are in ``tidemark.formats.nack`` and ``delay``. This module finds the 
 whether the caller may nack it, appends once and waits until the copy is on disk. Only then does the
 caller get its response, and only then may it commit the message: a crash in between delivers the
 message once more, but never loses it.
-Before: ``retry_calls``. After: the delay service delivers the copy to the group's retry topic,
-whose queues are assigned to members like any others.
+Step before: ``retry_calls``. Step after: the delay service delivers the copy to the group's retry
+topic, whose queues are assigned to members like any others.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ offsets, and three more for each group shown on it; two of these are reserved fo
 message and for the member that holds the queue. Pairs of a group and a topic have this order:
 subscribed with recent lag, subscribed, recent lag, others; then come topics that no group reads.
 Recent means ten minutes, and among equals a pair that was shown stays: so series do not come and go
-with every short lag. Before: ``lag_sampler`` offers every pair and every topic. After: it writes
-the rows of the admitted ones.
+with every short lag. Step before: ``lag_sampler`` offers every pair and every topic. Step after: it
+writes the rows of the admitted ones.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A *place* is the queue offset from which the member's next batch of one queue be
 (there may be messages to read), *watched* (at the end, and woken when a message is dispatched) or
 *blocked* (a queue of an ordered group whose last batch is not committed). Ready places form a line:
 a read takes the first one and puts it back at the end, so no queue starves. Places that are not
-ready cost a fetch nothing. Before: ``membership`` granted or revoked a queue, a message was
-dispatched, or a commit came. After: ``fetch`` reads the ready places.
+ready cost a fetch nothing. Step before: ``membership`` granted or revoked a queue, a message was
+dispatched, or a commit came. Step after: ``fetch`` reads the ready places.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 It finds what ``Queries`` and ``Puller`` show and nothing else: no message that is not dispatched,
 has expired or belongs to a deleted topic. The records are checked; their bodies borrow from the
 log's mapping, which stays open as long as they exist.
-Before: ``retry_calls`` names a message. After: ``send_back``, ``dead_letters``, ``trace``.
+Step before: ``retry_calls`` names a message. Step after: ``send_back``, ``dead_letters``,
+``trace``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ topic, among waiting messages, and in the retry and dead-letter topics of the gr
 offset in its topic or sent it back for another try. Deliveries are those that the coordinator
 remembers. A group was done with the message when its offset passed it (``commit_times``).
 Everything is bounded, and the result says what was left out.
-Before: ``retry_calls``. After: ``trace_events`` derives the events.
+Step before: ``retry_calls``. Step after: ``trace_events`` derives the events.
 """
 
 from __future__ import annotations

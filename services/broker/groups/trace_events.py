@@ -3,7 +3,8 @@
 The topic and properties of each record show what had happened: stored, delayed, released when due,
 nacked, dead, sent again. The store time of a record is the time of its event. Events without a
 record (a flush, dispatch) have no known time; such an event has a reason instead of a time.
-Before: ``trace`` found the records and the readers. After: ``retry_calls`` shows the events.
+Step before: ``trace`` found the records and the readers. Step after: ``retry_calls`` shows the
+events.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It has the interface of ``flusher.Flusher.durable``: for a node alone a record is durable on its
 disk, in a group once ha has confirmed it, on the disks of the whole in-sync set. The page is read
-whenever a doorbell rings and, while a send waits, every millisecond. Before: ha published CONFIRM.
-After: ``sender`` answers (write path, step 6).
+whenever a doorbell rings and, while a send waits, every millisecond. Step before: ha published
+CONFIRM. Step after: ``sender`` answers (write path, step 6).
 """
 
 from __future__ import annotations

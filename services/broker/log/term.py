@@ -1,8 +1,8 @@
 """One epoch that this start of the broker serves: may it append, may it answer.
 
 The answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
-process that was paused notices a change at once. Before: ha granted the epoch. After: ``confirmer``
-and ``promises`` ask before every answer.
+process that was paused notices a change at once. Step before: ha granted the epoch. Step after:
+``confirmer`` and ``promises`` ask before every answer.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Hidden messages are reported in the very step in which they are hidden, so that 
 between: groups that had not read them have lost them (``expiry``). Messages hidden by the first
 check after a start are not reported, because the process before has reported them.
 
-Before: a pull, fetch or query asks. After: it serves from there on.
+Step before: a pull, fetch or query asks. Step after: it serves from there on.
 """
 
 from __future__ import annotations

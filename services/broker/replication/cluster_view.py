@@ -2,7 +2,7 @@
 
 It is requested over ``ha-control.sock`` in the node's run directory. A response is valid for a
 tenth of a second, and callers share it meanwhile. If ha does not respond, only what the page says
-of this node is known, and the answer says so. Before: ha. After: ``cluster_calls`` and
+of this node is known, and the answer says so. Step before: ha. Step after: ``cluster_calls`` and
 ``role_policy``.
 """
 

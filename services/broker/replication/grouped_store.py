@@ -3,7 +3,7 @@
 The broker holds byte 1 of ``lock`` all the time. It holds byte 0 (append) only for the epochs that
 ha grants, and recovers the log for each, because ha appended meanwhile. ha creates the store,
 publishes what is confirmed, and empties the store if it has to be copied anew: then this process
-ends, and its next start waits for its byte. Before: configuration. After: ``node``.
+ends, and its next start waits for its byte. Step before: configuration. Step after: ``node``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the grant ends, nothing more is appended or answered, waiting callers get an err
 flush ends, and only then is the lock released: ha cuts and copies from there. After a kill between
 any two steps, ha finds out the state by the lock byte and the nonce.
 
-Before: ``slave`` saw the grant. After: ``slave`` again.
+Step before: ``slave`` saw the grant. Step after: ``slave`` again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The broker of a node of a group, whole: slave, master for an epoch, slave again.
 
 ha decides (docs/replication.md); this class follows what ha publishes in the page. Readers, state
-and doorbell are shared by all roles; everything else is made anew for each. Before: ``service``
-opened ports and store. After: ``slave`` and ``master``.
+and doorbell are shared by all roles; everything else is made anew for each. Step before:
+``service`` opened ports and store. Step after: ``slave`` and ``master``.
 """
 
 from __future__ import annotations

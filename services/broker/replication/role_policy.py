@@ -1,7 +1,7 @@
 """Which requests a node of a group serves in its role, and which errors the others get.
 
-There is one class for each role; the gate asks the object of the present one. Before: ``node``
-changes roles. After: ``gate``, before every call.
+There is one class for each role; the gate asks the object of the present one. Step before: ``node``
+changes roles. Step after: ``gate``, before every call.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It appends nothing. Reads open once ha has published that this node follows, and reput what is
 dispatched; they never show more than what is confirmed. It ends when ha grants an epoch to this
-start. Before: ``node``. After: ``master``.
+start. Step before: ``node``. Step after: ``master``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It opens queue files of its own. Readers that serve cache the present min offset, and a question
 about a later one would make them show it too early.
-Before: ``deletion`` and ``expiry`` ask. After: ``losses`` counts.
+Step before: ``deletion`` and ``expiry`` ask. Step after: ``losses`` counts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ takes that file for the log's first, as before. In a group the minimum stays whe
 again in every run. Only step 1 needs disk space: if there is none and the full disk is the reason
 for the deletion, the file is deleted all the same.
 
-Before: ``keeper`` decided. After: reput sees MIN and shortens queues and index.
+Step before: ``keeper`` decided. Step after: reput sees MIN and shortens queues and index.
 """
 
 from __future__ import annotations

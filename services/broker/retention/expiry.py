@@ -6,7 +6,8 @@ one step of the loop, so that no commit comes between the comparison and the pub
 minimum. Many groups are processed in slices. Messages that a topic's own retention hides are
 counted in the same way, in the step in which they are hidden.
 
-Before: ``deletion``, and a view of a group that asks. After: ``losses``, the log, the metrics.
+Step before: ``deletion``, and a view of a group that asks. Step after: ``losses``, the log, the
+metrics.
 """
 
 from __future__ import annotations

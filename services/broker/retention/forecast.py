@@ -5,7 +5,8 @@ burst or a backup that is moved away affects fewer than half of them and so does
 files reserve their blocks long before they are written, so a sample subtracts what is reserved but
 not written; otherwise the curve would be a staircase.
 
-Before: ``keeper`` takes the samples. After: ``GET /v1/retention`` and the metrics show it.
+Step before: ``keeper`` takes the samples. Step after: ``GET /v1/retention`` and the metrics show
+it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A task of its own measures it every second and whenever log files were made, so that a long deletion
 does not delay the detection of a full disk. The rules are in ``retention``.
 
-Before: ``preallocator`` made files. After: ``keeper`` deletes files by the same figures.
+Step before: ``preallocator`` made files. Step after: ``keeper`` deletes files by the same figures.
 """
 
 from __future__ import annotations

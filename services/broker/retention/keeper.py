@@ -6,7 +6,8 @@ this module combines them with the log's files, the clock and the loop. A run de
 run because of a full disk, the next one waits until reput has unmapped the files: until then their
 blocks are not free, and too many files would be deleted.
 
-Before: ``preallocator`` makes files. After: reput follows MIN; ``retention_calls`` shows the state.
+Step before: ``preallocator`` makes files. Step after: reput follows MIN; ``retention_calls`` shows
+the state.
 """
 
 from __future__ import annotations

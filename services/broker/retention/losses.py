@@ -6,7 +6,7 @@ committed yet. These are neither lost nor read, so they are kept here until the 
 (read) or the queue changes its owner (lost: the next owner begins at the minimum). Without members,
 it is unknown which messages are in hand: what is not committed at the deletion counts as lost.
 
-Before: ``deletion`` reports where queues begin. After: the counter of skipped messages.
+Step before: ``deletion`` reports where queues begin. Step after: the counter of skipped messages.
 """
 
 from __future__ import annotations

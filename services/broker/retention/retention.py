@@ -5,7 +5,7 @@ of the last one. Reasons to keep a file come first: a file that recovery, dispat
 needs is kept, however full the disk is. Then come reasons to delete it: too much log, a disk that
 is too full, age. Age is the file system's modification time, not a time in the file.
 
-Before: ``keeper`` measures. After: ``deletion`` deletes the file.
+Step before: ``keeper`` measures. Step after: ``deletion`` deletes the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Checks of a send in a group: may it be stored, is it confirmed, may success be reported.
 
 The rules are in ``promises``; this class applies them to the term and to waiting sends. Before:
-``sender`` has a request. After: ``sender`` answers it, in the step in which ``reached`` allowed it.
+``sender`` has a request. Step after: ``sender`` answers it, in the step in which ``reached``
+allowed it.
 """
 
 from __future__ import annotations

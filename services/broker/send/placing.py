@@ -1,8 +1,9 @@
 """Assigns the messages of a request to topics and queues if some of them are delayed. Pure.
 
 Each message gets its queue like any other; a delayed one is then stored in a delay topic, with that
-queue in its properties. The request is still one append, all or none. Before: ``messages`` has
-checked the request, ``queue_choice`` has chosen the queues. After: ``append`` numbers the runs.
+queue in its properties. The request is still one append, all or none. Step before: ``messages`` has
+checked the request, ``queue_choice`` has chosen the queues. Step after: ``append`` numbers the
+runs.
 """
 
 from __future__ import annotations

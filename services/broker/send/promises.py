@@ -2,7 +2,8 @@
 
 It is decided twice: before the append, so that an unattainable level is refused with nothing
 stored, and in the step of the loop in which the response leaves (docs/replication.md,
-acknowledging). Before: ``messages`` read what the sender asks for. After: ``sender`` answers.
+acknowledging). Step before: ``messages`` read what the sender asks for. Step after: ``sender``
+answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Parses the delay that a send asks for. Pure.
 
-Before: ``messages`` reads a request. After: ``placing`` puts the message into a delay topic.
+Step before: ``messages`` reads a request. Step after: ``placing`` puts the message into a delay
+topic.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ RocketMQ broker that finds the store after a kill reads the queue from there, an
 messages again even if they were delivered. It would lose messages with units of an older time: it
 reads no slot that is more than seven days old.
 
-Blocks. Before: ``waiting`` knows what waits. After: RocketMQ; or ``json_cache`` at our next start.
+Blocks. Step before: ``waiting`` knows what waits. Step after: RocketMQ; or ``json_cache`` at our
+next start.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 ``directory`` keeps the lease on one machine, ``kubernetes`` in a cluster's API server. Both write
 by compare-and-set only, and both report *unknown* if they do not know the outcome; ``session`` has
-the rules for it. Before: the effects of the replica. After: ``LeaseAnswered``, back to it.
+the rules for it. Step before: the effects of the replica. Step after: ``LeaseAnswered``, back to
+it.
 """
 
 from __future__ import annotations

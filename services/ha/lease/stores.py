@@ -1,4 +1,4 @@
-"""Opens the lease store that is configured. After: ``lease_client``."""
+"""Opens the lease store that is configured. Step after: ``lease_client``."""
 
 from __future__ import annotations
 
