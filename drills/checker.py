@@ -32,7 +32,7 @@ class Stored(NamedTuple):
     key: str
 
 
-class Reign(NamedTuple):
+class EpochStart(NamedTuple):
     """An epoch and the physical offset of its first record."""
 
     epoch: int
@@ -45,7 +45,7 @@ class FinalLog:
 
     messages: list[Stored] = field(default_factory=list)
     """Messages in physical order."""
-    reigns: list[Reign] = field(default_factory=list)
+    epochs: list[EpochStart] = field(default_factory=list)
     """Epochs in physical order, from the epoch records."""
     first_offset: int = 0
     """Physical offset of the oldest byte; everything before it has expired."""
@@ -90,11 +90,11 @@ def judge(ledger: Ledger, log: FinalLog, masters: Mapping[int, str] | None = Non
     _check_acked(ledger, log, at_place, verdict)
     _check_seen(ledger, log, at_place, verdict)
     if masters:
-        _check_epochs(ledger, log.reigns, masters, verdict)
+        _check_epochs(ledger, log.epochs, masters, verdict)
     verdict.violations += _gaps(log.messages)
     verdict.violations += [
         f"epochs: {later} stands behind {earlier}"
-        for earlier, later in zip(log.reigns, log.reigns[1:], strict=False)
+        for earlier, later in zip(log.epochs, log.epochs[1:], strict=False)
         if later.epoch <= earlier.epoch
     ]
     _count(ledger, log.messages, verdict)
@@ -143,18 +143,18 @@ def _check_seen(
 
 
 def _check_epochs(
-    ledger: Ledger, reigns: Sequence[Reign], masters: Mapping[int, str], verdict: Verdict
+    ledger: Ledger, epochs: Sequence[EpochStart], masters: Mapping[int, str], verdict: Verdict
 ) -> None:
-    starts = [reign.start for reign in reigns]
+    starts = [epoch.start for epoch in epochs]
     for key, ack in ledger.acked.items():
         number = bisect_right(starts, ack.physical_offset) - 1
         if number < 0 or ack.level != OWED_LEVEL:
             continue
-        master = masters.get(reigns[number].epoch)
+        master = masters.get(epochs[number].epoch)
         if master is not None and ack.node and ack.node != master and not ack.repeated:
             verdict.violations.append(
                 f"D: {key} was acked by {ack.node} at physical offset {ack.physical_offset}, "
-                f"where {master} was master in epoch {reigns[number].epoch}"
+                f"where {master} was master in epoch {epochs[number].epoch}"
             )
 
 

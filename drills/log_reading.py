@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from drills.checker import FinalLog, Reign, Stored
+from drills.checker import EpochStart, FinalLog, Stored
 from drills.ledger import Place
 from shared.files.store_config import LocalStoreConfig
 from shared.state import records
@@ -54,7 +54,7 @@ def read_log(store_dir: Path, topic: str, until: int | None = None) -> FinalLog:
                     stored = record.decode(window.view, window.at(entry))
                     state = records.decode(bytes(stored.body))
                     if isinstance(state, EpochRecord) and state.epoch:
-                        found.reigns.append(Reign(state.epoch, entry.physical_offset))
+                        found.epochs.append(EpochStart(state.epoch, entry.physical_offset))
     return found
 
 

@@ -55,7 +55,7 @@ class Coded(NamedTuple):
         """The names behind codes, as strings."""
         return pa.array(self.names, pa.string()).take(pa.array(codes))
 
-    def are(self, names: Sequence[str] | frozenset[str]) -> Bools:
+    def is_in(self, names: Sequence[str] | frozenset[str]) -> Bools:
         """Which rows have one of these names."""
         wanted = np.array([name in names for name in self.names], dtype=bool)
         return wanted[self.codes] if wanted.size else np.zeros(len(self.codes), dtype=bool)
@@ -87,7 +87,7 @@ class Grouped(NamedTuple):
         return cls(np.flatnonzero(seen) + low, number[places] - 1)
 
     @classmethod
-    def of_few(cls, keys: Ints) -> Grouped:
+    def of_sparse(cls, keys: Ints) -> Grouped:
         """Group keys that are far apart and few, like times."""
         encoded = pa.array(keys).dictionary_encode()
         found = encoded.dictionary.to_numpy()
@@ -122,11 +122,11 @@ class Rows:
         queue = samples.column("queue").fill_null(NO_QUEUE).cast(pa.int64())
         self.queue: Ints = queue.to_numpy().astype(np.int64)
         self.value: Floats = samples.column("value").to_numpy().astype(np.float64)
-        self.is_own: Bools = ~self.source.are((CONTEXT,))
+        self.is_own: Bools = ~self.source.is_in((CONTEXT,))
         self.set = Grouped.of(self.cluster.codes * (len(self.broker.names) + 1) + self.broker.codes)
         self.node = Grouped.of(self.set.at * (len(self.replica.names) + 1) + self.replica.codes)
         """A broker set's member: its three processes share this."""
-        instant = Grouped.of_few(self.ts)
+        instant = Grouped.of_sparse(self.ts)
         process = self.node.at * (len(self.target.names) + 1) + self.target.codes
         self.scrape = Grouped.of(process * (len(instant.keys) + 1) + instant.at)
 
@@ -153,7 +153,7 @@ def wide(rows: Rows, keys: Ints, metrics: Sequence[str], where: Bools | None = N
 
     keys: of every row of the samples. where: which rows count at all.
     """
-    chosen = rows.metric.are(metrics)
+    chosen = rows.metric.is_in(metrics)
     if where is not None:
         chosen &= where
     at = np.flatnonzero(chosen)
@@ -214,7 +214,9 @@ def labelled(labels: Coded, label: str) -> Bools:
     """
     name, _, value = label.partition("=")
     wanted = value.strip('"')
-    return labels.are(frozenset(text for text in labels.names if label_value(text, name) == wanted))
+    return labels.is_in(
+        frozenset(text for text in labels.names if label_value(text, name) == wanted)
+    )
 
 
 def label_value(labels: str, name: str) -> str:

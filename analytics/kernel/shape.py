@@ -164,11 +164,11 @@ def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
 
 def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
     """Epoch and role by scrape: the last values of ha of the same node before it, or the next."""
-    own = np.flatnonzero(rows.metric.are((ROLE,)) & (rows.value == 1))
+    own = np.flatnonzero(rows.metric.is_in((ROLE,)) & (rows.value == 1))
     label_sets = rows.labels.codes[own].astype(np.float64)
     role = integers(_nearest(rows.node.at[own], rows.ts[own], label_sets, scrapes, reach_us))
     roles = _labels(rows, "role").take(role)
-    of_epoch = np.flatnonzero(rows.metric.are((EPOCH,)))
+    of_epoch = np.flatnonzero(rows.metric.is_in((EPOCH,)))
     epoch = _nearest(
         rows.node.at[of_epoch], rows.ts[of_epoch], rows.value[of_epoch], scrapes, reach_us
     )
@@ -255,7 +255,7 @@ def _counters(rows: Rows, scrapes: Scrapes, kept: Collection[str] | None) -> pa.
         for name in rows.metric.names
         if (name.endswith(COUNTED) if kept is None else name in kept)
     )
-    row = np.flatnonzero(rows.metric.are(names) & rows.is_own & ~np.isnan(rows.value))
+    row = np.flatnonzero(rows.metric.is_in(names) & rows.is_own & ~np.isnan(rows.value))
     if not len(row):
         return sampled.nothing(schema.COUNTERS)
     label_set = rows.scrape.at[row]

@@ -135,14 +135,14 @@ class Pairs:
 
     def __init__(self, rows: Rows, is_fresh: Bools) -> None:
         """is_fresh: by scrape, whether its snapshot is new."""
-        folded = rows.group.are(("", OTHER)) | rows.topic.are(("", OTHER))
+        folded = rows.group.is_in(("", OTHER)) | rows.topic.is_in(("", OTHER))
         self.is_named: Bools = ~folded & is_fresh[rows.scrape.at]
         pair = Grouped.of(rows.group.codes * (len(rows.topic.names) + 1) + rows.topic.codes)
         self.pair_of: Ints = pair.at
         """Index of the pair of each sample."""
         self.count = len(pair.keys) + 1
         self.key_of: Ints = rows.scrape.at * self.count + pair.at
-        own = np.flatnonzero(rows.metric.are(_SHOWING_PAIRS) & self.is_named)
+        own = np.flatnonzero(rows.metric.is_in(_SHOWING_PAIRS) & self.is_named)
         found = Grouped.of(self.key_of[own])
         self.keys = found.keys
         self.rows: Ints = own[found.first_rows()]
@@ -157,7 +157,9 @@ class Pairs:
         scrape = rows.scrape.at[row]
         metrics = (_SUBSCRIBED, *_GAUGES.values(), *_TIMES.values())
         found = wide(rows, self.key_of, metrics, self.is_named)
-        of_group = wide(rows, _group_keys(rows), tuple(_OF_GROUPS.values()), rows.topic.are(("",)))
+        of_group = wide(
+            rows, _group_keys(rows), tuple(_OF_GROUPS.values()), rows.topic.is_in(("",))
+        )
         group_keys = _group_keys(rows)[row]
         subscribed = found.at(_SUBSCRIBED, keys)
         enabled = of_group.at(_OF_GROUPS["consume_enabled"], group_keys)
@@ -278,7 +280,7 @@ def _series_key(rows: Rows, pairs: Pairs) -> Ints:
 
 def _by_queue(rows: Rows) -> sampled.Wide:
     keys = (rows.scrape.at * (len(rows.topic.names) + 1) + rows.topic.codes) * _queues(rows)
-    is_queue = (rows.queue != NO_QUEUE) & rows.group.are(("",))
+    is_queue = (rows.queue != NO_QUEUE) & rows.group.is_in(("",))
     return wide(rows, keys + rows.queue, (_MAX, _MIN), is_queue)
 
 
@@ -295,7 +297,7 @@ def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
     key = pairs.keys[at] * queues + queue
     # A group's offset on a queue that is not exported itself: it stands there all the same.
     own = np.flatnonzero(
-        rows.metric.are((_COMMIT, _OLDEST)) & pairs.is_named & (rows.queue != NO_QUEUE)
+        rows.metric.is_in((_COMMIT, _OLDEST)) & pairs.is_named & (rows.queue != NO_QUEUE)
     )
     own_keys = Grouped.of(_series_key(rows, pairs)[own])
     alone = ~np.isin(own_keys.keys, key)
@@ -328,7 +330,7 @@ def _reasons(
     unread = most > np.maximum(commit, least)
     metric = _OF_GROUPS["broadcasting"]
     group_keys = _group_keys(rows)
-    broadcasts = wide(rows, group_keys, (metric,), rows.topic.are(("",)))
+    broadcasts = wide(rows, group_keys, (metric,), rows.topic.is_in(("",)))
     cases = [
         broadcasts.at(metric, group_keys[row]) == 1,
         np.isnan(commit) & never,

@@ -79,7 +79,7 @@ def build_with(
         clock,
         log_context.host,
         flushed=log_context.flushed,
-        lasting=log_context.lasts_to,
+        lasting=log_context.durable_end,
         file_size=config.store.commit_log_file_size,
         log_start=lambda: log_context.reader.min_offset,
     )
@@ -128,7 +128,7 @@ def build_with(
         consuming.offsets,
         state_log.delay_now if log_context.appends else (lambda: state.delay),
         clock,
-        flushed=log_context.lasts_to if log_context.appends else log_context.dispatched,
+        flushed=log_context.durable_end if log_context.appends else log_context.dispatched,
         epoch=ALONE if log_context.term is None else log_context.term.epoch,
     )
 

@@ -76,7 +76,7 @@ class _NothingWaits:
         return False
 
     async def carry_below(self, physical_offset: PhysicalOffset) -> CarryResult:
-        """Do nothing."""
+        """Append nothing: a slave has no delayed messages of its own."""
         return CarryResult(0, 0)
 
 
@@ -240,7 +240,7 @@ class Consuming:
             GroupProgress(self.offsets, coordinator, commit_times),
             clock,
             delay_levels_ms=levels_ms,
-            flushed=log_context.lasts_to,
+            flushed=log_context.durable_end,
             dispatched=dispatched,
         )
         return GroupComponents(

@@ -173,12 +173,12 @@ class Broker:
     async def _listen(self, closing: AsyncExitStack, api: Api) -> ApiServer:
         """Open both ports, and log their addresses."""
         config = self._config
-        way = api.pools.behind_sends()
-        server = ApiServer(api.app, self._metrics, self._bounds(), api.fast_path, way)
+        pauses = api.pools.behind_sends()
+        server = ApiServer(api.app, self._metrics, self._bounds(), api.fast_path, pauses)
         self._metrics.show_requests(api.pools, server.roles)
 
         def is_awaited() -> bool:
-            return api.pools.is_awaited() or server.has_news
+            return api.pools.is_awaited() or server.has_recent_input
 
         self._metrics.pause_while(is_awaited)
         admin = AdminServer(

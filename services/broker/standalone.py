@@ -104,7 +104,7 @@ class Standalone:
                     "snapshots": lambda: built.core.state_log.run(stop),
                     "config-files": lambda: built.config_files.run(stop),
                     **built.consuming.runners(stop, opened, closed),
-                    "door": open_and_close,
+                    "gate": open_and_close,
                 },
             )
         except BaseException:

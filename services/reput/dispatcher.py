@@ -39,7 +39,7 @@ from services.reput.resume import (
     bounds,
     decide,
 )
-from services.reput.sync_job import Settled, SyncJob
+from services.reput.sync_job import SyncJob, SyncPoint
 from services.reput.unit_mending import UnitMending
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
@@ -176,7 +176,7 @@ class Dispatcher:
         self._unsynced_files: frozenset[Path] = frozenset()
         """Files of a sync that could not be started; the next sync includes them."""
         self._unsynced_directories: frozenset[Path] = frozenset()
-        self._settled = Settled(0, Totals(0, 0), 0)
+        self._sync_point = SyncPoint(0, Totals(0, 0), 0)
 
     @property
     def boot_id(self) -> tuple[int, int]:
@@ -416,7 +416,7 @@ class Dispatcher:
         self._end_pass_if_due()
 
     def _settle(self) -> None:
-        self._settled = Settled(
+        self._sync_point = SyncPoint(
             self.position, self._queues.totals, self._index.entries, self._cleaning.removed
         )
 
@@ -538,8 +538,8 @@ class Dispatcher:
     def _removed(self, change: Removed) -> None:
         # Do not call ``_settle`` here: a step may be interrupted with its units already in the
         # totals.
-        position, (units, firsts), entries, removed = self._settled
-        self._settled = Settled(
+        position, (units, firsts), entries, removed = self._sync_point
+        self._sync_point = SyncPoint(
             position,
             Totals(units, firsts + change.firsts),
             entries - change.entries,
@@ -581,7 +581,7 @@ class Dispatcher:
         files, directories = self._queues.take_touched()
         more_files, more_directories = self._index.take_touched()
         publishable = not self._in_pass
-        state = (self._resume_number, self._settled.position)
+        state = (self._resume_number, self._sync_point.position)
         files |= more_files | self._unsynced_files
         directories |= more_directories | self._unsynced_directories
         self._unsynced_files = self._unsynced_directories = frozenset()
@@ -592,7 +592,7 @@ class Dispatcher:
             frozenset(files),
             frozenset(directories),
             self._resume_number,
-            self._settled,
+            self._sync_point,
             self._unit_timestamp_ms,
             self._index.filled_timestamp_ms,
             publishable,
@@ -611,7 +611,7 @@ class Dispatcher:
         4. The next start trusts the offset, continues in the middle of a record and reports the
            log as damaged.
         """
-        position, flushed = self._settled.position, self._positions.get(Slot.FLUSHED)
+        position, flushed = self._sync_point.position, self._positions.get(Slot.FLUSHED)
         size = self._store.config.commit_log_file_size
         starts = range(flushed - flushed % size, position, size) if flushed < position else ()
         return frozenset(self._log.files.path(start) for start in starts)
@@ -632,7 +632,7 @@ class Dispatcher:
         self._positions.put_head(logics_timestamp_ms=job.unit_timestamp_ms)
         if job.index_timestamp_ms:
             self._positions.put_head(index_timestamp_ms=job.index_timestamp_ms)
-        position, (units, firsts), entries, removed = job.settled
+        position, (units, firsts), entries, removed = job.sync_point
         publish(Slot.RESUME_UNITS, units)
         publish(Slot.RESUME_FIRSTS, firsts)
         publish(Slot.RESUME_INDEX_ENTRIES, entries)

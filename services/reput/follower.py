@@ -187,7 +187,7 @@ class Follower:
             await self._check_units()
             self._note_progress()
             if self._traced:
-                self._traced.reached(self._dispatcher.dispatched, _say_dispatched)
+                self._traced.reached(self._dispatcher.dispatched, _log_dispatched)
             await self._sync_if_due()
             now = self._clock.monotonic()
             if done:
@@ -516,7 +516,7 @@ class Follower:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
-def _say_dispatched(traced: TracedRange) -> None:
+def _log_dispatched(traced: TracedRange) -> None:
     log.info(
         "messages are in their queues",
         extra={

@@ -33,7 +33,7 @@ Each = Callable[[Callable[[Path], Outcome], Iterable[Path]], Iterable[Outcome]]
 """Same contract as ``map``: call with each path, in any order or concurrently."""
 
 
-class Settled(NamedTuple):
+class SyncPoint(NamedTuple):
     """State of queues and index that covers exactly the log below position.
 
     It is kept apart from the writers' own sums, which are ahead while a step is interrupted by a
@@ -55,7 +55,7 @@ class SyncJob:
     files: frozenset[Path]
     directories: frozenset[Path]
     resume_number: int
-    settled: Settled
+    sync_point: SyncPoint
     unit_timestamp_ms: int
     index_timestamp_ms: int
     is_publishable: bool

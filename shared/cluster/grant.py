@@ -45,7 +45,7 @@ def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> 
     return epoch
 
 
-def stands(slots: Slots, *, epoch: int, nonce: int) -> bool:
+def is_valid(slots: Slots, *, epoch: int, nonce: int) -> bool:
     """Whether the grant that this start serves under is still valid."""
     return (
         not slots.get(Slot.FENCED)
@@ -61,7 +61,7 @@ def may_answer(slots: Slots, *, epoch: int, nonce: int, now_boot_ms: int) -> boo
     answer right after the call, with no await in between.
     """
     return (
-        stands(slots, epoch=epoch, nonce=nonce)
+        is_valid(slots, epoch=epoch, nonce=nonce)
         and slots.get(Slot.ROLE) in (NodeRole.PROMOTING, NodeRole.MASTER)
         and now_boot_ms < slots.get(Slot.LEASE_DEADLINE)
     )

@@ -241,12 +241,12 @@ class BoundedServer:
         app: web.Application,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
-        way: Pauses | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        """handler: wraps the application's handler, to answer some requests before it. way: the
+        """handler: wraps the application's handler, to answer some requests before it. pauses: the
         pauses between two accepted connections."""
         self._wrap = handler
-        self._way = way or Pauses()
+        self._pauses = pauses or Pauses()
         self._bounds = bounds
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=bounds.finish_s
@@ -340,7 +340,7 @@ class BoundedServer:
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             await self._take(connection)
-            await self._way.rest()
+            await self._pauses.rest()
 
     async def _take(self, connection: socket.socket) -> None:
         """Serve an accepted connection. Never raises: otherwise accepting would stop."""

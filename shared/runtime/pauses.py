@@ -1,9 +1,9 @@
 """Long work on the loop runs in slices, with pauses while requests are being answered.
 
-    way = Pauses(lambda: requests_in_hand > 0)
+    pauses = Pauses(lambda: requests_in_hand > 0)
     while work:
         ...  # a slice
-        await way.rest()
+        await pauses.rest()
 
 So a send or pull is delayed by one slice in all, not by one slice in each of the loop iterations
 that its answer takes.

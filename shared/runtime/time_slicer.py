@@ -1,6 +1,6 @@
 """Long work on the loop in slices; other tasks run in between.
 
-    slicer = TimeSlicer(clock, way)
+    slicer = TimeSlicer(clock, pauses)
     for each in very_many:
         if slicer.over:
             await slicer.pass_on()
@@ -26,10 +26,10 @@ class TimeSlicer:
     """The slices of one piece of work."""
 
     def __init__(
-        self, clock: Clock, way: Pauses, on_begin: Callable[[], None] = lambda: None
+        self, clock: Clock, pauses: Pauses, on_begin: Callable[[], None] = lambda: None
     ) -> None:
         """on_begin: called when a slice begins, because state may have changed meanwhile."""
-        self._way = way
+        self._pauses = pauses
         self._monotonic = clock.monotonic
         self._on_begin = on_begin
         self._steps = 0
@@ -57,7 +57,7 @@ class TimeSlicer:
     async def pass_on(self) -> None:
         """Let other tasks run, then begin a slice."""
         self._before_s = self.busy_s
-        await self._way.rest()
+        await self._pauses.rest()
         self._begin()
 
     def _begin(self) -> None:

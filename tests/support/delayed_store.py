@@ -80,7 +80,7 @@ class DelayedStore(SmallBroker):
                 clock=_Clock(self),
                 durability=self,
                 dispatched=self.dispatched,
-                lasts_to=lambda: self.appender.flushed,
+                durable_end=lambda: self.appender.flushed,
                 end=lambda: self.appender.appended,
                 index_is_whole=lambda: not self.positions.get(Slot.INDEX_BEHIND),
             ),

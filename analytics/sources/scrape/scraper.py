@@ -55,7 +55,7 @@ class Scraper:
 
     def start(self) -> None:
         """Scrape at every multiple of the interval from now on."""
-        self._thread = threading.Thread(target=self._run_or_say, name="scraper", daemon=True)
+        self._thread = threading.Thread(target=self._run_and_log, name="scraper", daemon=True)
         self._thread.start()
 
     def round(self) -> None:
@@ -82,7 +82,7 @@ class Scraper:
             self._thread.join()
         self._pool.shutdown()
 
-    def _run_or_say(self) -> None:
+    def _run_and_log(self) -> None:
         try:
             interval_s = self._options.interval_s
             while not self._stop.is_set():

@@ -18,23 +18,23 @@ from services.broker.traffic_metrics import TrafficMetrics
 from shared.runtime.connections import BoundedHandler, BoundedServer, Bounds, CallHandler
 from shared.runtime.pauses import Pauses
 
-NEWS_S: Final = 0.002
+RECENT_INPUT_S: Final = 0.002
 """Bytes received within this time may belong to a request whose handler has not started yet."""
 
 
 class ApiHandler(BoundedHandler):
     """One connection of the API port."""
 
-    __slots__ = ("_heard", "role")
+    __slots__ = ("_note_input", "role")
 
     def __init__(self, manager: web.Server, server: ApiServer, **settings: Any) -> None:
         super().__init__(manager, server, **settings)
-        self._heard = server.heard
+        self._note_input = server.note_input
         self.role = Role.NEW
 
     def data_received(self, data: bytes) -> None:
         """Record the activity and process the bytes."""
-        self._heard()
+        self._note_input()
         super().data_received(data)
 
 
@@ -54,11 +54,11 @@ class ApiServer(BoundedServer):
         metrics: TrafficMetrics,
         bounds: Bounds,
         handler: Callable[[CallHandler], CallHandler] = lambda handler: handler,
-        way: Pauses | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        super().__init__(app, bounds, handler, way)
+        super().__init__(app, bounds, handler, pauses)
         self._metrics = metrics
-        self._heard_at = float("-inf")
+        self._input_at = float("-inf")
 
     def note_refused(self, reason: str) -> None:
         """Count a refused or closed connection under its reason."""
@@ -81,11 +81,13 @@ class ApiServer(BoundedServer):
         return found
 
     @property
-    def has_news(self) -> bool:
-        """Whether bytes arrived within the last NEWS_S: several iterations of the event loop pass
-        between the arrival of a request and the start of its handler."""
-        return time.monotonic() < self._heard_at + NEWS_S
+    def has_recent_input(self) -> bool:
+        """Whether bytes arrived within the last RECENT_INPUT_S.
 
-    def heard(self) -> None:
+        Several iterations of the event loop pass between the arrival of a request and the start of
+        its handler."""
+        return time.monotonic() < self._input_at + RECENT_INPUT_S
+
+    def note_input(self) -> None:
         """Record that bytes arrived on a connection."""
-        self._heard_at = time.monotonic()
+        self._input_at = time.monotonic()

@@ -379,7 +379,7 @@ class Api:
             hits_max=hits_max,
             unique_id_only="unique_id" in given,
             before=_place(given.get("before")),
-            way=self.pools.behind_sends(),
+            pauses=self.pools.behind_sends(),
         )
         encoding = encoding_of(request)
         messages = (self._as_map(each, encoding) for each in page.messages)

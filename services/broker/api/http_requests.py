@@ -86,7 +86,7 @@ class Bodies:
         self._peers: dict[str, Budget] = {}
         """Budgets of the peers that have bytes in memory."""
         self._pools = pools
-        self.way = pools.behind_sends()
+        self.pauses = pools.behind_sends()
         """The pauses for long bodies, on the event loop and in the thread."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
@@ -139,23 +139,24 @@ class Bodies:
         try:
             data = await self.whole(request, body)
             if encodings.is_long(data, encoding):
-                yield await self.apart(
-                    functools.partial(encodings.decode, data, encoding, self.way.rest_in_thread)
+                yield await self.in_thread(
+                    functools.partial(encodings.decode, data, encoding, self.pauses.rest_in_thread)
                 )
             else:
                 yield encodings.decode(data, encoding)
         finally:
             self.end(body)
 
-    async def apart(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         """Decode or check a long body in a thread, one body at a time.
 
         The event loop gets the interpreter lock back within ``lifecycle.SWITCH_S``, and the work
-        pauses as ``way`` says while others send. The work must not share objects with the loop."""
+        makes the pauses of ``self.pauses`` while others send. It must not share objects with the
+        loop."""
         with self._pools.long_send():
-            return await self._in_thread(work)
+            return await self._in_worker(work)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def check_announced(self, request: web.Request) -> None:
@@ -199,7 +200,7 @@ class Bodies:
             parts = await self._parts(request, body, peer)
             if body.size <= LONG:
                 return b"".join(parts)
-            return await self._in_thread(functools.partial(_joined, parts, self.way))
+            return await self._in_worker(functools.partial(_joined, parts, self.pauses))
 
     async def _parts(self, request: web.Request, body: Body, peer: str | None) -> list[bytes]:
         """Read a body until its end; return its parts."""
@@ -222,7 +223,7 @@ class Bodies:
                         encodings.check_count(part[:ANNOUNCED], encoding)
                     parts.append(part)
                     if body.size > LONG:
-                        await self.way.rest()
+                        await self.pauses.rest()
         except TimeoutError:
             raise SlowRequest(
                 f"after {loop.time() - started:.1f} s only {body.size} bytes of the body had "
@@ -244,14 +245,14 @@ def _broken(error: web.RequestPayloadError) -> BadRequest:
     return BadRequest(f"the body is broken: {error}. Nothing was stored.")
 
 
-def _joined(parts: list[bytes], way: Pauses) -> bytes:
+def _joined(parts: list[bytes], pauses: Pauses) -> bytes:
     """Join the parts in a thread; the copy does not hold the interpreter lock.
 
     The parts are freed one by one, so that the lock is held only for one part at a time."""
     data = b"".join(parts)
     while parts:
         parts.pop()
-        way.rest_in_thread()
+        pauses.rest_in_thread()
     return data
 
 

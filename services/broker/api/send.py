@@ -82,7 +82,7 @@ class SendCall:
         self._properties_size_max = rules.properties_size_max
         self._bodies = bodies
         self._unique_ids = unique_ids
-        self._ids_apart = unique_ids.apart()
+        self._thread_ids = unique_ids.for_thread()
         """Id maker for bodies that are checked in a thread."""
         self._metrics = metrics
         self._sends = sends
@@ -107,8 +107,8 @@ class SendCall:
                 if produce.retry:
                     with self._pools.long_send():
                         await self._pools.turn(REPEAT_SLICES)
-                        way = self._pools.behind_sends()
-                        sent = await sends.send(topic, produce, host, appended, since, way)
+                        pauses = self._pools.behind_sends()
+                        sent = await sends.send(topic, produce, host, appended, since, pauses)
                 else:
                     sent = await sends.send(topic, produce, host, appended, since)
                     self._pools.note_sent()
@@ -143,10 +143,14 @@ class SendCall:
             data = await self._bodies.whole(request, body)
             produce = self._at_once(data, encoding)
         if produce is None:
-            careful = functools.partial(
-                self._careful, data, encoding, self._ids_apart, self._bodies.way.rest_in_thread
+            check = functools.partial(
+                self._check_fields,
+                data,
+                encoding,
+                self._thread_ids,
+                self._bodies.pauses.rest_in_thread,
             )
-            produce = await self._bodies.apart(careful)
+            produce = await self._bodies.in_thread(check)
         # After a change of role there is another deduplicator, whose count is not comparable.
         return produce, count if self._sends() is sends else None
 
@@ -176,9 +180,9 @@ class SendCall:
                 )
         if encodings.is_long(body, encoding):
             return None
-        return self._careful(body, encoding, unique_ids)
+        return self._check_fields(body, encoding, unique_ids)
 
-    def _careful(
+    def _check_fields(
         self, body: bytes, encoding: Encoding, unique_ids: UniqueIds, rest: Rest | None = None
     ) -> ProduceRequest:
         """Decode a body and check it field by field. rest: as in ``encodings.decode``."""
@@ -193,10 +197,10 @@ class SendCall:
             )
         finally:
             if rest is not None:
-                _let_go(decoded, rest)
+                _free_in_slices(decoded, rest)
 
 
-def _let_go(decoded: object, rest: Rest) -> None:
+def _free_in_slices(decoded: object, rest: Rest) -> None:
     """Free the messages of a long body one by one.
 
     Freeing them all at once would hold the interpreter lock for milliseconds."""

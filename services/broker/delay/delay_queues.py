@@ -34,4 +34,4 @@ class DelayQueues:
 
     def ends(self) -> Ends:
         """Return the dispatched offset and the offset up to which no record can be lost."""
-        return Ends(self._log_context.dispatched(), self._log_context.lasts_to())
+        return Ends(self._log_context.dispatched(), self._log_context.durable_end())

@@ -34,10 +34,10 @@ to read some millions of messages."""
 
 
 class CarryResult(NamedTuple):
-    """The result of ``carry_below``."""
+    """Numbers of messages that ``carry_below`` handled."""
 
     carried: int
-    """Messages that now wait at the end of the log."""
+    """Messages that were appended again, at the end of the log."""
     lost: int
     """Messages that were dropped: they have no destination topic, or it was deleted."""
 

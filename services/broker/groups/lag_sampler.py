@@ -88,13 +88,13 @@ class LagSampler:
         if self._running is None or self._running.done():
             if self._clock.monotonic() < self._next_at_s:
                 return
-            self._running = asyncio.create_task(self._look_or_say(), name="look")
+            self._running = asyncio.create_task(self._sample_and_log(), name="lag-sample")
         await asyncio.wait({self._running}, timeout=WAIT_S)
 
-    async def _look_or_say(self) -> None:
+    async def _sample_and_log(self) -> None:
         role = self._role
         try:
-            await self._look()
+            await self._sample()
         except Exception as error:  # noqa: BLE001 - said, and shown by the age of what was found
             if role != self._role:
                 return  # the node changed its role and closed the files meanwhile
@@ -102,7 +102,7 @@ class LagSampler:
             self._next_at_s = self._clock.monotonic() + AGAIN_S
             self._paced.defect(error, "topics and groups could not be looked at for their figures")
 
-    async def _look(self) -> None:
+    async def _sample(self) -> None:
         assert self._times is not None, "refresh has seen to that"
         role, watched, clock = self._role, self._watched, self._clock
         began_ms, began_s = clock.wall_ms(), clock.monotonic()
@@ -110,7 +110,7 @@ class LagSampler:
         room, busy_s = None, 0.0
         if watched is not None:
             slicer = TimeSlicer(clock, Pauses(self.is_awaited), watched.topic_stats.begin)
-            room = await self._look_at_groups(watched, rows, slicer, role)
+            room = await self._sample_groups(watched, rows, slicer, role)
             busy_s = slicer.busy_s
         ended_s = clock.monotonic()
         if role != self._role:
@@ -119,7 +119,7 @@ class LagSampler:
         self.found = rows.found(began_ms, ended_s - began_s)
         self._next_at_s = max(began_s + AGAIN_S, ended_s + REST * busy_s)
 
-    async def _look_at_groups(
+    async def _sample_groups(
         self, watched: LagInputs, rows: LagSeries, slicer: TimeSlicer, role: int
     ) -> SeriesBudget | None:
         topic_stats = watched.topic_stats

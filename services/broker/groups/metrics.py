@@ -61,7 +61,7 @@ OF_THE_LOG: Final = (
     of_log.LOG_CONFIRM_MESSAGE_TIMESTAMP_SECONDS,
     of_log.LOG_DISPATCHED_MESSAGE_TIMESTAMP_SECONDS,
 )
-OF_THE_LOOK: Final = (
+OF_THE_SAMPLE: Final = (
     of_requests.BROKER_LOOK_TIMESTAMP_SECONDS,
     of_requests.BROKER_LOOK_DURATION_SECONDS,
 )
@@ -86,7 +86,7 @@ class LagGauges:
             (OF_GROUP_QUEUES, lambda found: found.group_queues),
         ):
             self._read(families, table)
-        registry.read_pass((*OF_THE_LOG, *OF_THE_LOOK), self._about_the_look)
+        registry.read_pass((*OF_THE_LOG, *OF_THE_SAMPLE), self._sample_metrics)
 
     def connect(self, times: Callable[[], LogTimes | None], watched: LagInputs | None) -> None:
         """See ``LagSampler.connect``."""
@@ -113,7 +113,7 @@ class LagGauges:
 
         A scrape that is still being written keeps references to the columns that it needs.
         """
-        way = Pauses(self.sampler.is_awaited)
+        pauses = Pauses(self.sampler.is_awaited)
         tables = (
             before.lag,
             before.pairs,
@@ -125,7 +125,7 @@ class LagGauges:
         for table in tables:
             while table.columns:
                 table.columns.pop()
-                await way.rest()
+                await pauses.rest()
 
     def _count(self, families: tuple[Family, ...], left_out: int) -> None:
         for family in families:
@@ -148,11 +148,11 @@ class LagGauges:
 
         self._registry.read_table(families, read)
 
-    def _about_the_look(self) -> Mapping[Family, float | None]:
+    def _sample_metrics(self) -> Mapping[Family, float | None]:
         found = self.sampler.found
         if found is None:
             return {}
-        about = dict(zip(OF_THE_LOOK, (found.began_ms / 1000, found.took_s), strict=True))
+        about = dict(zip(OF_THE_SAMPLE, (found.began_ms / 1000, found.took_s), strict=True))
         if found.times is None:
             return about
         times_s = [time_ms / 1000 for time_ms in found.times]

@@ -191,7 +191,7 @@ class LogContext:
         """Return the number of bytes that are on disk and not dispatched by reput."""
         return self.appender.flushed - self.store.dispatched
 
-    def lasts_to(self) -> PhysicalOffset:
+    def durable_end(self) -> PhysicalOffset:
         """Return the offset up to which no crash and, in a group, no failover loses records."""
         return self.confirmed() if self.grouped else self.appender.flushed
 

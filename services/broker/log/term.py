@@ -36,9 +36,9 @@ class Term:
         self._nonce = nonce
 
     @property
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the grant still stands."""
-        return grant.stands(self._slots, epoch=self.epoch, nonce=self._nonce)
+        return grant.is_valid(self._slots, epoch=self.epoch, nonce=self._nonce)
 
     @property
     def may_answer(self) -> bool:
@@ -50,7 +50,7 @@ class Term:
     @property
     def is_master(self) -> bool:
         """Whether the group has confirmed the record that opens the epoch."""
-        return self.stands and self._slots.get(Slot.ROLE) == NodeRole.MASTER
+        return self.is_valid and self._slots.get(Slot.ROLE) == NodeRole.MASTER
 
     @property
     def in_sync(self) -> InSync:
@@ -66,7 +66,7 @@ class Term:
     def check_appends(self) -> None:
         """Raise Fenced unless the grant stands, SwitchingOver while a planned switch lets the next
         master catch up. Every append calls it first, also for the broker's own records."""
-        if not self.stands:
+        if not self.is_valid:
             raise fenced("Nothing was stored.")
         self._check_not_held()
 

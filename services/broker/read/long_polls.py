@@ -117,7 +117,7 @@ class LongPolls:
 
         queue: None for a call that is woken by its own watchers. appended_to: end of the log if the
         queue has an appended message that the pull has not seen, else None. is_gone: returns
-        whether the client has disconnected; called by ``let_go_of_gone``.
+        whether the client has disconnected; called by ``wake_disconnected``.
         """
         held = HeldPull(queue, is_gone)
         if self._closed:
@@ -163,13 +163,13 @@ class LongPolls:
             for watcher in tuple(self._watchers.get(queue, ())):
                 watcher.wake(Wake.MESSAGE)
 
-    def may_all_look(self) -> None:
+    def wake_all_queues(self) -> None:
         """Wake every call held on a queue. A slave does not know which queues got messages."""
         for held in self._held:
             if held.queue is not None:
                 held.wake(Wake.MESSAGE)
 
-    def let_go_of_gone(self) -> None:
+    def wake_disconnected(self) -> None:
         """Wake the calls whose clients have disconnected."""
         for held in self._held:
             if held.is_gone():

@@ -349,7 +349,7 @@ class Puller:
             self.held.dispatched_to(dispatched)  # wakes pulls that wait for hidden messages
         if (now := self._clock.monotonic()) - self._looked_at >= LOOK_AFTER_CLIENT_S:
             self._looked_at = now
-            self.held.let_go_of_gone()
+            self.held.wake_disconnected()
         return self.held.expects
 
 

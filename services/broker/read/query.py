@@ -127,19 +127,19 @@ class Queries:
         hits_max: int,
         unique_id_only: bool = False,
         before: IndexPlace | None = None,
-        way: Pauses | None = None,
+        pauses: Pauses | None = None,
     ) -> Page:
         """Return messages of topic with this key or unique id, in physical order.
 
         The page holds the newest ones, at most hits_max or about DECODED_BYTES_MAX bytes, or fewer
         if the look-up reaches its bounds. It runs in slices, one look-up at a time, so that other
-        calls are served in between. before: place where an earlier page stopped. way: the pauses
+        calls are served in between. before: place where an earlier page stopped. pauses: the pauses
         between slices; None: only yield to the loop. Raises DamagedFile.
         """
         asked = Asked(topic, key, self._dispatched(), begin_ms, end_ms, unique_id_only)
         async with self._looking:
             search = self._index.search(asked, hits_max=hits_max, budget=Budget(), at=before)
-            slicer = TimeSlicer(self._clock, way or Pauses())
+            slicer = TimeSlicer(self._clock, pauses or Pauses())
             for _ in search.steps():
                 if search.found_size >= DECODED_BYTES_MAX:
                     break

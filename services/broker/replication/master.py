@@ -106,13 +106,13 @@ class Master:
         """Take the append lock; return whether it is held and the grant still stands."""
         while self._goes_on:
             if await asyncio.to_thread(self._store.take_append_lock):
-                return self._term.stands
+                return self._term.is_valid
             await self._doorbell.wait(LOCK_POLL_S)
         return False
 
     async def _open_and_serve(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         try:
-            log_context, built = await self._rise()
+            log_context, built = await self._recover_and_build()
         except (CorruptRecord, DamagedFile) as error:
             self._gate.stay_shut(error, self._positions)
             await self._wait_for_another(error, Trouble.DAMAGED)
@@ -126,7 +126,7 @@ class Master:
             # After a failure only: otherwise it is closed in order by then.
             await asyncio.to_thread(log_context.abandon)
 
-    async def _rise(self) -> tuple[LogContext, BuiltComponents]:
+    async def _recover_and_build(self) -> tuple[LogContext, BuiltComponents]:
         """Recover, read the state to the log's end, build. Raises CorruptRecord, DamagedFile."""
         store, progress = self._store, self._health.recovery.progress
         recovered = await asyncio.to_thread(store.recover_for_term, progress)
@@ -163,7 +163,7 @@ class Master:
 
     @property
     def _goes_on(self) -> bool:
-        return self._term.stands and not self._over.is_set()
+        return self._term.is_valid and not self._over.is_set()
 
     async def _wait_for_another(self, error: StoreError, trouble: Trouble) -> None:
         """Report that another node would serve better, and wait until ha has switched to it."""
@@ -213,15 +213,15 @@ class Master:
             **built.consuming.runners(self._over, opened, closed),
         }
 
-        async def door() -> None:
+        async def gate() -> None:
             try:
-                await self._door(log_context, built, stop, opened)
+                await self._open_and_close_gate(log_context, built, stop, opened)
             finally:
                 closed.set_result(leaving.is_set())
 
-        await run_parts(self._over, {**parts, "door": door})
+        await run_parts(self._over, {**parts, "gate": gate})
 
-    async def _door(
+    async def _open_and_close_gate(
         self,
         log_context: LogContext,
         built: BuiltComponents,
@@ -234,7 +234,7 @@ class Master:
                 self._open()
                 opened.set()
             await self._over.wait()
-            if stop.is_set() and self._term.stands:
+            if stop.is_set() and self._term.is_valid:
                 self._shut()
                 await built.consuming.finish()
                 await self._answer_who_waits(log_context)
@@ -257,7 +257,7 @@ class Master:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
         confirmer, clock = log_context.confirmer, self._health.clock
         until = clock.monotonic() + DRAIN_S
-        while confirmer is not None and confirmer.look() and self._term.stands:
+        while confirmer is not None and confirmer.look() and self._term.is_valid:
             if clock.monotonic() > until:
                 return
             await self._doorbell.wait(BUSY_POLL_S)
@@ -336,7 +336,7 @@ class Master:
         confirmer, puller = log_context.confirmer, built.components.read.puller
         assert confirmer is not None, "a term has one"
         while not self._over.is_set():
-            if not self._term.stands:
+            if not self._term.is_valid:
                 # A broker that is stopped has asked ha to switch to another node.
                 log.log(
                     logging.INFO if leaving.is_set() else logging.WARNING,

@@ -53,11 +53,11 @@ class PromotingPolicy:
 
     def check_reads(self, *, anywhere: bool) -> None:
         """Raises NotServing."""
-        raise _rising("Nothing is read.")
+        raise _promoting("Nothing is read.")
 
     def check_sends(self) -> None:
         """Raises NotServing."""
-        raise _rising("Nothing was stored.")
+        raise _promoting("Nothing was stored.")
 
 
 class MasterPolicy:
@@ -76,7 +76,7 @@ class MasterPolicy:
         self._term.check_sends()
 
 
-def _rising(safe: str) -> NotServing:
+def _promoting(safe: str) -> NotServing:
     return NotServing(
         f"this node is about to become the master of its group. {safe}",
         "Try again in a moment.",

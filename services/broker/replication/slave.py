@@ -143,7 +143,7 @@ class Slave:
             self._log_context.unit_checks.settle() or dispatched != self._seen
         ):
             self._seen = dispatched
-            built.components.read.puller.held.may_all_look()
+            built.components.read.puller.held.wake_all_queues()
 
     def _publish_trouble(self, *, is_full: bool) -> None:
         """Report, when it changes, whether this node would make a good master."""

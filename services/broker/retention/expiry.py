@@ -210,7 +210,7 @@ class Expiry:
             return known
         return [group for group in groups if queue in self._committed.of_group(group)]
 
-    def nothing_goes(self) -> None:
+    def withdraw_warnings(self) -> None:
         """Note that no deletion is near: all warnings are void."""
         self._take_back(self._warned)
         self._warned = set()

@@ -246,12 +246,12 @@ class Retention:
         self._warn_at = now_s + LOOK_INTERVAL_S
         at_ms, why, _ = self._next()
         if at_ms is None or why is None:
-            self._expiry.nothing_goes()
+            self._expiry.withdraw_warnings()
             return
         first = self._files.oldest[0]
         await self._expiry.look_ahead(log_min=first.start, end=first.end)
         if at_ms - self._clock.wall_ms() > self._warn_ms:
-            self._expiry.nothing_goes()
+            self._expiry.withdraw_warnings()
             return
         self._warn_at = now_s + WARN_INTERVAL_S
         await self._expiry.warn(why=why.value, at_ms=at_ms)

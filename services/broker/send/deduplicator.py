@@ -77,18 +77,18 @@ class Deduplicator:
         born_host: Host,
         on_appended: OnAppended | None = None,
         since: int | None = None,
-        way: Pauses | None = None,
+        pauses: Pauses | None = None,
     ) -> SendResult:
         """Store the messages of the request that are not stored yet; wait for its level.
 
         since: ``repeat_count`` when the request began to arrive; None: it arrived in one piece.
-        way: the pauses between slices of the search; None: only yield to the loop. Raises what
+        pauses: the pauses between slices of the search; None: only yield to the loop. Raises what
         ``Sender.send`` raises, and DispatchBehind, Overloaded or CorruptRecord from the search.
         """
         sender, count = self._sender, self._repeats.count
         send = PendingSend(topic, request, born_host, on_appended, sender.clock.monotonic())
         if request.retry and self._stored is not None:
-            return await self._send_again(send, way)
+            return await self._send_again(send, pauses)
         if since is None or since == count:
             admitted = sender.admit(request.ack)
             queue_count = await sender.queue_count(topic)
@@ -100,7 +100,7 @@ class Deduplicator:
             since = count
         return await self._send_rest(send, since)
 
-    async def _send_again(self, send: PendingSend, way: Pauses | None) -> SendResult:
+    async def _send_again(self, send: PendingSend, pauses: Pauses | None) -> SendResult:
         """Store the missing messages of a repeated request, and record the appended range."""
         request, on_appended = send.request, send.on_appended
 
@@ -114,7 +114,7 @@ class Deduplicator:
         self._sender.admit(request.ack)
         wanted = filter(None, unique_ids_of(request.entries))
         topics = _stored_in(send.topic, request)
-        indexed = await self._stored.find_indexed(topics, wanted, way or Pauses())
+        indexed = await self._stored.find_indexed(topics, wanted, pauses or Pauses())
         return await self._send_rest(send._replace(on_appended=note), indexed)
 
     async def _send_rest(self, send: PendingSend, known: int | Indexed) -> SendResult:

@@ -177,16 +177,16 @@ class StoredIds:
         """(monotonic time, end of the log), oldest first, at least NOTE_INTERVAL_S apart."""
 
     async def find_indexed(
-        self, topics: Sequence[str], unique_ids: Iterable[str], way: Pauses
+        self, topics: Sequence[str], unique_ids: Iterable[str], pauses: Pauses
     ) -> Indexed:
         """Search the index for these ids in these topics; read most of the undispatched log.
 
         ``find`` completes the search. The work is done in slices, and one call runs at a time.
-        way: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
+        pauses: the pauses between the slices. Raises DispatchBehind, Overloaded, CorruptRecord,
         DamagedFile.
         """
         async with self._looking:
-            slicer = TimeSlicer(self._clock, way)
+            slicer = TimeSlicer(self._clock, pauses)
             is_whole, up_to = self._index_is_whole(), self._dispatched()
             places: dict[str, Place] = {}
             if self._index is not None and is_whole:

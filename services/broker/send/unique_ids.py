@@ -25,7 +25,7 @@ class UniqueIds:
         self._month_start_ms = 0
         self._month_end_ms = 0
 
-    def apart(self) -> UniqueIds:
+    def for_thread(self) -> UniqueIds:
         """Return a separate id maker of the same host, for another thread."""
         return UniqueIds(self._clock, self._host)
 

@@ -120,7 +120,7 @@ class AdminCommands:
         if order.arguments.get("dry_run") == "true":
             context.out.put(Reply(token, ok=True, body=loss.body))
             return
-        if not self._leadership.can_stand:
+        if not self._leadership.can_campaign:
             raise rules.Refused("a campaign or a copy is under way. Nothing was done.", "Again.")
 
         def outcome(lease: Lease | None, reason: str) -> None:
@@ -132,7 +132,7 @@ class AdminCommands:
                 body = {"master": context.name, "epoch": lease.epoch, **loss.body}
                 context.out.put(Reply(token, ok=True, body=body))
 
-        self._leadership.stand("an operator orders it", forced=True, outcome=outcome)
+        self._leadership.begin_campaign("an operator orders it", forced=True, outcome=outcome)
 
     def _order_resync(self, order: Command) -> None:
         context = self.context

@@ -60,7 +60,7 @@ class Trigger(Enum):
     """The replica is not in the published set."""
     LINK_LOST = "link-lost"
     """The link to the master has ended, or the master is no longer master."""
-    STANDS = "stands"
+    CAMPAIGNS = "campaigns"
     """The replica begins to campaign for the lease."""
     LOST = "lost"
     """The campaign failed."""
@@ -116,7 +116,7 @@ def next_state(state: State, trigger: Trigger) -> State:
             return state  # it was halted during the cut or the resync
 
         # A replica leaves its master before it campaigns, so it is a follower.
-        case State.FOLLOWER, Trigger.STANDS:
+        case State.FOLLOWER, Trigger.CAMPAIGNS:
             return State.CANDIDATE
         case State.CANDIDATE, Trigger.LOST:
             return State.FOLLOWER

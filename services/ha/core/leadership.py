@@ -69,7 +69,7 @@ class Leadership:
         self._why = "startup"
 
     @property
-    def can_stand(self) -> bool:
+    def can_campaign(self) -> bool:
         """Whether a campaign could begin: nothing is under way here, and broker and reput are
         responsive, so that the epoch would be opened."""
         context = self.context
@@ -106,12 +106,14 @@ class Leadership:
             self._follow_lease()
             self._consider()
 
-    def stand(self, why: str, *, forced: bool = False, outcome: Outcome | None = None) -> None:
-        """Begin a campaign; ``can_stand`` must hold. outcome: called with its result."""
+    def begin_campaign(
+        self, why: str, *, forced: bool = False, outcome: Outcome | None = None
+    ) -> None:
+        """Begin a campaign; ``can_campaign`` must hold. outcome: called with its result."""
         context = self.context
         self._outcome = outcome
         self.following.leave("campaigning")
-        context.move(Trigger.STANDS, why)
+        context.move(Trigger.CAMPAIGNS, why)
         self._why = _WON_BY.get(why, "manual")
         self.campaign = Campaign(
             context, self.promises, won=self._won, lost=self._lost, forced=forced
@@ -240,7 +242,7 @@ class Leadership:
     def _consider(self) -> None:
         """Begin a campaign when the lease may be taken."""
         context, session = self.context, self.context.session
-        if not self.can_stand:
+        if not self.can_campaign:
             return
         if session.absent:
             self._consider_founding()
@@ -253,7 +255,7 @@ class Leadership:
         found = self._patience.over(session.stored, unchanged_ms)
         if found is None:
             return
-        self.stand(found.value)
+        self.begin_campaign(found.value)
 
     def _consider_founding(self) -> None:
         """Create the group's first lease if there is none and the rules allow it here."""
@@ -274,7 +276,7 @@ class Leadership:
         if not session.free:
             return
         self.following.leave("founding the group")
-        context.move(Trigger.STANDS, "the group's first lease")
+        context.move(Trigger.CAMPAIGNS, "the group's first lease")
         self._why = "startup"
         lease = founding.first_lease(context, self.promises.highest + 1)
         self.campaign = founding.Founding(context, lease, won=self._won, lost=self._lost)
@@ -316,7 +318,7 @@ class Leadership:
         context.out.put(Publish(((Slot.ROLE, NodeRole.FOLLOWER),)))
         if self._recreate is not None:
             (lease, deadline_ms), self._recreate = self._recreate, None
-            context.move(Trigger.STANDS, "the lease is to be made again")
+            context.move(Trigger.CAMPAIGNS, "the lease is to be made again")
             self._why = "startup"
             self.campaign = Recreation(
                 context, self.peers, lease, deadline_ms=deadline_ms, won=self._won, lost=self._lost

@@ -141,7 +141,7 @@ class Mastership:
         elif self.serving:
             self._broker_lost("the broker has stopped serving the epoch")
 
-    def woke(self) -> None:
+    def restart_slave_clocks(self) -> None:
         """Restart the clocks of slaves after a stall of this process."""
         if self._ready:
             self.in_sync.begin(self._context.now_ms)

@@ -194,8 +194,8 @@ class MessageDispatcher:
     def _released_for_us(self, link: int) -> None:
         """Take the lease that the master released for this node, without waiting."""
         slave = self.following.link
-        if slave is not None and slave.link == link and self._leadership.can_stand:
-            self._leadership.stand(Claim.HANDED_OVER.value)
+        if slave is not None and slave.link == link and self._leadership.can_campaign:
+            self._leadership.begin_campaign(Claim.HANDED_OVER.value)
 
     def _status(self, link: int, payload: Status | StatusOk) -> None:
         if isinstance(payload, StatusOk):

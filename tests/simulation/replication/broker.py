@@ -514,7 +514,7 @@ class Broker(Service):
         """What waits for the group is answered when its term ends, whatever its own time is."""
         now_us = self.machine.timeline.now_us
         for asked in self._of_term.values():
-            if asked.term.stands or self.process.paused or self.machine.is_full:
+            if asked.term.is_valid or self.process.paused or self.machine.is_full:
                 asked.stood_us = now_us
             elif now_us - max(asked.stood_us, self.process.resumed_us) > asked.limit_us:
                 raise Violation(

@@ -106,7 +106,7 @@ class _NothingUnread:
     def settle(self) -> None:
         """Nothing is counted."""
 
-    def nothing_goes(self) -> None:
+    def withdraw_warnings(self) -> None:
         """No group is warned."""
 
     async def look_ahead(self, *, log_min: int, end: int) -> None:

@@ -166,7 +166,7 @@ def log_taken_before_byte_0_is_free() -> Planting:
 @contextmanager
 def deadline_kept_over_a_reboot() -> Planting:
     """What the page says of a lease counts in the next boot, too: its deadline is not over."""
-    judge, still, answer = grant.granted, grant.stands, grant.may_answer
+    judge, still, answer = grant.granted, grant.is_valid, grant.may_answer
     kept: set[int] = set()
 
     def granted(slots: Slots, *, nonce: int, boot: tuple[int, int], served: int) -> int | None:
@@ -176,7 +176,7 @@ def deadline_kept_over_a_reboot() -> Planting:
             return epoch
         return judge(slots, nonce=nonce, boot=boot, served=served)
 
-    def stands(slots: Slots, *, epoch: int, nonce: int) -> bool:
+    def is_valid(slots: Slots, *, epoch: int, nonce: int) -> bool:
         if nonce in kept and not slots.get(Slot.FENCED):
             return slots.get(Slot.EPOCH) == epoch
         return still(slots, epoch=epoch, nonce=nonce)
@@ -188,6 +188,6 @@ def deadline_kept_over_a_reboot() -> Planting:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(grouped_store, "granted", granted))
-        stack.enter_context(patch.object(grant, "stands", stands))
+        stack.enter_context(patch.object(grant, "is_valid", is_valid))
         stack.enter_context(patch.object(grant, "may_answer", may_answer))
         yield

@@ -49,7 +49,7 @@ GRANT_NOT_LOOKED_AT_WITH_BYTE_0: Final = change(
     master,
     (
         "            if await asyncio.to_thread(self._store.take_append_lock):\n"
-        "                return self._term.stands\n",
+        "                return self._term.is_valid\n",
         "            if await asyncio.to_thread(self._store.take_append_lock):\n"
         "                return True\n",
     ),

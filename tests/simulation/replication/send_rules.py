@@ -51,7 +51,7 @@ class Asked:
         """A send is refused for its level, or told of no outcome, when there is a reason to."""
         machine, now_us = self._machine, self._machine.timeline.now_us
         lately_us = now_us - LATELY_US
-        if self._process.resumed_us >= lately_us or term is None or not term.stands:
+        if self._process.resumed_us >= lately_us or term is None or not term.is_valid:
             return
         if machine.has_failed:
             return  # a failed sync ends the process, and its term with it

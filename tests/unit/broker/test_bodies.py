@@ -205,8 +205,8 @@ async def test_a_long_body_is_read_with_rests_while_another_send_is_in_hand(
     monkeypatch.setattr(http_requests, "LONG", 1000)
     rests: list[bool] = []
 
-    async def rest(way: Pauses) -> None:
-        rests.append(way._is_awaited())
+    async def rest(pauses: Pauses) -> None:
+        rests.append(pauses._is_awaited())
 
     monkeypatch.setattr(Pauses, "rest", rest)
     async with serving(waiting_max=4 * SIZE_MAX) as served:
@@ -261,10 +261,10 @@ async def test_a_long_body_is_decoded_beside_the_loop(monkeypatch: pytest.Monkey
 def test_work_in_the_thread_rests_again_and_again(encoding: encodings.Encoding) -> None:
     messages = [{"body": "x", "keys": ["k"] * 50} for _ in range(1000)]
     data = encodings.encode({"messages": messages}, encoding)
-    way = CountedRests()
-    decoded = encodings.decode(data, encoding, way.rest_in_thread)
+    pauses = CountedRests()
+    decoded = encodings.decode(data, encoding, pauses.rest_in_thread)
     assert decoded == {"messages": messages}
-    assert way.count > len(messages)
+    assert pauses.count > len(messages)
     counted = CountedRests()
     empty = encodings.encode([{}] * (MAPS_MAX + 1), encoding)
     with pytest.raises(TooManyValues):

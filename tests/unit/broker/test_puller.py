@@ -126,7 +126,7 @@ async def test_a_held_pull_ends_when_the_node_stops() -> None:
 async def ended(puller: Puller, request: PullRequest, *, gone: bool = False) -> str:
     held = asyncio.create_task(puller.pull(request, lambda: gone))
     await asyncio.sleep(0)
-    puller.held.let_go_of_gone()
+    puller.held.wake_disconnected()
     return (await held).status.value
 
 
@@ -183,7 +183,7 @@ async def test_a_held_pull_is_refused_when_its_queue_is_made_again() -> None:
     await asyncio.sleep(0)
     seen[0] = PhysicalOffset(300)
     puller._queues = cast(ConsumeQueues, Store(0, 5))
-    puller.held.may_all_look()
+    puller.held.wake_all_queues()
     with pytest.raises(NotServing, match="300 of 1000 bytes"):
         await held
 

@@ -93,15 +93,15 @@ async def test_work_for_a_reader_rests_while_a_send_is_in_hand(
     """Consecutive look-ups took a slice in each turn of the loop that a send needs."""
     clock = Clock()
     pools = RequestClasses(clock)
-    way, puts = pools.behind_sends(), pools.of[RequestClass.PUT]
+    rests, puts = pools.behind_sends(), pools.of[RequestClass.PUT]
     pools.of[RequestClass.PULL].begin(clock.monotonic())
-    await way.rest()
+    await rests.rest()
     assert slept == [0, 0]  # others that read have their turn, and no more
     number = puts.begin(clock.monotonic())
-    await way.rest()
+    await rests.rest()
     assert slept[2:] == [0, 0, pauses.REST_S]  # once, however long the send takes
     puts.end(number)
-    await way.rest()
+    await rests.rest()
     assert slept[5:] == [0, 0]
 
 

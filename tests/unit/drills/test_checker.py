@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from drills.checker import FinalLog, Reign, Stored, Verdict, judge
+from drills.checker import EpochStart, FinalLog, Stored, Verdict, judge
 from drills.ledger import Ack, Ledger, Place
 
 SIZE = 100
@@ -28,7 +28,7 @@ def ack(
 
 def a_run() -> tuple[Ledger, FinalLog]:
     """Two producers with one queue and three messages each, all acked and consumed."""
-    ledger, log = Ledger(), FinalLog(reigns=[Reign(1, 0), Reign(3, 4 * SIZE)])
+    ledger, log = Ledger(), FinalLog(epochs=[EpochStart(1, 0), EpochStart(3, 4 * SIZE)])
     for number in range(3):
         for producer in range(2):
             key, at = f"{producer}.{number}", (2 * number + producer + 1) * SIZE
@@ -94,7 +94,7 @@ def leave_a_gap(ledger: Ledger, log: FinalLog) -> None:
 
 
 def go_back_in_epochs(ledger: Ledger, log: FinalLog) -> None:
-    log.reigns[0] = Reign(3, 0)
+    log.epochs[0] = EpochStart(3, 0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_was_acked_on_one_copy_may_go_with_it_and_is_counted() -> None:
 def test_what_retention_took_is_not_lost() -> None:
     ledger, log = a_run()
     log.messages, log.first_offset = log.messages[2:], 3 * SIZE
-    log.reigns = log.reigns[1:]
+    log.epochs = log.epochs[1:]
     assert not judge(ledger, log, MASTERS).violations
 
 

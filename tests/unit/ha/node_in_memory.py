@@ -83,7 +83,7 @@ class Broker:
             self.append(RECORD)
             page.publish(Slot.EPOCH_RECORD_END, page.get(Slot.WRITTEN))
             page.publish(Slot.BROKER_STATE, BrokerState.RECOVERING)
-        elif not self.keeps_log and not grant.stands(page, epoch=self.epoch, nonce=self.nonce):
+        elif not self.keeps_log and not grant.is_valid(page, epoch=self.epoch, nonce=self.nonce):
             page.publish(Slot.SERVING_EPOCH, 0)
             self.epoch = node.lock = None
             node.take_if_wanted()

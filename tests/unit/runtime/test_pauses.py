@@ -22,7 +22,7 @@ class Waiting:
         return self.asked <= self.checks
 
 
-async def timers_of(way: Pauses, rests: int) -> int:
+async def timers_of(pauses: Pauses, rests: int) -> int:
     """How many timers so many rests took: turns of the loop alone take none."""
     loop = asyncio.get_running_loop()
     count, call_later = 0, loop.call_later
@@ -35,7 +35,7 @@ async def timers_of(way: Pauses, rests: int) -> int:
     loop.call_later = counted  # type: ignore[method-assign, assignment]
     try:
         for _ in range(rests):
-            await way.rest()
+            await pauses.rest()
     finally:
         loop.call_later = call_later  # type: ignore[method-assign]
     return count
@@ -61,10 +61,10 @@ async def test_it_rests_as_long_as_requests_wait() -> None:
 
 
 async def test_patience_ends_and_the_work_goes_on_beside_requests_that_never_end() -> None:
-    way = Pauses(lambda: True, patience_s=10 * REST_S)
-    first = await timers_of(way, 1)
+    pauses = Pauses(lambda: True, patience_s=10 * REST_S)
+    first = await timers_of(pauses, 1)
     assert 10 <= first <= 12
-    assert await timers_of(way, 3) == 3, "one rest per slice from then on"
+    assert await timers_of(pauses, 3) == 3, "one rest per slice from then on"
     assert PATIENCE_S > REST_S
 
 
@@ -73,9 +73,9 @@ async def test_works_that_share_a_pace_have_one_slice_together_in_each_rest(
 ) -> None:
     """Sixteen bodies that rested a millisecond each kept the loop busy all the time."""
     pace = Pace()
-    ways = [Pauses(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
-    for way in ways:
-        await way.rest()
+    all_pauses = [Pauses(lambda: True, patience_s=0.0, pace=pace) for _ in range(16)]
+    for pauses in all_pauses:
+        await pauses.rest()
     rests = [each for each in slept if each]
     assert len(rests) == 16
     assert rests[-1] > 8 * REST_S
@@ -89,13 +89,13 @@ def test_a_thread_rests_after_each_slice_only_while_requests_wait(
     now, is_waiting = 100.0, True
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "sleep", slept.append)
-    way = Pauses(lambda: is_waiting)
-    way.rest_in_thread()
-    way.rest_in_thread()  # the slice has just begun
+    pauses = Pauses(lambda: is_waiting)
+    pauses.rest_in_thread()
+    pauses.rest_in_thread()  # the slice has just begun
     assert slept == [REST_S]
     now += 2 * SLICE_S
-    way.rest_in_thread()
+    pauses.rest_in_thread()
     assert slept == [REST_S] * 2
     now, is_waiting = now + 1.0, False
-    way.rest_in_thread()
+    pauses.rest_in_thread()
     assert slept == [REST_S] * 2

@@ -284,8 +284,8 @@ async def test_connections_are_accepted_one_by_one_with_rests_while_a_request_is
 ) -> None:
     pace = Pace()
     pace.rest_s(asyncio.get_running_loop().time(), slices=3_600_000)  # the next rest: an hour
-    way = Pauses(lambda: is_awaited, patience_s=0.0, pace=pace)
-    server = BoundedServer(web.Application(), Bounds(100, 3600.0, 3600.0, 3600.0), way=way)
+    pauses = Pauses(lambda: is_awaited, patience_s=0.0, pace=pace)
+    server = BoundedServer(web.Application(), Bounds(100, 3600.0, 3600.0, 3600.0), pauses=pauses)
     await server.start("127.0.0.1", 0)
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
     await until(lambda: server.connections == accepted)

@@ -53,20 +53,20 @@ def test_a_term_ends_with_its_fence_another_epoch_or_another_start(page: Page, t
     term.check_appends()
     term.check_sends()
     grant.fence(page)
-    assert not term.stands
+    assert not term.is_valid
     with pytest.raises(Fenced, match="Nothing was stored"):
         term.check_appends()
     page.grant(4)
-    assert not term.stands
+    assert not term.is_valid
     page.grant(3, nonce=NONCE + 2)
-    assert not term.stands
+    assert not term.is_valid
 
 
 def test_past_the_deadline_nothing_is_answered_and_appends_go_on(
     clock: StillClock, term: Term
 ) -> None:
     clock.now_ms = DEADLINE_MS
-    assert term.stands
+    assert term.is_valid
     assert not term.may_answer
     term.check_appends()
     for check in (term.check_sends, term.check_reads):

@@ -87,7 +87,7 @@ async def test_only_pulls_of_disconnected_clients_are_ended() -> None:
     held = LongPolls()
     stays = hold(held, A, appended_to=None)
     goes = [hold(held, queue, appended_to=None, gone=True) for queue in (A, B)]
-    held.let_go_of_gone()
+    held.wake_disconnected()
     assert [one.woken.result() for one in goes] == [Wake.GONE, Wake.GONE]
     assert not stays.woken.done()
     stays.wake(Wake.TIME)
@@ -128,7 +128,7 @@ async def test_a_call_without_a_queue_is_woken_by_its_holder_or_at_the_end() -> 
     held = LongPolls()
     call = held.hold(None, appended_to=None, is_gone=lambda: True)
     assert not held.appended([A], PhysicalOffset(10))
-    held.let_go_of_gone()
+    held.wake_disconnected()
     assert call.woken.result() is Wake.GONE
     held.let_go(call)
     last = held.hold(None, appended_to=None, is_gone=lambda: False)
@@ -140,6 +140,6 @@ async def test_of_a_slave_all_that_wait_for_a_queue_may_look() -> None:
     held = LongPolls()
     pulls = [hold(held, queue, appended_to=None) for queue in (A, B)]
     member = held.hold(None, appended_to=None, is_gone=lambda: False)
-    held.may_all_look()
+    held.wake_all_queues()
     assert [await pull.woken for pull in pulls] == [Wake.MESSAGE, Wake.MESSAGE]
     assert not member.woken.done(), "its watchers wake it"

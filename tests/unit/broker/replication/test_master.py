@@ -68,7 +68,7 @@ def test_the_bytes_left_are_reported_until_the_gate_is_open(monkeypatch: Any) ->
     followed = Followed(health)
     master = a_master(health, page, followed)
 
-    asyncio.run(master._rise())
+    asyncio.run(master._recover_and_build())
     bytes_left = "reput has dispatched 400 of 1000 bytes, 600 are left"
     assert followed.heard == [f"the state is read to the log's end; {bytes_left}"]
     assert reasons(health) == followed.heard  # the state is read, the gate is not open

@@ -104,7 +104,7 @@ def a_slave(
     gate: object,
 ) -> Slave:
     def build_with(log_context: object, metrics: object, state: str, queue_ends: object) -> Any:
-        held = SimpleNamespace(close=lambda: None, may_all_look=lambda: None)
+        held = SimpleNamespace(close=lambda: None, wake_all_queues=lambda: None)
         components = SimpleNamespace(read=SimpleNamespace(puller=SimpleNamespace(held=held)))
         consuming = SimpleNamespace(retention=Retention(state, running))
         return SimpleNamespace(

@@ -106,7 +106,7 @@ class Attempt:
         session.answered(LeaseAnswered(1, LeaseOutcome.FOUND, Stored(lease(), "1", "u")), 0)
         self.context.now_ms = D + 1000
         self.context.move(Trigger.RECOVERED)
-        self.context.move(Trigger.STANDS)
+        self.context.move(Trigger.CAMPAIGNS)
         self.context.out.take()
         self.campaign = Campaign(
             self.context, self.promises, won=self.won.append, lost=self.lost.append
