@@ -163,8 +163,8 @@ PAIRS: Final = _table(
     ("inflight", pa.int64()),
     ("oldest_undelivered_ts", TIME),  # t_dispatched if nothing is ready
     ("oldest_uncommitted_ts", TIME),  # oldest_undelivered_ts if nothing is in flight
-    # Of the queue with the oldest uncommitted message its oldest undelivered one; t_dispatched if
-    # there is none, or if its member has messages in hand and does not fetch. Null: not exported.
+    # The oldest undelivered message of the queue that has the oldest uncommitted one. t_dispatched
+    # if there is none, or if the queue's member is busy and does not fetch. Null: not exported.
     ("awaiting_delivery_ts", TIME),
     ("redelivered_total", pa.int64()),
     ("consumed_total", pa.int64()),

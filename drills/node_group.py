@@ -176,8 +176,10 @@ class NodeGroup(Generic[N]):
     def wait(
         self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_TIMEOUT_S
     ) -> None:
-        """Wait for a condition. Raises NodeFailed as soon as a service has ended that should run,
-        or with the logs of all after the timeout."""
+        """Wait for a condition.
+
+        Raises NodeFailed as soon as a service that should run has ended; after the timeout, with
+        the logs of all services."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             self.check_alive()

@@ -69,7 +69,7 @@ LATER: Final = "answered"
 def kind_of_later(code: str, title: str, status: int, retriable: bool) -> type[TidemarkError]:
     """Make a class for a code of a later version: a TidemarkError subclass with that code."""
     members = {
-        "__module__": LATER,  # not this module: such codes have no heading in the runbook
+        "__module__": LATER,  # not this module, whose classes all have an entry in the runbook
         "code": code,
         "title": title,
         "status": status,

@@ -140,7 +140,7 @@ class Raised(NamedTuple):
 
     subject: Ints
     step: Ints
-    parent: Ints  # the nearest one that explains it; −1: none does
+    parent: Ints  # the nearest reported ancestor that explains it; −1: there is none
 
 
 def raised(found: Scores, parents: Ints, *, first: int) -> Raised:

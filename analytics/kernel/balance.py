@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from analytics.kernel import columns
 from analytics.kernel.columns import Floats, Ints
 
-MOVES_NO_COMMIT: Final = "truncate"  # from and to of this event are max offsets
+MOVES_NO_COMMIT: Final = "truncate"  # its `from` and `to` are max offsets, not commits
 
 
 class Books(NamedTuple):

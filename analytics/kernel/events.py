@@ -19,7 +19,7 @@ from analytics.schema import OFFSET_EVENTS
 
 
 class Seen(IntFlag):
-    """Kinds of events of a series since its last row."""
+    """The kinds of events that a series has had since its last row."""
 
     ANY = 1
     UNREQUESTED = 2

@@ -212,7 +212,7 @@ class Logs(NamedTuple):
 
 
 def logs_of(logs: pa.Table, ticks: Ticks, known: Known, period: int) -> Logs:
-    """Logs of the brokers of these pairs; the master's row counts."""
+    """Return the logs of the brokers of these pairs, from the rows of the masters."""
     sets = sorted({names[:2] for names in known.names})
     of_pair = np.array([sets.index(names[:2]) for names in known.names], np.int64)
     rows, tick = rows_within(logs, ticks, period)

@@ -24,11 +24,11 @@ LONGER: Final = 1.5
 
 
 def relapsed(age: Floats, calm: Bools, restart: Floats, carried: dict[str, Floats]) -> Bools:
-    """Where a group has relapsed twice, and has not fallen far enough since.
+    """Return where a group has relapsed twice and its age has not fallen far enough since.
 
-    Matrices [tick, series]. age: NaN where it is not known; calm: nothing before this sample
-    counts: the group is in time, paused or cut; restart: the highest age that a restart explains.
-    Ages in seconds. `carried` is updated.
+    All arguments are matrices [tick, series]; ages are in seconds. age: NaN where it is not known.
+    calm: whether the history before this sample is ignored, because the group is in time, is paused
+    or was cut. restart: the highest age that a restart explains. `carried` is updated.
     """
     found = np.empty(age.shape, np.bool_)
     peak, low = carried["peak_age"], carried["low_age"]

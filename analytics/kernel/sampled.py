@@ -69,8 +69,8 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of(cls, keys: Ints) -> Grouped:
-        """Group one key per row. Keys that are close together are marked in an array, not
-        sorted."""
+        """Group one key per row. If the range of the keys is small, they are marked in an array and
+        not sorted."""
         if len(keys):
             low = int(keys.min())
             span = int(keys.max()) - low + 1
@@ -88,7 +88,7 @@ class Grouped(NamedTuple):
 
     @classmethod
     def of_sparse(cls, keys: Ints) -> Grouped:
-        """Group keys that are far apart and few, like times."""
+        """Group keys that have few different values in a wide range, like times."""
         encoded = pa.array(keys).dictionary_encode()
         found = encoded.dictionary.to_numpy()
         order = np.argsort(found)

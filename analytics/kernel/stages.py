@@ -95,14 +95,16 @@ def split(
 def _split(rows: PairsWithLogs) -> _Split:
     """The four terms and the idle time, from store times of one snapshot.
 
-    Store times do not run backwards in the log, so each is at most the one before; one that is
-    not is taken as that one, and the sum falls short by what it was ahead.
+    Store times do not decrease along the log, so each of the five is at most the one before. If one
+    is larger, because a clock stepped back, the one before is used instead; the sum is then too
+    small by the difference.
     """
     newest = columns.instants(rows.logs, "t_max")
     confirmed = np.minimum(columns.instants(rows.logs, "t_confirm"), newest)
     dispatched = np.minimum(columns.instants(rows.logs, "t_dispatched"), confirmed)
     delivered = columns.instants(rows.pairs, "awaiting_delivery_ts")
-    # An older broker does not export it: then the oldest undelivered message of all queues.
+    # An older broker does not export this time: the oldest undelivered message of all queues is
+    # used instead.
     undelivered = columns.instants(rows.pairs, "oldest_undelivered_ts")
     delivered = np.minimum(np.where(np.isnan(delivered), undelivered, delivered), dispatched)
     committed = np.minimum(columns.instants(rows.pairs, "oldest_uncommitted_ts"), delivered)
@@ -121,7 +123,7 @@ class _Ages(NamedTuple):
 
 
 def _ages_beside(rows: PairsWithLogs, ages: pa.Table) -> _Ages:
-    """The rows of ages in the order of rows; unknown where there is none."""
+    """Return the values of ages in the order of rows; NaN or null for a row without any."""
     size = rows.tick.size
     kinds = pa.nulls(size, pa.string())
     if ages.num_rows == 0:

@@ -68,7 +68,7 @@ PAIR_FIELDS: Final = (
     "subscribed",
     "facts_tick",  # of the last row of pairs
     "alone",  # since when there is no member, as seen
-    "alone_first",  # and the earliest it may have begun
+    "alone_first",  # the earliest time since when there may have been no member
     "left_tick",  # when there was no member the last time
     "subscribed_tick",  # when it was last seen subscribed
     "expired",

@@ -43,7 +43,9 @@ def level_counts(facts: Facts) -> dict[Level, int]:
     found = dict.fromkeys(LEVELS, 0)
     for status, count in facts.counts.items():
         found[row_of(status).level] += count
-    for pair in facts.pairs:  # a pair that is OK and held back has another level than its status
+    for (
+        pair
+    ) in facts.pairs:  # `pair.level` differs from its status's for an OK pair that is held back
         found[row_of(pair.status).level] -= 1
         found[pair.level] += 1
     return found

@@ -1,4 +1,4 @@
-"""A gap among rows: what could not be read has a row of its own and is never left out."""
+"""Gaps as rows: a part of a source that could not be read gets its own row with the reason."""
 
 from __future__ import annotations
 

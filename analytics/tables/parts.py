@@ -32,7 +32,7 @@ _NAMES: Final = 10_000  # files that one task may write
 
 
 class Writer:
-    """What one task writes of one batch. Lives on an executor."""
+    """Writes one task's part of one batch. Used on an executor."""
 
     def __init__(self, root: TableRoot, batch: str, part: int, skip: Collection[str]) -> None:
         """part: of this task, the same when it runs again. skip: tables that have the batch."""

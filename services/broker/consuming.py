@@ -155,7 +155,8 @@ class Consuming:
     def _make_retention(self, core: Core) -> Retention:
         log_context, topics = core.log, core.read.topics
         directory, appends = log_context.store.directory, log_context.appends
-        # A slave neither copies delayed messages forward nor counts lost ones: the master does.
+        # Only the master counts lost delayed messages, and appends the others again before their
+        # log file is deleted.
         delayed = self.delayed if appends else NOTHING_WAITS
         expiry = Expiry(
             directory,

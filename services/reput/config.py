@@ -59,10 +59,10 @@ class ReputConfig(Ruled):
         unit="ms",
         minimum=0.1,
         maximum=100,
-        says="looks so often for a while after data came; small: wakes that find nothing",
+        says="poll interval for a while after data came; if small, many polls find nothing",
     )
     idle_poll_ms: int = setting(
-        100, unit="ms", minimum=1, maximum=10_000, says="looks so often when a doorbell was lost"
+        100, unit="ms", minimum=1, maximum=10_000, says="poll interval, in case a doorbell was lost"
     )
     retry_interval_ms: int = setting(
         500, unit="ms", minimum=10, maximum=60_000, says="tries again so often on a full disk"

@@ -34,10 +34,10 @@ Each = Callable[[Callable[[Path], Outcome], Iterable[Path]], Iterable[Outcome]]
 
 
 class SyncPoint(NamedTuple):
-    """State of queues and index that covers exactly the log below position.
+    """Counts of queue units and index entries that cover exactly the log below position.
 
-    It is kept apart from the writers' own sums, which are ahead while a step is interrupted by a
-    full disk. A mark with those sums would be rejected at the next start.
+    The writers' own counts are ahead of it while a full disk interrupts a step. They are not
+    recorded as durable: the next start would find that they do not match the position.
     """
 
     position: int

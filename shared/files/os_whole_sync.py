@@ -52,7 +52,7 @@ class OsWholeSync:
         return FILES_MIN
 
     def covers(self, directory: Path) -> bool:
-        """Whether the directory is on this file system: it may be another mount, or a link."""
+        """Whether the directory is on this file system: it may be a mount point, or a link."""
         name = str(directory)
         if name not in self._covered:
             try:

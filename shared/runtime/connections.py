@@ -188,7 +188,7 @@ class BoundedHandler(web.RequestHandler):
                 "a request failed outside of its call",
                 path=request.path,
             )
-            error = TidemarkError("the request failed for a reason of our own; it is in the log.")
+            error = TidemarkError("an internal error; the log of the service has the details.")
         answer = web.Response(body=_json(error), status=status, content_type="application/json")
         answer.force_close()
         return answer

@@ -81,7 +81,7 @@ def _log_uncaught(
 ) -> None:
     """Log an uncaught exception with its traceback before the interpreter exits with status 1."""
     logging.getLogger(__name__).critical(
-        "the process ended by an unhandled error: %s",
+        "the process ends because of an unhandled error: %s",
         error,
         extra={"event": "uncaught"},
         exc_info=(kind, error, trace),

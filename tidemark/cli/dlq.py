@@ -155,9 +155,9 @@ async def _redrive(
     count_max: int | None,
     dry_run: bool,
 ) -> Tally:
-    """Call repeatedly until the end of the dead letters, or until enough have matched.
+    """Call the redrive of the API until the end of the dead letters, or until enough have matched.
 
-    A call that was interrupted, and the whole command, may be repeated: each letter is sent once.
+    An interrupted call, or the whole command, may be repeated: each letter is sent once.
     """
     tally = Tally()
     async with client_for(url, retry_for_s=RETRY_FOR_S) as client:

@@ -301,7 +301,9 @@ def _begin(root: Path, begin_at: int, index_slots: int | None, *, dry_run: bool,
 
 
 def _explain(offline: OfflineStore, found: Sequence[Loss], *, cut: bool) -> None:
-    """Print the damage and what a cut there costs. cut: whether that cut follows."""
+    """Print each damaged place and what is lost if the log is cut there.
+
+    cut: whether the command cuts the log after this."""
     missing = offline.missing_start()
     if not as_json():
         if missing is not None:

@@ -216,7 +216,7 @@ def nack_id(raw: bytes) -> str | None:
 
 
 def original_topic(stored: Record) -> str:
-    """The topic to which a message was first sent; the record's own if it was never nacked."""
+    """The topic to which a message was first sent; its own topic if it was never nacked."""
     value = properties.find(stored.properties, _RETRY_TOPIC)
     return stored.topic if value is None else properties.text(value)
 

@@ -117,6 +117,7 @@ class TopicClient:
                     offset=offset,
                 )
             if wait_ms:
-                # Held only while the offset is the very end: a shorter queue answers at once.
+                # The broker holds a pull only at the end of its queue. If the queue ends before the
+                # offset, it answers at once.
                 await asyncio.sleep(WAIT_MS / 1000 / 5)
             wait_ms = WAIT_MS

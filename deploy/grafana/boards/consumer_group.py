@@ -348,7 +348,8 @@ AGAIN: Final = (
     Lines(
         title="Offset resets",
         description=describe(
-            "Per step of the graph. Somebody moved the group.", "tidemark_group_offset_resets_total"
+            "Per step of the graph. An operator moved the offsets of the group.",
+            "tidemark_group_offset_resets_total",
         ),
         unit=units.COUNT,
         queries=(

@@ -40,7 +40,7 @@ CONSUMERS: Final = Group(
             PAIR,
             "{{ $labels.group }} has left {{ $labels.topic }} unread for "
             "{{ $value | humanizeDuration }}",
-            "Nobody of the group has been seen for a day, and it holds offsets in the topic. "
+            "No member of the group has been seen for a day, and it holds offsets in the topic. "
             "Delete the group if it is not needed any more.",
             waits="1h",
         ),

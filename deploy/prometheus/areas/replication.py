@@ -144,8 +144,8 @@ REPLICATION: Final = Group(
             NODE,
             '{{ $labels.replica }} of {{ $labels.broker }} refuses {{ $value | printf "%.2f" }} '
             "connections a second on its replication port",
-            "Somebody connects who does not know the secret: a node with another one, a scanner, "
-            "a probe.",
+            "Something connects that does not know the secret: a node with another secret, a "
+            "scanner, a probe.",
             waits="15m",
         ),
         Alert(

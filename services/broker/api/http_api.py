@@ -560,9 +560,9 @@ class Api:
                 f"there is no call {request.method} {shown(request.path)}.", "See /v1/openapi.json."
             )
             return self._refusal(request, unknown, max(error.status, 400), pool)
-        self._paced.defect(error, "a call failed for a reason of our own", path=request.path)
+        self._paced.defect(error, "a call failed because of an internal error", path=request.path)
         failed = TidemarkError(
-            "the call failed for a reason of our own; whether anything was stored is unknown.",
+            "an internal error: whether anything was stored is unknown.",
             "See the broker's log, and report it.",
         )
         return self._refusal(request, failed, 500, pool)

@@ -153,7 +153,7 @@ class _Pieces(Payload):
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Raise TypeError, because the body can be built only once, while it is written."""
-        raise TypeError("an answer that is made while it is written has no text")
+        raise TypeError("the body is encoded while it is written; it is not available as text")
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Encode and write at the speed at which the client reads."""

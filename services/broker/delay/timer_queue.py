@@ -125,9 +125,10 @@ class TimerQueue:
                 times.discard()
                 times = PendingTimes(self._path, self._boot_id)
             self._times = times
-            # Not only for a new file: 1. messages are carried; 2. the disk is full at the commit of
-            # the file, and the progress is recorded; 3. a kill: the file has the messages, whose
-            # copies lie behind more than is read at once, so they could be delivered twice.
+            # Also for an existing file. Otherwise: 1. messages are appended again (carried); 2. the
+            # disk is full at the commit of this file, but the progress is recorded; 3. the process
+            # is killed; 4. the file still has the messages, and their copies are too far ahead to
+            # be read in the same step: both could be delivered.
             self._whole_from = end
             times.remove_through(*progress.timer)
             cancelled = (at for level, at in progress.cancelled if level == TIMER_LEVEL)

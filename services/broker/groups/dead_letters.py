@@ -218,7 +218,7 @@ class DeadLetters:
         for topic in {nack.original_topic(letter), retry_topic(group)}:
             if await self._is_in(topic, unique_id, origin, letter.physical_offset):
                 return Redriven.YES
-        # Checked before and after: the index may be lost, or become whole, between the look-ups.
+        # Checked before and after the look-ups, because the index may be lost or rebuilt meanwhile.
         return Redriven.NO if was_whole and self._index_is_whole() else Redriven.UNKNOWN
 
     async def _is_in(

@@ -73,7 +73,8 @@ class SeriesBudget:
     """The budget of series per queue in one sample."""
 
     def __init__(self, series_max: int, before: SeriesBudget | None = None) -> None:
-        """before: budget of the last sample; its admitted pairs come before their equals."""
+        """before: budget of the last sample; of two pairs with the same rank, one that it admitted
+        comes first."""
         self._left = series_max
         self._was_in: Collection[Name] = () if before is None else before.pairs
         self._offered: dict[tuple[Rank, bool], dict[Name, int]] = {}

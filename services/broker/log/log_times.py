@@ -29,10 +29,10 @@ class LogTimes(NamedTuple):
 def log_times(
     newest_ms: int, first_unconfirmed_ms: int | None, first_undispatched_ms: int | None
 ) -> LogTimes:
-    """Compute the store times of one sample; None: there is no such record.
+    """Compute the store times of one sample. An argument is None if there is no such record.
 
     Store times decrease only where the clock stepped back by more than ``clock_step_max_ms``. A
-    record with such a time is given the time of the stage before it.
+    record whose time is later than that of the stage before it gets the time of that stage.
     """
     confirmed_ms = newest_ms if first_unconfirmed_ms is None else first_unconfirmed_ms
     confirmed_ms = min(confirmed_ms, newest_ms)

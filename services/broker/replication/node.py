@@ -104,7 +104,7 @@ class GroupNode:
             leaving.cancel()
             self._term = None
             self._health.end_role()
-        log.info("the epoch is over", extra={"event": "term-ended", "epoch": epoch})
+        log.info("the term as master has ended", extra={"event": "term-ended", "epoch": epoch})
 
     def _log_context(self, term: Term | None) -> LogContext:
         self._readers.log.refresh()  # log files were made and cut by another process

@@ -82,7 +82,8 @@ class Deletion:
         *,
         ring: Callable[[], object],
     ) -> None:
-        """files: those of the appender. reader: the one that serves. ring: wakes reput."""
+        """files: the log files of the appender. reader: the reader of the log that serves pulls.
+        ring: wakes reput."""
         self._store = store
         self.files: Final = files
         self._reader = reader
@@ -110,7 +111,7 @@ class Deletion:
         self._positions.publish(Slot.MIN, file.end)
         self._ring()
         log.info(
-            "the oldest log file goes",
+            "the oldest log file is deleted",
             extra={
                 "event": "log-file-deleted",
                 "start_offset": file.start,

@@ -211,14 +211,14 @@ class Expiry:
         return [group for group in groups if queue in self._committed.of_group(group)]
 
     def withdraw_warnings(self) -> None:
-        """Note that no deletion is near: all warnings are void."""
+        """Log that no deletion is near, for each group that was warned of one."""
         self._take_back(self._warned)
         self._warned = set()
 
     def _take_back(self, groups: Iterable[str]) -> None:
         for group in groups:
             log.info(
-                "a group has no unread messages in the next file to go any more",
+                "a group has no unread messages any more in the log file that is deleted next",
                 extra={"event": "messages-safe", "group": group},
             )
 

@@ -167,7 +167,7 @@ class Retention:
         await self._look_at_hiding_topics()
 
     def _follow_reput(self) -> None:
-        """Refresh readers after reput has removed files: their mappings keep the blocks."""
+        """Refresh readers after reput has removed files: a mapped file keeps its disk blocks."""
         cleaned = self._positions.get(Slot.CLEANED_MIN)
         if cleaned != self._cleaned:
             self._cleaned = cleaned

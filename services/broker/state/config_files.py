@@ -193,7 +193,7 @@ class ConfigFiles:
             self._offset_changes += 1
 
     async def read_foreign(self, *, state_known: bool) -> ForeignTables:
-        """Return RocketMQ's state if RocketMQ has used the store since we did.
+        """Return RocketMQ's state if RocketMQ has used the store since Tidemark did.
 
         state_known: the log contains a state already (``JsonCache.read_foreign_topics``).
         """

@@ -1,11 +1,14 @@
 """Takes the lease: who may, when, and in which steps (docs/replication.md, becoming master). Pure.
 
+The steps have the numbers of docs/replication.md:
+
 1. Stop following and settle the log: its end is fixed, and nothing more is acknowledged.
 2. Read the lease. If this replica may still take it, write it with the next epoch.
 3. While the outcome is unknown, do nothing. Lost: follow again. Won: a term begins.
 
-Nothing is promised before the lease is won. The promise of an epoch that no node gets would lock
-this replica out of the living master. Step before: ``ElectionDelay``. Step after: ``mastership``.
+Nothing is promised before the lease is won. If this replica promised an epoch that no node gets, it
+could no longer follow the present master. Step before: ``ElectionDelay``. Step after:
+``mastership``.
 """
 
 from __future__ import annotations

@@ -227,8 +227,7 @@ class Handover:
         self._note_alarms(term, trouble)
         if term is None or term.switch is not None:
             return
-        # A member that does not follow prevents that the log is confirmed to its end, until it has
-        # left the set.
+        # A member that does not follow keeps the confirm offset back until it has left the set.
         is_other_set = self._failed_at not in (None, context.known_in_sync_at)
         rested = context.now_ms >= self._not_before_ms or is_other_set
         if trouble and term.opened and rested and (fit := self._better_targets(term)):

@@ -95,8 +95,10 @@ class InSync:
         self._settle()
 
     def begin(self, now_ms: int) -> None:
-        """Restart the clocks of all peers: from now on slaves are answered. Before, none of them
-        could be silent or behind."""
+        """Count the silence and the lag of all peers from now on.
+
+        Before this, the master did not answer slaves, so none of them can be blamed for being
+        silent or behind."""
         self._began_ms = now_ms
         for peer in self.peers.values():
             peer.heard_ms = peer.reached_ms = now_ms

@@ -58,7 +58,7 @@ class Leadership:
         self.campaign: Campaign | founding.Founding | Recreation | None = None
         self.term: Mastership | None = None
         self.edits = LeaseEdits(context)
-        self._patience = ElectionDelay(context, peers, random)
+        self._election_delay = ElectionDelay(context, peers, random)
         self._recreate: tuple[Lease, int] | None = None
         """The deleted lease that is to be created again, and the deadline of the old term."""
         self._outcome: Outcome | None = None
@@ -252,7 +252,7 @@ class Leadership:
             return
         if context.now_ms < context.paused_until_ms or not self.peers.surveyed or session.reason:
             return  # a lease that cannot be reached cannot be taken either
-        found = self._patience.over(session.stored, unchanged_ms)
+        found = self._election_delay.over(session.stored, unchanged_ms)
         if found is None:
             return
         self.begin_campaign(found.value)

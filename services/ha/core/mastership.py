@@ -1,4 +1,7 @@
-"""One term of this node as master, from the won lease to its end (docs/replication.md). Pure.
+"""One term of this node as master, from the won lease to its end. Pure.
+
+The steps have the numbers of "Becoming master" in docs/replication.md; 1 to 3 are in ``campaign``,
+9 is done by broker and reput:
 
 4. The epoch is promised.
 5. It gets its entry in the table.
@@ -7,8 +10,8 @@
 8. The in-sync set grows and shrinks by its rules, also before the epoch is open.
 10. When the epoch's record is confirmed, the node is master.
 
-The own durable end counts once the broker serves the epoch, and no confirm offset of the epoch is
-published before: it must not answer a sender whose record is of an older epoch. Step before:
+This node's own durable end counts once the broker serves the epoch, and no confirm offset of the
+epoch is published before: it would confirm a send whose record is of an older epoch. Step before:
 ``campaign``. Step after: the broker answers senders as the confirm offset moves.
 """
 

@@ -143,8 +143,10 @@ class Link(asyncio.BufferedProtocol):
             self._write(frame)
 
     def stream(self, frame: Frame, views: Sequence[memoryview]) -> None:
-        """Send a frame that continues with the bytes of views. They are read when the socket takes
-        them, so they must not change; bytes below the published end of the log do not."""
+        """Send a frame whose payload ends with the bytes of the views.
+
+        The socket reads the views later, so their bytes must not change until then. This holds for
+        bytes below the published end of the log."""
         if self.closing:
             return
         assert self._transport is not None
