@@ -26,6 +26,7 @@ from services.broker.log.flusher import Flusher, Pace
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.long_polls import LongPolls
 from services.broker.state.state_log import StateLog
@@ -82,8 +83,7 @@ class Rate(NamedTuple):
 class LoneGround:
     """The parts that ``Append`` needs if the log is not read, dispatched or replicated."""
 
-    term = None
-    appends = True
+    term = EndlessTerm()
     committer = None
     host = HOST
 
@@ -95,6 +95,8 @@ class LoneGround:
         self.store = SimpleNamespace(last_store_timestamp_ms=0)
         pace = Pace(config.flush_interval_ms / 1000)
         self.flusher = Flusher(appender, pace, self.clock, metrics, on_flushed=lambda: None)
+        self.durability = self.flusher
+        self.flushed = lambda: appender.flushed
         self.files = Preallocator(
             appender.prepare_next,
             appender,

@@ -15,13 +15,12 @@ from services.broker.consuming import Consuming, Core
 from services.broker.log.append import Append
 from services.broker.log.log_context import LogContext
 from services.broker.metrics import BrokerMetrics
-from services.broker.opening import ALONE, STANDALONE, OpenedTerm, Opening
+from services.broker.opening import Opening
 from services.broker.read.components import ReadComponents
 from services.broker.read.pull import Puller
 from services.broker.read.query import Queries
 from services.broker.read.topic_views import TopicViews
 from services.broker.send.deduplicator import Deduplicator
-from services.broker.send.group_sends import GroupSends
 from services.broker.send.sender import Sender
 from services.broker.send.stored_ids import StoredIds
 from services.broker.state.config_files import ConfigFiles
@@ -129,7 +128,7 @@ def build_with(
         state_log.delay_now if log_context.appends else (lambda: state.delay),
         clock,
         flushed=log_context.durable_end if log_context.appends else log_context.dispatched,
-        epoch=ALONE if log_context.term is None else log_context.term.epoch,
+        epoch=log_context.epoch,
     )
 
     def topic_changed(topic: str) -> None:
@@ -144,27 +143,14 @@ def build_with(
         consuming.offsets,
         flushed=log_context.flushed,
         foreign=_foreign_range(log_context),
-        term=_opened_term(log_context),
+        epoch=log_context.epoch,
     )
     sends = Deduplicator(
-        Sender(log_context, append, topics, group_sends(log_context)),
+        Sender(log_context, append, topics),
         StoredIds(log_context, index if config.store.index_enabled else None),
     )
     components = Components(sends, read, consuming.groups, consuming.delayed, consuming.retention)
     return BuiltComponents(components, core, consuming, config_files, opening)
-
-
-def _opened_term(log_context: LogContext) -> OpenedTerm:
-    if log_context.term is None:
-        return STANDALONE
-    return OpenedTerm(log_context.term.epoch, log_context.epoch_recorded)
-
-
-def group_sends(log_context: LogContext) -> GroupSends | None:
-    """Return the group's part of sends on a master; None on a standalone node or a slave."""
-    if log_context.term is None or log_context.confirmer is None:
-        return None
-    return GroupSends(log_context.term, log_context.confirmer, log_context.flushed)
 
 
 def _foreign_range(log_context: LogContext) -> ForeignRange | None:

@@ -111,7 +111,6 @@ class Consuming:
             auto_create=log_context.config.auto_create_groups,
             on_change=on_group_change,
         )
-        term = log_context.term
         consumers = ConsumerGroups.make(
             self._configs,
             self.offsets,
@@ -120,7 +119,7 @@ class Consuming:
             core.read.puller,
             core.metrics.groups,
             log_context.clock,
-            start_count=lambda: state_log.start_count if term is None else term.epoch,
+            start_count=lambda: log_context.epoch or state_log.start_count,
         )
         self._coordinator = consumers.coordinator
         self._health = log_context.health

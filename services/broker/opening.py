@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from services.broker.groups.offsets import Offsets
 from services.broker.state import foreign_state
@@ -30,9 +30,6 @@ from tidemark.errors import DiskFull, FileNotReady, OutOfResources, ReadOnlyDisk
 from tidemark.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
-
-ALONE: Final = 0
-"""Epoch in the records of a standalone node."""
 
 
 class AdoptingTopics(Protocol):
@@ -63,18 +60,6 @@ class OpeningLog(Protocol):
         ...
 
 
-class OpenedTerm(NamedTuple):
-    """The epoch that a start of a master opens."""
-
-    epoch: int
-    on_recorded: Callable[[PhysicalOffset], None] | None
-    """Called with the end of the start record when it is appended; None: wait until the record is
-    durable."""
-
-
-STANDALONE: Final = OpenedTerm(ALONE, None)
-
-
 class Opening:
     """The first records of one start."""
 
@@ -88,12 +73,13 @@ class Opening:
         *,
         flushed: Callable[[], int],
         foreign: ForeignRange | None,
-        term: OpenedTerm = STANDALONE,
+        epoch: int = 0,
     ) -> None:
         """state: the served state. foreign: range of the log that RocketMQ wrote, from recovery;
-        None: there is none. term: the epoch that this start of a master opens.
+        None: there is none. epoch: the epoch that this start opens; 0: the node is alone.
         """
-        self._epoch, self._on_recorded = term
+        self._epoch = epoch
+        self._end: PhysicalOffset | None = None
         self._state = state
         self._log = state_log
         self._files = files
@@ -104,11 +90,11 @@ class Opening:
         self._waits_for: str | None = None
         """Error code of the disk while it does not accept writes."""
 
-    async def run(self, stop: asyncio.Event) -> bool:
-        """Append the records and write the JSON files; return False if stopped before the end.
+    async def run(self, stop: asyncio.Event) -> PhysicalOffset | None:
+        """Append the records and write the JSON files; return the end of the start record, in the
+        step in which it was appended, or None if stopped before.
 
-        All records are durable on return except a master's start record, which the group confirms
-        later."""
+        All records are durable on return except the start record."""
         left = await self._files.read_foreign(state_known=self._state.is_known)
         steps: tuple[Callable[[], Awaitable[bool]], ...] = (
             self._record_range,
@@ -124,8 +110,8 @@ class Opening:
             while not await self._tried(step):
                 await _pause(stop)
                 if stop.is_set():
-                    return False
-        return True
+                    return None
+        return self._end
 
     async def _tried(self, step: Callable[[], Awaitable[bool]]) -> bool:
         try:
@@ -191,10 +177,7 @@ class Opening:
 
     async def _record_start(self) -> bool:
         record = EpochRecord(self._flushed(), self._epoch, self._state.start_count + 1)
-        if self._on_recorded is None:
-            await self._log.append_state(records.encode(record))
-        else:
-            self._on_recorded(await self._log.append_soon(records.encode(record)))
+        self._end = await self._log.append_soon(records.encode(record))
         self._state.apply(record)
         return True
 

@@ -14,6 +14,7 @@ from services.broker.api.connections import ApiServer
 from services.broker.building import BuiltComponents, build
 from services.broker.log.log_context import LogContext
 from services.broker.log.open_store import OpenStore
+from services.broker.log.term import EndlessTerm
 from services.broker.roles import RoleContext
 from shared.runtime.lifecycle import run_parts
 from tidemark.errors import CorruptRecord, DamagedFile
@@ -43,7 +44,7 @@ class Standalone:
         store: OpenStore,
     ) -> None:
         self._context = context
-        self._log_context = LogContext(context.broker, store)
+        self._log_context = LogContext(context.broker, store, term=EndlessTerm())
         self._health = context.broker.health
         self._gate = context.gate
         self._store = store
@@ -72,7 +73,9 @@ class Standalone:
         async def open_and_close() -> None:
             try:
                 self._gate.open_reads()
-                if await built.opening.run(stop):
+                end = await built.opening.run(stop)
+                if end is not None:
+                    await self._log_context.durability.durable(end)
                     self._gate.open_sends()
                     self._health.enter("serving")
                     self._positions.publish(Slot.SERVING_EPOCH, ALONE_EPOCH)

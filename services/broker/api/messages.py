@@ -26,7 +26,8 @@ from services.broker.fields import (
     whole_number,
 )
 from services.broker.limits import ACK_TIMEOUT_MS_MAX, MESSAGES_MAX
-from services.broker.send.request import AckLevel, Pick, ProduceRequest
+from services.broker.log.promises import AckLevel
+from services.broker.send.request import Pick, ProduceRequest
 from services.broker.send.wanted_delay import DELAY_FIELDS, Delay, wanted_delay
 from tidemark.errors import (
     BadProperty,

@@ -19,7 +19,7 @@ from services.broker.limits import (
     QUEUES_MAX,
     SHOWN_MS_MAX,
 )
-from services.broker.send.request import AckLevel
+from services.broker.log.promises import AckLevel
 from tidemark.formats.delay import DELAY_MS_MAX
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 

@@ -100,13 +100,13 @@ class Append:
         self._clock_step_max_ms = config.clock_step_max_ms
         self._last_store_time_ms = log_context.store.last_store_timestamp_ms
         self._term = log_context.term
+        """None: this node is a slave, or appending has ended."""
         self.records_size_max = self._file_size - record.BLANK_SIZE
         """Bytes of records that fit into one commit log file."""
-        self._closed = not log_context.appends
 
     def close(self) -> None:
         """Refuse all further appends because the node stops or is no longer the master."""
-        self._closed = True
+        self._term = None
 
     async def append(self, runs: Sequence[Run], *, own: bool = False) -> Appended:
         """Store all of the runs' messages or none; wait for the next file if it is missing.
@@ -136,10 +136,9 @@ class Append:
         FileNotReady (``append`` waits for the file), NotServing, DispatchBehind, DiskFull,
         ReadOnlyDisk, OutOfResources or MessageTooLarge; nothing is stored in these cases.
         """
-        if self._closed:
+        if self._term is None:
             raise NotServing("the node is stopping. Nothing was stored.", "Try again.")
-        if self._term is not None:
-            self._term.check_appends()
+        self._term.check_appends()
         total = self._appender.size_of(runs)
         if total + room > self.records_size_max:
             raise self._too_large(total, self.records_size_max - room)
@@ -180,7 +179,7 @@ class Append:
                 first = ()
                 continue
             except (WriteFailed, FlushFailed) as fault:
-                self._closed = True
+                self._term = None
                 self._log_context.flusher.fail(fault)
                 intended = self._appender.intended
                 if intended is None:

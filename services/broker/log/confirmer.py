@@ -9,13 +9,15 @@ CONFIRM. Step after: ``sender`` answers (write path, step 6).
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from services.broker.log.group_commit import NO_DEADLINE
-from services.broker.log.term import Term
 from services.broker.log.waiting import Waiting
 from tidemark.clock import Clock
 from tidemark.offsets import PhysicalOffset
+
+if TYPE_CHECKING:
+    from services.broker.log.term import GrantedTerm
 
 
 class Flushing(Protocol):
@@ -29,11 +31,11 @@ class Flushing(Protocol):
 class Confirmer:
     """Senders that wait for the confirm offset. It belongs to one loop and one term."""
 
-    def __init__(self, term: Term, flushing: Flushing, clock: Clock) -> None:
+    def __init__(self, term: GrantedTerm, flushing: Flushing, clock: Clock) -> None:
         self._term = term
         self._flushing = flushing
         # Nothing of this term is confirmed yet: every record of it ends behind this.
-        self._waiting = Waiting(PhysicalOffset(term.confirmed), clock)
+        self._waiting = Waiting(term.confirmed, clock)
 
     def durable(self, end: PhysicalOffset, deadline: float = NO_DEADLINE) -> asyncio.Future[bool]:
         """Return a future: True once bytes below end are confirmed, False after the deadline.
@@ -47,16 +49,16 @@ class Confirmer:
             self._flushing.hurry()
         return future
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Wake the senders up to the confirm offset; return whether others still wait.
 
         None is woken while this node may not answer: past the deadline of its lease another node
         may be the master already. They wait for the next renewal, or for the end.
         """
         if self._term.may_answer:
-            self._waiting.reach(PhysicalOffset(self._term.confirmed))
+            self._waiting.reach(self._term.confirmed)
         return len(self._waiting.places) > 0
 
-    def close(self) -> None:
+    def end_waits(self) -> None:
         """End all waits, because the term is over."""
         self._waiting.close()

@@ -1,7 +1,7 @@
 """The interface for waiting until bytes of the log are durable.
 
 On a standalone node the flush to disk decides (``flusher``), in a group the whole in-sync set
-(``replication.confirmer``).
+(``confirmer``).
 """
 
 from __future__ import annotations
@@ -22,4 +22,12 @@ class DurabilityBarrier(Protocol):
         deadline: on the monotonic clock [s]. The future raises NotServing if the bytes can no
         longer become durable because the node stops or loses its role.
         """
+        ...
+
+    def poll(self) -> bool:
+        """Wake the callers whose bytes are durable now; return whether to call it again soon."""
+        ...
+
+    def end_waits(self) -> None:
+        """End the waits that only another node could satisfy, because the term is over."""
         ...

@@ -139,6 +139,13 @@ class Flusher:
             self._check_soon()
         return future
 
+    def poll(self) -> bool:
+        """Return False: each flush wakes its callers."""
+        return False
+
+    def end_waits(self) -> None:
+        """Do nothing: the last flush wakes the callers."""
+
     async def run(self, stop: asyncio.Event) -> None:
         """Flush until stop is set and all bytes are on disk. Raises FlushFailed, WriteFailed."""
         self._loop = asyncio.get_running_loop()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from services.broker.context import BrokerContext
 from services.broker.log.committer import Committer
-from services.broker.log.confirmer import Confirmer
 from services.broker.log.durability_barrier import DurabilityBarrier
 from services.broker.log.flusher import Flusher, Pace
 from services.broker.log.log_sampler import LogSampler, newest_on_disk
@@ -70,15 +69,16 @@ class LogContext:
         term: Term | None = None,
         master_from: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """readers: the readers of a node in a group; None:
-        the node is standalone. term: the node's term as master; None: it is standalone or a slave.
-        master_from: returns the start of the master's log on a slave; None: not known.
+        """readers: readers that several roles share; None: new ones. term: the node's term as
+        master; None: it is a slave. master_from: returns the start of the master's log on a slave;
+        None: not known.
         """
         self.master_from = master_from
         self.term = term
-        self.grouped = readers is not None
-        self.appends = term is not None or not self.grouped
+        self.appends = term is not None
         """Whether this process appends to the log."""
+        self.epoch = 0 if term is None else term.epoch
+        """Epoch of the records that are appended; 0 on a node alone and on a slave."""
         config, clock, metrics, health, doorbell, port = broker
         self.config = config
         self.clock = clock
@@ -106,16 +106,16 @@ class LogContext:
             wait_s=config.prepare_wait_s,
             on_change=self._writes_changed,
         )
-        self._bell = ThrottledDoorbell(doorbell, REPUT, clock)
-        self._ha_bell = ThrottledDoorbell(doorbell, HA, clock) if term is not None else None
-        self._shows_written = config.store.visible_after == "written"
+        self._visible_after = config.store.visible_after
+        # In a group ha wakes reput once the bytes are confirmed.
+        follower = HA if self._visible_after == "confirmed" else REPUT
+        self._bell = ThrottledDoorbell(doorbell, follower, clock)
         self.flusher = Flusher(
             self.appender, self._pace(), clock, metrics, on_flushed=self._flushed
         )
         self.committer = self._make_committer() if self.appender.pooled else None
-        self.confirmer = None if term is None else Confirmer(term, self.flusher, clock)
         self.durability: DurabilityBarrier = (
-            self.flusher if self.confirmer is None else self.confirmer
+            self.flusher if term is None else term.barrier(self.flusher, clock)
         )
         """Waits until a physical offset is durable: on this disk, or in the in-sync set."""
 
@@ -159,16 +159,12 @@ class LogContext:
     def _flushed(self) -> None:
         if self.committer is not None:
             self.committer.flushed()
-        if self._ha_bell is not None:
-            self._ha_bell.ring()  # ha wakes reput once the bytes are confirmed
-        elif self.committer is not None or not self._shows_written:
+        if self.committer is not None or self._visible_after != "written":
             self._bell.ring()
 
     def _written(self) -> None:
         """Ring the doorbells after bytes were written to the file."""
-        if self._ha_bell is not None:
-            self._ha_bell.ring()
-        elif self._shows_written:
+        if self._visible_after != "flushed":
             self._bell.ring()
 
     # -- how far it is ---------------------------------------------------------------------------
@@ -193,7 +189,9 @@ class LogContext:
 
     def durable_end(self) -> PhysicalOffset:
         """Return the offset up to which no crash and, in a group, no failover loses records."""
-        return self.confirmed() if self.grouped else self.appender.flushed
+        if self._visible_after == "confirmed":
+            return self.confirmed()
+        return self.appender.flushed
 
     def end(self) -> PhysicalOffset:
         """Return the end of the log."""

@@ -1,31 +1,32 @@
-"""One epoch that this start of the broker serves: may it append, may it answer.
+"""The term in which this start of the broker is the master: may it append, may it answer.
 
-The answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
-process that was paused notices a change at once. Step before: ha granted the epoch. Step after:
-``confirmer`` and ``promises`` ask before every answer.
+There are two kinds. A node of a group has the term that ha granted it (``GrantedTerm``); its
+answers are read from the page (``shared.cluster.grant``) each time and never cached, so that a
+process that was paused notices a change at once. A node alone is the master of a group of one, and
+its term does not end (``EndlessTerm``). A slave has no term. Step before: ha granted the epoch, or
+a node alone opened its store. Step after: ``append`` asks before every append, and ``sender``
+before every answer.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
+from services.broker.log import promises
+from services.broker.log.confirmer import Confirmer
+from services.broker.log.durability_barrier import DurabilityBarrier
+from services.broker.log.flusher import Flusher
+from services.broker.log.promises import AckLevel, InSync, Promise, Reached
 from shared.cluster import grant
 from shared.cluster.grant import Slots
 from tidemark.clock import Clock
-from tidemark.errors import Fenced, SwitchingOver
+from tidemark.errors import AckTimeout, Fenced, NodeAlone, SwitchingOver
 from tidemark.formats.checkpoint import NodeRole, Slot
+from tidemark.offsets import PhysicalOffset
 
 
-class InSync(NamedTuple):
-    """The in-sync set that ha has published."""
-
-    size: int
-    """Members, this node included; 0: unknown."""
-    least: int
-    """Smallest set that may acknowledge."""
-
-
-class Term:
+class GrantedTerm:
     """One grant. All calls are a few loads of one page."""
 
     def __init__(self, slots: Slots, clock: Clock, *, epoch: int, nonce: int) -> None:
@@ -59,9 +60,13 @@ class Term:
         return InSync(get(Slot.IN_SYNC_SIZE), get(Slot.MIN_IN_SYNC))
 
     @property
-    def confirmed(self) -> int:
+    def confirmed(self) -> PhysicalOffset:
         """End of what every member of the set has on disk."""
-        return self._slots.get(Slot.CONFIRM)
+        return PhysicalOffset(self._slots.get(Slot.CONFIRM))
+
+    def barrier(self, flusher: Flusher, clock: Clock) -> DurabilityBarrier:
+        """Return what waits until the in-sync set has a record on disk."""
+        return Confirmer(self, flusher, clock)
 
     def check_appends(self) -> None:
         """Raise Fenced unless the grant stands, SwitchingOver while a planned switch lets the next
@@ -81,12 +86,81 @@ class Term:
         if not self.may_answer:
             raise fenced("Nothing is read.")
 
+    def promise(self, asked: AckLevel | None) -> Promise:
+        """Return the level that a send is to wait for; asked: None: the default.
+
+        Raises Fenced, SwitchingOver, NotEnoughReplicas: nothing was stored.
+        """
+        self.check_sends()
+        return promises.promise(asked, self.in_sync)
+
+    def reached(self, promised: Promise) -> Reached | None:
+        """Return the level that may be reported once it is reached; None: no success.
+
+        The response must leave in the same step of the loop; after an await, call it again.
+        """
+        return promises.reached(promised, self.in_sync) if self.may_answer else None
+
+    def interrupted(
+        self, level: AckLevel, results: Sequence[dict[str, Any]], *, is_on_disk: bool
+    ) -> AckTimeout:
+        """Return the error for appended messages when the term ends before they have the level."""
+        why = f"this node's term ended before level {level.value}"
+        return promises.not_reached(why, results, is_on_disk=is_on_disk)
+
     def _check_not_held(self) -> None:
         if self._slots.get(Slot.SENDS_HELD):
             raise SwitchingOver(
                 "the master is being switched on purpose. Nothing was stored; reading goes on.",
                 "Try again: within two seconds the next master takes sends.",
             )
+
+
+class EndlessTerm:
+    """The term of a node alone: what its own disk has is confirmed."""
+
+    epoch: Final = 0
+    is_valid: Final = True
+
+    def barrier(self, flusher: Flusher, clock: Clock) -> DurabilityBarrier:
+        """Return what waits until this node has a record on disk."""
+        return flusher
+
+    def check_appends(self) -> None:
+        """Raise nothing: no other process appends."""
+
+    def promise(self, asked: AckLevel | None) -> Promise:
+        """Return the level that a send is to wait for. Raises NodeAlone: nothing was stored."""
+        if asked is AckLevel.MEMORY:
+            return _IN_MEMORY
+        if asked is AckLevel.REPLICATED:
+            raise NodeAlone(
+                "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
+                "Ask for ack=disk, or run a group with slaves.",
+            )
+        return _ON_DISK
+
+    def reached(self, promised: Promise) -> Reached | None:
+        """Return the promised level: no other node can have taken over meanwhile."""
+        return Reached(promised.level, 1)
+
+    def interrupted(
+        self, level: AckLevel, results: Sequence[dict[str, Any]], *, is_on_disk: bool
+    ) -> AckTimeout:
+        """Return the error for appended messages when the node stops before they have the level."""
+        return AckTimeout(
+            f"the node stops: {len(results)} messages are appended, and level {level.value} "
+            "was not reached. The outcome is unknown: they may yet be there, or be lost with the "
+            "node.",
+            "Do not send them again without looking for them; see the results.",
+            results=results,
+        )
+
+
+Term = GrantedTerm | EndlessTerm
+
+_IN_MEMORY: Final = Promise(AckLevel.MEMORY, 1, asked=True)
+_ON_DISK: Final = Promise(AckLevel.DISK, 1, asked=True)
 
 
 def fenced(safe: str) -> Fenced:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final
 
-from services.broker.log.term import Term
+from services.broker.log.term import GrantedTerm
 from shared.files.positions import Positions
 from shared.runtime.doorbell import Doorbell
 from tidemark.clock import Clock
@@ -28,7 +28,7 @@ COPIES_MIN: Final = 2
 async def leave(
     stop: asyncio.Event,
     may_end: asyncio.Event,
-    term: Term,
+    term: GrantedTerm,
     positions: Positions,
     doorbell: Doorbell,
     clock: Clock,

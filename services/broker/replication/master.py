@@ -21,7 +21,7 @@ from typing import Final
 
 from services.broker.building import BuiltComponents, build_with
 from services.broker.log.log_context import LogContext
-from services.broker.log.term import Term
+from services.broker.log.term import GrantedTerm
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.role_policy import MasterPolicy, PromotingPolicy, SlavePolicy
@@ -56,8 +56,8 @@ class Master:
     def __init__(
         self,
         context: RoleContext,
-        term: Term,
-        make_log_context: Callable[[Term], LogContext],
+        term: GrantedTerm,
+        make_log_context: Callable[[GrantedTerm], LogContext],
         store: GroupedStore,
         followed: FollowedState,
         *,
@@ -230,7 +230,7 @@ class Master:
     ) -> None:
         """Open when the group has confirmed the epoch, and close in order."""
         try:
-            if await self._is_recorded(built) and await self._is_confirmed():
+            if await self._is_recorded(log_context, built) and await self._is_confirmed():
                 self._open()
                 opened.set()
             await self._over.wait()
@@ -255,18 +255,21 @@ class Master:
 
     async def _answer_who_waits(self, log_context: LogContext) -> None:
         """Let the group confirm what is in the log, for a bounded time: the node stops in order."""
-        confirmer, clock = log_context.confirmer, self._health.clock
+        clock = self._health.clock
         until = clock.monotonic() + DRAIN_S
-        while confirmer is not None and confirmer.look() and self._term.is_valid:
+        while log_context.durability.poll() and self._term.is_valid:
             if clock.monotonic() > until:
                 return
             await self._doorbell.wait(BUSY_POLL_S)
 
-    async def _is_recorded(self, built: BuiltComponents) -> bool:
+    async def _is_recorded(self, log_context: LogContext, built: BuiltComponents) -> bool:
         """Append the records that open the epoch; return False if the term ends before."""
         while self._goes_on:
             try:
-                return await built.opening.run(self._over)
+                end = await built.opening.run(self._over)
+                if end is not None:
+                    log_context.epoch_recorded(end)
+                return end is not None
             except SwitchingOver:
                 await self._tick()  # held by an earlier switch, which ha will end
             except NotServing:
@@ -309,8 +312,7 @@ class Master:
         """Wake waiting callers: senders learn that the outcome is unknown, consumers that they must
         pull again."""
         built.core.append.close()
-        if log_context.confirmer is not None:
-            log_context.confirmer.close()
+        log_context.durability.end_waits()
         built.components.read.puller.held.close()
 
     def _appending(self, parts: dict[str, Part]) -> dict[str, Part]:
@@ -333,8 +335,7 @@ class Master:
         self, log_context: LogContext, built: BuiltComponents, leaving: asyncio.Event
     ) -> None:
         """Check what the others publish, with every doorbell, and often while a caller waits."""
-        confirmer, puller = log_context.confirmer, built.components.read.puller
-        assert confirmer is not None, "a term has one"
+        durability, puller = log_context.durability, built.components.read.puller
         while not self._over.is_set():
             if not self._term.is_valid:
                 # A broker that is stopped has asked ha to switch to another node.
@@ -346,7 +347,7 @@ class Master:
                 self._over.set()
                 return
             self._publish_trouble(log_context)
-            senders_wait, pullers_wait = confirmer.look(), puller.wake_held()
+            senders_wait, pullers_wait = durability.poll(), puller.wake_held()
             opening = not self._confirmed.is_set()
             if opening and self._epoch_record_is_seen(log_context):
                 self._confirmed.set()

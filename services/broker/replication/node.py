@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from services.broker.log.log_context import LogContext, Readers
-from services.broker.log.term import Term
+from services.broker.log.term import GrantedTerm
 from services.broker.replication.cluster_view import ClusterView
 from services.broker.replication.followed_state import FollowedState
 from services.broker.replication.grouped_store import GroupedStore
@@ -47,7 +47,7 @@ class GroupNode:
         self._as_slave = SlavePolicy(lambda: view.master)
         self._readers = Readers.of(store)
         self._followed = FollowedState(store)
-        self._term: Term | None = None
+        self._term: GrantedTerm | None = None
         self._settling: asyncio.TimerHandle | None = None
 
     @property
@@ -85,7 +85,9 @@ class GroupNode:
 
     async def _serve(self, epoch: int, stop: asyncio.Event) -> None:
         store = self._store
-        term = self._term = Term(store.positions, self._clock, epoch=epoch, nonce=store.nonce)
+        term = self._term = GrantedTerm(
+            store.positions, self._clock, epoch=epoch, nonce=store.nonce
+        )
         master = Master(
             self._context,
             term,
@@ -106,7 +108,7 @@ class GroupNode:
             self._health.end_role()
         log.info("the term as master has ended", extra={"event": "term-ended", "epoch": epoch})
 
-    def _log_context(self, term: Term | None) -> LogContext:
+    def _log_context(self, term: GrantedTerm | None) -> LogContext:
         self._readers.log.refresh()  # log files were made and cut by another process
         return LogContext(
             self._context.broker,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.broker.log.term import Term
+from services.broker.log.term import GrantedTerm
 from shared.cluster.nodes import Node
 from tidemark.errors import NotMaster, NotServing
 
@@ -63,7 +63,7 @@ class PromotingPolicy:
 class MasterPolicy:
     """The master, as long as its lease lasts."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: GrantedTerm) -> None:
         self._term = term
 
     def check_reads(self, *, anywhere: bool) -> None:

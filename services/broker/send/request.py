@@ -6,19 +6,10 @@ after it.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
+from services.broker.log.promises import AckLevel
 from services.broker.send.wanted_delay import Delay
-
-
-class AckLevel(StrEnum):
-    """Acknowledgement level of a send (design, promise P1)."""
-
-    MEMORY = "memory"
-    DISK = "disk"
-    REPLICATED = "replicated"
-
 
 Pick = int | str | None
 """Queue selection of a message: a queue number, a sharding key, or None for round-robin."""

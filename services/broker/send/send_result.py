@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import msgpack
 
 from services.broker.log.append import Appended
+from services.broker.log.promises import AckLevel
 from services.broker.send.placing import Wait
-from services.broker.send.request import AckLevel
 from tidemark.errors import (
     AckTimeout,
     NotEnoughReplicas,

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
+from services.broker.log.promises import AckLevel, Promise, not_reached
 from services.broker.send import placing, queue_choice
-from services.broker.send.group_sends import GroupSends
 from services.broker.send.placing import Wait
-from services.broker.send.promises import Promise
-from services.broker.send.request import AckLevel, Pick, ProduceRequest
-from services.broker.send.send_result import COPIES, SendResult
+from services.broker.send.request import Pick, ProduceRequest
+from services.broker.send.send_result import SendResult
 from services.broker.state.topics import Topics
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.metrics.family import SIZE_BUCKETS
@@ -28,7 +27,6 @@ from tidemark.errors import (
     AckTimeout,
     FlushFailed,
     LogFileReplaced,
-    NodeAlone,
     NotServing,
     StoreError,
     WriteFailed,
@@ -42,14 +40,6 @@ from tidemark.offsets import PhysicalOffset
 OnAppended = Callable[[str, SendResult, int, int], None]
 """Called after the append, before the level is reached, with the topic, the result, and the start
 and end of the appended bytes (physical offsets)."""
-
-
-class Admitted(NamedTuple):
-    """The level that a send waits for."""
-
-    level: AckLevel
-    promise: Promise | None
-    """The promise of the replication group; None on a standalone node."""
 
 
 class PendingSend(NamedTuple):
@@ -71,14 +61,10 @@ class PendingSend(NamedTuple):
 class Sender:
     """Appends the messages of sends and waits for their levels. Belongs to one loop."""
 
-    def __init__(
-        self,
-        log_context: LogContext,
-        append: Append,
-        topics: Topics,
-        group: GroupSends | None = None,
-    ) -> None:
-        """group: the replication group of a master; None: the node is standalone."""
+    def __init__(self, log_context: LogContext, append: Append, topics: Topics) -> None:
+        self._term = log_context.term
+        self._durability = log_context.durability
+        self._flushed = log_context.flushed
         self._append = append
         self._flusher = log_context.flusher
         self._committer = log_context.committer
@@ -86,24 +72,16 @@ class Sender:
         self.clock = log_context.clock
         self.store_host = log_context.host
         self._delay_levels_ms: Sequence[int] = log_context.config.store.delay_levels_ms
-        self._group = group
         self._turns: dict[str, int] = {}
         self._counts = SendCounts(log_context.metrics)
 
-    def admit(self, asked: AckLevel | None) -> Admitted:
+    def admit(self, asked: AckLevel | None) -> Promise:
         """Return the level that a send waits for.
 
         Raises NodeAlone, NotEnoughReplicas, Fenced or SwitchingOver; nothing is stored then.
         """
-        if self._group is not None:
-            promise = self._group.admit(asked)
-            return Admitted(promise.level, promise)
-        if asked is AckLevel.REPLICATED:
-            raise NodeAlone(
-                "ack=replicated needs a second copy, and this node is alone. Nothing was stored.",
-                "Ask for ack=disk, or run a group with slaves.",
-            )
-        return Admitted(AckLevel.DISK if asked is None else asked, None)
+        assert self._term is not None, "the gate of a slave refuses sends"
+        return self._term.promise(asked)
 
     async def queue_count(self, topic: str) -> int:
         """Return the number of queues of a topic; creates the topic if sends may do so.
@@ -111,7 +89,7 @@ class Sender:
         Raises UnknownTopic and others."""
         return (await self._topics.for_sending(topic)).queues
 
-    async def send(self, send: PendingSend, queue_count: int, admitted: Admitted) -> SendResult:
+    async def send(self, send: PendingSend, queue_count: int, admitted: Promise) -> SendResult:
         """Store all messages of the request or none, then wait for its level.
 
         admitted: what ``admit`` returned. There is no await before the append. Raises FileNotReady
@@ -161,25 +139,29 @@ class Sender:
         return result, appended.end
 
     async def reach(
-        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Admitted
+        self, send: PendingSend, result: SendResult, end: PhysicalOffset, admitted: Promise
     ) -> None:
         """Wait until the bytes up to end have their level; count the send as answered.
 
-        In a group the reached level and copies are stored in the result.
+        The reached level and copies are stored in the result.
 
         Raises AckTimeout, WriteFailed or FlushFailed; the messages are or may be stored then.
         """
-        level, promise = admitted
-        group = self._group
+        term, level = self._term, admitted.level
+        assert term is not None, "its messages were appended"
         try:
-            if group is not None and promise is not None and promise.by_the_group:
-                in_time = await group.confirmed(end, send.deadline)
-            elif level is AckLevel.DISK:
-                in_time = await self._flusher.durable(end, send.deadline)
-            else:
+            if level is AckLevel.MEMORY:
                 in_time = self._committer is None or await self._committer.committed(end)
+            elif admitted.by_the_group:
+                in_time = await self._durability.durable(end, send.deadline)
+            else:
+                in_time = await self._flusher.durable(end, send.deadline)
         except NotServing as stopping:
-            raise self._stopped(result, end) from stopping
+            # Not NotServing: that error says that nothing was stored, and clients would repeat the
+            # send.
+            raise term.interrupted(
+                level, result.results(), is_on_disk=self._flushed() >= end
+            ) from stopping
         except (WriteFailed, FlushFailed, LogFileReplaced) as fault:
             raise outcome_unknown(fault, result.results()) from fault
         if not in_time:
@@ -188,18 +170,17 @@ class Sender:
                 await self._committer.committed(end)
             why = f"{level.value} was not within {send.request.timeout_ms} ms"
             raise self._not_reached(why, result, end, timeout_ms=send.request.timeout_ms)
-        if group is not None and promise is not None:
-            # From here until the answer is written no await yields to the event loop: the level
-            # that holds now still holds when the answer is sent.
-            reached = group.reached(promise)
-            if reached is None:
-                raise self._not_reached(
-                    f"level {level.value} was not reached before the group or this node's part in "
-                    "it changed",
-                    result,
-                    end,
-                )
-            result.note_reached(*reached)
+        # From here until the answer is written no await yields to the event loop: the level that
+        # holds now still holds when the answer is sent.
+        reached = term.reached(admitted)
+        if reached is None:
+            raise self._not_reached(
+                f"level {level.value} was not reached before the group or this node's part in it "
+                "changed",
+                result,
+                end,
+            )
+        result.note_reached(*reached)
         self._counts.answered(result.level, self.clock.monotonic() - send.started)
 
     async def file_made(self) -> None:
@@ -231,37 +212,10 @@ class Sender:
         turn = self._turn(topic, queue_count) if None in picks else 0
         return queue_choice.cut(entries, queue_choice.choose(topic, queue_count, picks, turn))
 
-    def _stopped(self, result: SendResult, end: PhysicalOffset) -> AckTimeout:
-        """Return the error for appended messages when the node stops, or its term as master ends,
-        before the level is reached. It is not NotServing: that error says that nothing was stored,
-        and clients would repeat the send."""
-        if self._group is not None:
-            why = f"this node's term ended before level {result.level.value}"
-            return self._not_reached(why, result, end)
-        results = result.results()
-        return AckTimeout(
-            f"the node stops: {len(results)} messages are appended, and level {result.level.value} "
-            "was not reached. The outcome is unknown: they may yet be there, or be lost with the "
-            "node.",
-            "Do not send them again without looking for them; see the results.",
-            results=results,
-        )
-
     def _not_reached(
         self, why: str, result: SendResult, end: PhysicalOffset, **facts: int
     ) -> AckTimeout:
-        """Return the error for stored messages, with the level that is certainly reached."""
-        results = result.results()
-        on_disk = self._group is not None and self._group.is_on_disk(end)
-        level = AckLevel.DISK if on_disk else AckLevel.MEMORY
-        return AckTimeout(
-            f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
-            "outcome is unknown: they may yet be durable, or be lost with the node.",
-            "Do not send them again without looking for them; see the results.",
-            ack={"level": level.value, "copies": COPIES},
-            results=results,
-            **facts,
-        )
+        return not_reached(why, result.results(), is_on_disk=self._flushed() >= end, **facts)
 
 
 class _TopicCounters(NamedTuple):

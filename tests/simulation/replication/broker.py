@@ -18,13 +18,14 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import _checked
 from services.broker.config import BrokerConfig
 from services.broker.context import BrokerContext
-from services.broker.log.term import Term
+from services.broker.log.promises import AckLevel
+from services.broker.log.term import GrantedTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
 from services.broker.replication.grouped_store import GroupedStore
 from services.broker.replication.node import GroupNode
 from services.broker.roles import RoleContext
-from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
 from services.broker.watch import Watch
 from shared.cluster.config import ClusterConfig
@@ -122,7 +123,7 @@ class _Held:
 class _OfTerm:
     """A request that waits until the group has what it appended."""
 
-    term: Term
+    term: GrantedTerm
     stood_us: int
     """When the term stood last."""
     limit_us: int

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.log.term import Term
-from services.broker.send.request import AckLevel
+from services.broker.log.promises import AckLevel
+from services.broker.log.term import GrantedTerm
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.process import Process
 from tests.simulation.replication.violation import Violation
@@ -47,7 +47,9 @@ class Asked:
         if self.by_the_group and is_same and copies != now:
             raise Violation(f"{name} answers {copies} copies, and its set has {now} members")
 
-    def check_error(self, error: TidemarkError, term: Term | None, *, is_stored: bool) -> None:
+    def check_error(
+        self, error: TidemarkError, term: GrantedTerm | None, *, is_stored: bool
+    ) -> None:
         """A send is refused for its level, or told of no outcome, when there is a reason to."""
         machine, now_us = self._machine, self._machine.timeline.now_us
         lately_us = now_us - LATELY_US

@@ -20,9 +20,10 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules, parse_produce
+from services.broker.log.promises import AckLevel
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import PullRequest
-from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.request import ProduceRequest
 from services.broker.send.unique_ids import UniqueIds
 from shared.files.pull import PullResult, PullStatus
 from shared.metrics.registry import Registry

@@ -18,6 +18,7 @@ from services.broker.log.append import DISPATCH_CHECK_S, Append, Appended, store
 from services.broker.log.log_context import LogContext
 from services.broker.log.preallocator import Preallocator
 from services.broker.log.queue_offsets import Queue, QueueOffsets
+from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.long_polls import LongPolls
 from services.broker.state.state_log import StateLog
@@ -98,8 +99,7 @@ class Components:
         self.metrics = BrokerMetrics(Registry("broker"))
         self.clock = Clock()
         self.flusher = Flusher()
-        self.term = None
-        self.appends = True
+        self.term = EndlessTerm()
         self.appender = appender
         self.prepare: Callable[[], None] = appender.prepare_next
         self.files = Preallocator(

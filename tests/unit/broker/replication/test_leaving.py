@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from services.broker.log.term import Term
+from services.broker.log.term import GrantedTerm
 from services.broker.replication import leaving
 from shared.cluster import grant
 from shared.files.os_disk import OsDisk
@@ -36,7 +36,7 @@ class Leaving:
         self.may_end = asyncio.Event()
         asked = asyncio.Event()
         asked.set()
-        term = Term(positions, self.clock, epoch=EPOCH, nonce=NONCE)
+        term = GrantedTerm(positions, self.clock, epoch=EPOCH, nonce=NONCE)
         self.task = asyncio.create_task(
             leaving.leave(asked, self.may_end, term, positions, cast(Doorbell, self), self.clock)
         )

@@ -12,11 +12,11 @@ import pytest
 
 from services.broker.log.append import FILE_TRIES, Appended
 from services.broker.log.log_context import LogContext
+from services.broker.log.promises import AckLevel, Promise, Reached
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
-from services.broker.send.promises import Promise, Reached
-from services.broker.send.request import AckLevel, ProduceRequest
+from services.broker.send.request import ProduceRequest
 from services.broker.send.send_result import SendResult
 from services.broker.send.sender import Sender
 from services.broker.send.stored_ids import StoredIds
@@ -373,14 +373,11 @@ class TwoCopies:
         self.ends: list[int] = []
         self.can_answer = True
 
-    def admit(self, asked: AckLevel | None) -> Promise:
+    def promise(self, asked: AckLevel | None) -> Promise:
         return Promise(AckLevel.REPLICATED, 2, asked=False)
 
-    async def confirmed(self, end: int, deadline: float) -> bool:
+    async def durable(self, end: int, deadline: float) -> bool:
         self.ends.append(end)
-        return True
-
-    def is_on_disk(self, end: int) -> bool:
         return True
 
     def reached(self, promised: Promise) -> Reached | None:
@@ -391,7 +388,9 @@ async def test_a_repeat_in_a_group_waits_once_and_reports_the_reached_level(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = TwoCopies()
-    monkeypatch.setattr(kit.sends._sender, "_group", group)
+    monkeypatch.setattr(kit.sends._sender, "_term", group)
+    monkeypatch.setattr(kit.sends._sender, "_durability", group)
+    monkeypatch.setattr(kit.sends._sender, "_flushed", lambda: 1 << 40)
     first = await kit.send("A")
     again = await kit.send("A", retry=True)
     more = await kit.send("B", "A", retry=True)

@@ -12,10 +12,12 @@ import pytest
 
 from services.broker.log.append import Append, Appended
 from services.broker.log.log_context import LogContext
+from services.broker.log.promises import AckLevel
 from services.broker.log.queue_offsets import QueueOffsets
+from services.broker.log.term import EndlessTerm
 from services.broker.metrics import BrokerMetrics
 from services.broker.send.deduplicator import Deduplicator
-from services.broker.send.request import AckLevel, Pick, ProduceRequest
+from services.broker.send.request import Pick, ProduceRequest
 from services.broker.send.send_result import SendResult, result_of
 from services.broker.send.sender import Sender
 from services.broker.send.wanted_delay import Delay
@@ -122,6 +124,9 @@ def ground_of(
     return cast(
         LogContext,
         SimpleNamespace(
+            term=EndlessTerm(),
+            durability=log,
+            flushed=lambda: PhysicalOffset(0),
             flusher=log,
             committer=log if pooled else None,
             clock=SystemClock(),

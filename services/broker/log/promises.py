@@ -1,18 +1,35 @@
-"""Which ack level a send in a group gets, on how many copies, and whether it may be reported. Pure.
+"""Acknowledgement levels: which level a send gets, on how many copies, may it be reported. Pure.
 
 It is decided twice: before the append, so that an unattainable level is refused with nothing
 stored, and in the step of the loop in which the response leaves (docs/replication.md,
-acknowledging). Step before: ``messages`` read what the sender asks for. Step after: ``sender``
-answers.
+acknowledging). Step before: ``messages`` read what the sender asks for. Step after: ``term``
+applies the rules to the present in-sync set, and ``sender`` answers.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
 
-from services.broker.log.term import InSync
-from services.broker.send.request import AckLevel
-from tidemark.errors import NotEnoughReplicas
+from tidemark.errors import AckTimeout, NotEnoughReplicas
+
+
+class AckLevel(StrEnum):
+    """Acknowledgement level of a send (design, promise P1)."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+    REPLICATED = "replicated"
+
+
+class InSync(NamedTuple):
+    """The in-sync set that ha has published."""
+
+    size: int
+    """Members, this node included; 0: unknown."""
+    least: int
+    """Smallest set that may acknowledge."""
 
 
 class Promise(NamedTuple):
@@ -84,3 +101,18 @@ def reached(promised: Promise, in_sync: InSync) -> Reached | None:
     if copies >= 2:
         return Reached(AckLevel.REPLICATED, copies)
     return None if promised.asked else Reached(AckLevel.DISK, copies)
+
+
+def not_reached(
+    why: str, results: Sequence[dict[str, Any]], *, is_on_disk: bool, **facts: int
+) -> AckTimeout:
+    """Return the error for stored messages, with the level that is certainly reached."""
+    level = AckLevel.DISK if is_on_disk else AckLevel.MEMORY
+    return AckTimeout(
+        f"{len(results)} messages are stored, level {level.value} is reached, and {why}. The "
+        "outcome is unknown: they may yet be durable, or be lost with the node.",
+        "Do not send them again without looking for them; see the results.",
+        ack={"level": level.value, "copies": 1},
+        results=results,
+        **facts,
+    )

@@ -6,9 +6,14 @@ import itertools
 
 import pytest
 
-from services.broker.log.term import InSync
-from services.broker.send.promises import Promise, Reached, promise, reached
-from services.broker.send.request import AckLevel
+from services.broker.log.promises import (
+    AckLevel,
+    InSync,
+    Promise,
+    Reached,
+    promise,
+    reached,
+)
 from tests.support.for_each import for_each
 from tidemark.errors import NotEnoughReplicas
 
