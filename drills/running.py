@@ -211,8 +211,8 @@ class Runner:
         except Exception:  # noqa: BLE001 (an error in the drill itself is a failure too)
             result.failure = traceback.format_exc()
         count(result, stage, verdict, began, acked_before)
-        if stage.fault_at:
-            session.faults.append((stage.fault_at, drill.number))
+        if stage.observed.fault_at:
+            session.faults.append((stage.observed.fault_at, drill.number))
         if result.failure:
             await self._keep_logs(result, stage.group)
         self._report(result_line(result))
@@ -268,9 +268,10 @@ def judge_drill(
     drill = result.drill
     result.lost, result.lost_below = verdict.lost, verdict.lost_below
     violations = [*verdict.violations, *sorted(stage.finder.known.contradictions)]
-    if stage.fault_at:
-        gaps = stage.gaps or [
-            stage.ledger.longest_gap_at(stage.fault_at, stage.restored_by or served_until)
+    observed = stage.observed
+    if observed.fault_at:
+        gaps = observed.gaps or [
+            stage.ledger.longest_gap_at(observed.fault_at, observed.restored_by or served_until)
         ]
         result.restored_s = max(end - begin for begin, end in gaps)
         if (limit := drill.restored_within_s) is not None:
@@ -304,7 +305,7 @@ def count(
     """Record the counts of a finished drill. acked_before: acked messages at its start."""
     ended = time.monotonic()
     result.seconds = ended - began
-    result.notes = stage.notes
+    result.notes = stage.observed.notes
     result.errors = stage.ledger.codes(began, ended)
     result.unknown = stage.ledger.outcomes(began, ended)[Outcome.UNKNOWN]
     result.acked = len(stage.ledger.acked) - acked_before

@@ -77,15 +77,9 @@ G = TypeVar("G", bound=AnyGroup)
 
 
 @dataclass(slots=True)
-class GroupStage(Generic[G]):
-    """The group, load and results of one drill."""
+class Observed:
+    """What a drill recorded about its fault."""
 
-    group: G
-    finder: Finder
-    load: Workload
-    ledger: Ledger
-    random: Random
-    lease: LeaseServer | None
     notes: list[str] = field(default_factory=list)
     """Sentences for the report."""
     fault_at: float = 0.0
@@ -95,6 +89,19 @@ class GroupStage(Generic[G]):
     """
     restored_by: float | None = None
     """End of the period that is searched for the longest gap; None: the end of the drill."""
+
+
+@dataclass(slots=True)
+class GroupStage(Generic[G]):
+    """The group, load and results of one drill."""
+
+    group: G
+    finder: Finder
+    load: Workload
+    ledger: Ledger
+    random: Random
+    lease: LeaseServer | None
+    observed: Observed = field(default_factory=Observed)
 
     @property
     def times(self) -> TimeRules:
@@ -119,8 +126,8 @@ class GroupStage(Generic[G]):
 
     def mark(self) -> float:
         """Record that the fault happens now; return the time."""
-        self.fault_at = time.monotonic()
-        return self.fault_at
+        self.observed.fault_at = time.monotonic()
+        return self.observed.fault_at
 
     def expect_loss_from(self, offset: int) -> None:
         """Record that an operator gave up all acked messages from an offset on."""
@@ -129,7 +136,7 @@ class GroupStage(Generic[G]):
 
     def note(self, sentence: str) -> None:
         """Add a sentence to the report."""
-        self.notes.append(sentence)
+        self.observed.notes.append(sentence)
 
     def held_back_s(self, began: float, ended: float, node: str) -> float:
         """Return how long a node's processes were runnable but not running [s]."""
@@ -224,13 +231,13 @@ class GroupStage(Generic[G]):
         """Do the same as ``acked_again`` and add the duration to the judged gaps."""
         began = time.monotonic()
         took = await self.acked_again(timeout_s)
-        self.gaps.append((began, began + took))
+        self.observed.gaps.append((began, began + took))
         return took
 
     def gap_since(self, began: float) -> float:
         """Add the longest time without an ack since began to the judged gaps; return it [s]."""
         begin, end = self.ledger.longest_gap_at(began, time.monotonic())
-        self.gaps.append((begin, end))
+        self.observed.gaps.append((begin, end))
         return end - begin
 
     async def pass_time(self, seconds: float) -> None:

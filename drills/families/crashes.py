@@ -127,7 +127,7 @@ async def lose_one_of_three(stage: Stage) -> None:
     await stage.acked_again(5)
     stage.note(f"{gone} left the set after {took:.1f} s")
     await stage.load.acked(50)
-    stage.restored_by = stage.ledger.requests[-1].ended_at
+    stage.observed.restored_by = stage.ledger.requests[-1].ended_at
     stage.group.start(gone)
     stage.note(f"{gone} is in sync again after {await stage.in_sync():.1f} s")
 
@@ -231,7 +231,7 @@ async def fifty_failovers(stage: Stage) -> None:
     rising = all(later > earlier for earlier, later in pairwise(epochs))
     stage.check(rising, f"epochs do not rise: {epochs}")
     gaps.sort()
-    stage.notes.clear()
+    stage.observed.notes.clear()
     stage.note(
         f"{FAILOVERS} failovers, epochs {epochs[0]} to {epochs[-1]}; without an ack for "
         f"{gaps[len(gaps) // 2]:.2f} s (median), {gaps[-1]:.2f} s (worst)"

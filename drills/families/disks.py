@@ -40,7 +40,7 @@ async def slow_disk(stage: Stage) -> None:
     stage.group.nodes[slow].faults.set(Fault.SYNC_DELAY_MS, SLOW_SYNC_MS)
     took = await stage.in_sync(master, other, timeout_s=20)
     await stage.acked_again(10)
-    stage.restored_by = time.monotonic()
+    stage.observed.restored_by = time.monotonic()
     stage.note(f"{slow} left the set after {took:.1f} s")
     stage.group.nodes[slow].faults.clear()
     stage.note(f"and was back {await stage.in_sync(timeout_s=60):.1f} s after its disk")
@@ -63,9 +63,8 @@ async def master_disk_full(stage: Stage) -> None:
         await stage.successor(master, 60)
         await stage.acked_again(30)
         await stage.load.acked(50)
-        stage.note(
-            f"errors meanwhile: {dict(stage.ledger.codes(stage.fault_at, time.monotonic()))}"
-        )
+        codes = stage.ledger.codes(stage.observed.fault_at, time.monotonic())
+        stage.note(f"errors meanwhile: {dict(codes)}")
     finally:
         ballast.unlink()
 

@@ -50,7 +50,7 @@ async def lost_lease_answers(stage: Stage) -> None:
         only_methods=["PUT"],
         only_from=[stage.group.nodes[master].host],
     )
-    stage.restored_by = time.monotonic()
+    stage.observed.restored_by = time.monotonic()
     stage.group.start(slave)
     await stage.pass_time(4.0)
     await server.faults()
@@ -97,7 +97,7 @@ async def lease_errors(stage: Stage) -> None:
     await stage.pass_time(FAULTY_S)
     await server.faults()
     changed = stage.epoch - epoch
-    gap = stage.ledger.longest_gap(stage.fault_at, time.monotonic())
+    gap = stage.ledger.longest_gap(stage.observed.fault_at, time.monotonic())
     stage.note(
         f"{changed} changes of epoch in {FAULTY_S:.0f} s; longest time without an ack {gap:.2f} s"
     )

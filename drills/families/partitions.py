@@ -92,7 +92,7 @@ async def cut_from_everything(stage: Stage) -> None:
     await stage.load.acked(50)
     await _no_ack_while_cut(stage, master, cut_at)
     kept = _kept_tails(stage, master)
-    stage.restored_by = time.monotonic()
+    stage.observed.restored_by = time.monotonic()
     stage.group.network.heal()
     await stage.in_sync()
     outcomes = Counter(await asyncio.gather(*sending))

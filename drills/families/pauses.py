@@ -222,7 +222,7 @@ async def hung_reput(stage: Stage) -> None:
     stage.group.pause(master, "reput")
     new = await stage.successor(master, 20)
     await stage.acked_again(20)
-    stage.restored_by = time.monotonic()
+    stage.observed.restored_by = time.monotonic()
     status, answer = await stage.group.command(new, "switchover", to=master)
     stage.check(status != 200, f"a switch to the node whose reput hangs was answered {answer}")
     await stage.pass_time(stage.lease_s)

@@ -44,7 +44,7 @@ async def switchover(stage: Stage) -> None:
         gaps.append(stage.gap_since(at))
         stage.check(stage.epoch > epoch, f"the epoch is still {epoch}")
     gaps.sort()
-    stage.notes[:] = [
+    stage.observed.notes[:] = [
         f"{SWITCHES} switches: without an ack for {gaps[len(gaps) // 2]:.2f} s (median), "
         f"{gaps[-1]:.2f} s (worst)"
     ]

@@ -37,7 +37,7 @@ async def long_tail(stage: Stage) -> None:
     stage.group.network.heal()
     await stage.successor(master, 20)
     await stage.acked_again(20)
-    stage.restored_by = time.monotonic()
+    stage.observed.restored_by = time.monotonic()
     await stage.load.acked(100)
     returned = time.monotonic()
     stage.group.start(master)

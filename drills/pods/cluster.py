@@ -251,24 +251,20 @@ class Cluster:
         self._hosts[plan.name] = host.name
         directory = self._scratch / f"{plan.name}.{uid[:8]}"
         directory.mkdir()
-        hosts_path = directory / "hosts"
-        hosts_path.write_text("", encoding="ascii")
         token = self.api.new_token(Account(plan.namespace, plan.account))
         self._tokens[plan.name] = token
         placed = Placed(uid, host.address, f"node-{plan.name}", NODE_ADDRESS, _allocatable())
         context = Context(
             objects=self.objects,
             services=self.wiring.links(plan.namespace),
-            host=host,
             network=self.network.descriptor(host.name),
-            hosts_file=hosts_path,
             directory=directory,
-            logs=self.directory / "logs",
-            claims=self.directory / "claims",
+            cluster_directory=self.directory,
             token=token,
             images=self.images,
             on_event=self._record,
         )
+        context.hosts_file.write_text("", encoding="ascii")
         self.api.server.objects.make_pod(plan.namespace, plan.name, plan.labels)
         pod = RunningPod(plan, placed, context)
         self.pods[plan.name] = pod

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from drills.namespaces import Host
 from drills.pods.asking import ask
 from drills.pods.backoff import Backoff
 from drills.pods.containers import ContainerProcess, Image, start_container
@@ -54,16 +53,25 @@ class Context(NamedTuple):
 
     objects: Objects
     services: tuple[ServiceAddress, ...]
-    host: Host
     network: int
     """Descriptor of its network namespace."""
-    hosts_file: Path
     directory: Path
-    logs: Path
-    claims: Path
+    """Of this pod only."""
+    cluster_directory: Path
+    """Of all pods: their logs, and the volumes that outlive them."""
     token: str
     images: Mapping[str, Image]
     on_event: Callable[[Event], None]
+
+    @property
+    def hosts_file(self) -> Path:
+        """The pod's /etc/hosts."""
+        return self.directory / "hosts"
+
+    @property
+    def claims(self) -> Path:
+        """Directory of the claims of all pods."""
+        return self.cluster_directory / "claims"
 
 
 class RunningContainer:
@@ -172,7 +180,7 @@ class RunningPod:
 
     def log_path(self, container: str) -> Path:
         """Return the log file of a container."""
-        return self._context.logs / f"{self.plan.name}.{container}.log"
+        return self._context.cluster_directory / "logs" / f"{self.plan.name}.{container}.log"
 
     # -- one container ----------------------------------------------------------------------------
 

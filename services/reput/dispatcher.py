@@ -39,7 +39,7 @@ from services.reput.resume import (
     bounds,
     decide,
 )
-from services.reput.sync_job import SyncJob, SyncPoint
+from services.reput.sync_job import SyncJob, SyncMark, SyncPoint
 from services.reput.unit_mending import UnitMending
 from shared.files.commit_log import CommitLogReader
 from shared.files.positions import Positions
@@ -587,15 +587,17 @@ class Dispatcher:
         self._unsynced_files = self._unsynced_directories = frozenset()
         if not files and not directories and (not publishable or self._synced == state):
             return None
+        mark = SyncMark(
+            self._sync_point,
+            self._resume_number,
+            self._unit_timestamp_ms,
+            self._index.filled_timestamp_ms,
+        )
         return SyncJob(
             self._store.disk,
             frozenset(files),
             frozenset(directories),
-            self._resume_number,
-            self._sync_point,
-            self._unit_timestamp_ms,
-            self._index.filled_timestamp_ms,
-            publishable,
+            mark if publishable else None,
             self._whole_sync,
             self._unflushed_log(),
         )
@@ -626,13 +628,14 @@ class Dispatcher:
 
     def finish_sync(self, job: SyncJob) -> None:
         """Publish what job made durable, unless ``resume`` was called in between."""
-        if not job.is_publishable or job.resume_number != self._resume_number:
+        mark = job.mark
+        if mark is None or mark.resume_number != self._resume_number:
             return
         publish = self._positions.publish
-        self._positions.put_head(logics_timestamp_ms=job.unit_timestamp_ms)
-        if job.index_timestamp_ms:
-            self._positions.put_head(index_timestamp_ms=job.index_timestamp_ms)
-        position, (units, firsts), entries, removed = job.sync_point
+        self._positions.put_head(logics_timestamp_ms=mark.unit_timestamp_ms)
+        if mark.index_timestamp_ms:
+            self._positions.put_head(index_timestamp_ms=mark.index_timestamp_ms)
+        position, (units, firsts), entries, removed = mark.sync_point
         publish(Slot.RESUME_UNITS, units)
         publish(Slot.RESUME_FIRSTS, firsts)
         publish(Slot.RESUME_INDEX_ENTRIES, entries)
@@ -640,7 +643,7 @@ class Dispatcher:
         publish(Slot.DISPATCHED_DURABLE, position)
         self._cleaning.totals_published(removed)
         self.durable = position
-        self._synced = (job.resume_number, position)
+        self._synced = (mark.resume_number, position)
 
     def sync(self) -> None:
         """Make everything dispatched so far durable and publish it. Raises FlushFailed."""

@@ -47,6 +47,18 @@ class SyncPoint(NamedTuple):
     """Removals up to then."""
 
 
+class SyncMark(NamedTuple):
+    """Values for the checkpoint page that are valid once the job has run."""
+
+    sync_point: SyncPoint
+    resume_number: int
+    """Number of the resume in which the job began; a mark of an earlier one is not published."""
+    unit_timestamp_ms: int = 0
+    """Store time of the record of the newest unit."""
+    index_timestamp_ms: int = 0
+    """End time of the newest full index file; 0 if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SyncJob:
     """One sync and what it covers, as of ``begin_sync``. ``run`` may be called in any thread."""
@@ -54,11 +66,8 @@ class SyncJob:
     disk: Disk
     files: frozenset[Path]
     directories: frozenset[Path]
-    resume_number: int
-    sync_point: SyncPoint
-    unit_timestamp_ms: int
-    index_timestamp_ms: int
-    is_publishable: bool
+    mark: SyncMark | None
+    """None if queues are being rebuilt, so that nothing may be published."""
     whole: WholeSync | None = None
     """Syncs the file system that holds all files; None if they must be synced individually."""
     log_files: frozenset[Path] = frozenset()

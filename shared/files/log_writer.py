@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shared.files.disk import File
-from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, flush_failed
+from shared.files.mapped_file_queue import WAIT_S, MappedFileQueue, Preallocation, flush_failed
 from shared.files.positions import Positions
 from shared.files.store_dir import StoreDir
 from tidemark.errors import (
@@ -80,11 +80,13 @@ class LogWriter:
             self._file_size,
             mapped_max=1,
             writable=True,
-            ahead=ahead,
-            reserve=True,
-            background=background,
-            warm_up=warm_up,
-            lock_memory=lock_memory,
+            preallocation=Preallocation(
+                ahead=ahead,
+                reserve=True,
+                background=background,
+                warm_up=warm_up,
+                lock_memory=lock_memory,
+            ),
         )
         self._open: dict[int, File] = {}
         self._current: int | None = None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.files.disk import Disk, File
 from shared.files.file_maker import FileMaker
@@ -35,6 +35,25 @@ ZEROING_SIZE: Final = 1 << 20
 PAGE_SIZE: Final = 4096
 
 
+class Preallocation(NamedTuple):
+    """How a queue creates its files."""
+
+    ahead: int = 0
+    """Number of files to keep ready behind the current one."""
+    reserve: bool = False
+    """Whether all blocks of a new file are allocated."""
+    background: bool = False
+    """Whether files are created ahead in a thread of the queue."""
+    warm_up: bool = False
+    """Whether new files are filled with zeros before they are used."""
+    lock_memory: bool = False
+    """Whether the current file and those ahead are kept in memory."""
+
+
+ON_DEMAND: Final = Preallocation()
+"""No file is created before it is used."""
+
+
 class MappedFileQueue(FileRun):
     """A run of files with its written and flushed ends. Call ``load`` before anything else."""
 
@@ -45,18 +64,12 @@ class MappedFileQueue(FileRun):
         file_size: int,
         *,
         mapped_max: int = 64,
-        writable: bool = False,
-        ahead: int = 0,
-        reserve: bool = False,
-        background: bool = False,
         cache: RegionCache | None = None,
-        warm_up: bool = False,
-        lock_memory: bool = False,
+        writable: bool = False,
+        preallocation: Preallocation = ON_DEMAND,
     ) -> None:
         """mapped_max: files mapped at a time; not used if cache, shared with other queues, is
-        given. ahead: files to keep ready behind the current one. reserve: allocate all blocks of a
-        new file. background: create files ahead in a thread of this queue. warm_up: fill new files
-        with zeros first. lock_memory: keep the current file, and those ahead, in memory.
+        given.
         """
         super().__init__(
             disk,
@@ -64,10 +77,10 @@ class MappedFileQueue(FileRun):
             file_size,
             cache=cache if cache is not None else RegionCache(disk, mapped_max),
             writable=writable,
-            reserve=reserve,
-            warm_up=WarmUp() if warm_up else None,
+            reserve=preallocation.reserve,
+            warm_up=WarmUp() if preallocation.warm_up else None,
         )
-        self.locked = LockedFiles(self.open_file, file_size) if lock_memory else None
+        self.locked = LockedFiles(self.open_file, file_size) if preallocation.lock_memory else None
         """The files locked in memory; None without lock_memory."""
         self.wrote_offset = 0
         """Written end, set by the owner; after ``load`` the end of the last file."""
@@ -75,9 +88,9 @@ class MappedFileQueue(FileRun):
         """End of the bytes on disk, as far as this queue flushed them."""
         self.last_error: StoreError | OSError | None = None
         """Error of the last attempt to create the next file; None after a success."""
-        self._ahead = ahead
+        self._ahead = preallocation.ahead
         self._flush_error: FlushFailed | None = None
-        self._maker = self._new_maker() if background else None
+        self._maker = self._new_maker() if preallocation.background else None
 
     def load(self) -> None:
         """Read the directory; all its contents count as written and flushed.

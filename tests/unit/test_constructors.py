@@ -2,11 +2,10 @@
 
 The rules, decided from the syntax of the product packages:
 
-1. A class takes at most PARAMETERS_MAX parameters in ``__init__``. The same holds for the fields of
-   a ``NamedTuple`` or dataclass that holds components: one with a field whose type is a callable or
-   a class with behaviour. Parameters of plain values (numbers, text, bytes, paths) are
-   configuration and do not count. A ``NamedTuple`` or dataclass without components is a value, for
-   example a decoded record or a row, and has no limit.
+1. An ``__init__`` takes at most PARAMETERS_MAX parameters, whatever their types. The same holds for
+   the fields of a ``NamedTuple`` or dataclass that is not a value. A value, for example the
+   configuration, a decoded record or a row, has no limit: the types of all its fields are plain
+   data or values, and its methods neither await nor assign its fields.
 2. No component is wired up after its construction: a module does not assign an attribute of an
    object of another module if that attribute holds a callable or a component. It does so if every
    class that sets an attribute of this name in ``__init__``, or has such a field, declares it with
@@ -24,11 +23,38 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("tidemark", "shared", "services", "analytics", "drills")
+PACKAGES: Final = ("tidemark", "shared", "services", "analytics", "drills", "deploy")
 PARAMETERS_MAX: Final = 8
 PLAIN: Final = frozenset(
-    {"int", "float", "bool", "str", "bytes", "Path", "None", "tuple", "object"}
+    [
+        "int",
+        "float",
+        "bool",
+        "str",
+        "bytes",
+        "bytearray",
+        "memoryview",
+        "None",
+        "object",
+        "Any",
+        "Path",
+        "date",
+        "datetime",
+        "timedelta",
+        "tuple",
+        "list",
+        "dict",
+        "set",
+        "frozenset",
+        "Sequence",
+        "Mapping",
+        "Counter",
+        "Literal",
+        "Final",
+        "NewType",
+    ]
 )
+"""Types of the language and its library that hold data."""
 VALUE_BASES: Final = frozenset(
     {"NamedTuple", "Enum", "StrEnum", "IntEnum", "Flag", "IntFlag", "TypedDict", "NewType"}
 )
@@ -57,12 +83,23 @@ class Found(NamedTuple):
         return {name_of(base) for base in self.node.bases}
 
     @property
-    def is_value(self) -> bool:
+    def fields(self) -> list[ast.AnnAssign]:
+        return [
+            each
+            for each in self.node.body
+            if isinstance(each, ast.AnnAssign) and name_of(each.annotation) != "ClassVar"
+        ]
+
+    @property
+    def methods(self) -> list[Function]:
+        return [each for each in self.node.body if isinstance(each, Function)]
+
+    @property
+    def is_data_by_base(self) -> bool:
+        """Whether it is an enum, a typed dictionary or an exception."""
         bases = self.bases
-        return (
-            self.is_fields
-            or bool(bases & VALUE_BASES)
-            or any(base.endswith(("Error", "Exception")) for base in bases)
+        return bool(bases & VALUE_BASES) or any(
+            base.endswith(("Error", "Exception")) for base in bases
         )
 
     @property
@@ -71,6 +108,16 @@ class Found(NamedTuple):
             if isinstance(each, ast.FunctionDef) and each.name == "__init__":
                 return each
         return None
+
+
+def acts(method: Function) -> bool:
+    """Whether a method awaits, or assigns an attribute of its object."""
+    return isinstance(method, ast.AsyncFunctionDef) or any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and name_of(node.value) == "self"
+        for node in ast.walk(method)
+    )
 
 
 def name_of(node: ast.expr) -> str:
@@ -88,18 +135,22 @@ def name_of(node: ast.expr) -> str:
 
 def names_in(annotation: ast.expr | None) -> set[str]:
     """All names in an annotation, quoted ones included; None is one."""
-    if annotation is None:
-        return set()
-    found: set[str] = set()
-    for node in ast.walk(annotation):
-        match node:
-            case ast.Name():
-                found.add(node.id)
-            case ast.Constant(value=None):
-                found.add("None")
-            case ast.Constant(value=str() as text):
-                found |= names_in(ast.parse(text, mode="eval").body)
-    return found
+    match annotation:
+        case None:
+            return set()
+        case ast.Subscript() if name_of(annotation) == "Literal":
+            return {"Literal"}
+        case ast.Name() | ast.Attribute():
+            return {name_of(annotation)}
+        case ast.Constant(value=None):
+            return {"None"}
+        case ast.Constant(value=str() as text):
+            return names_in(ast.parse(text, mode="eval").body)
+        case _:
+            parts = ast.iter_child_nodes(annotation)
+            return set[str]().union(
+                *(names_in(each) for each in parts if isinstance(each, ast.expr))
+            )
 
 
 class Project:
@@ -117,18 +168,70 @@ class Project:
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef)
         ]
-        by_name: dict[str, list[Found]] = defaultdict(list)
+        self.names: dict[tuple[str, str], Found | ast.expr | tuple[str, str]] = {}
+        """Module and name → a class, the expression of an alias, or the place of an import."""
+        for path, tree in self.trees.items():
+            self._collect_names(path, tree)
         for each in self.classes:
-            by_name[each.node.name].append(each)
-        # A name that is a value in one module and a component in another counts as a value.
-        self.components = {
-            name for name, found in by_name.items() if not any(each.is_value for each in found)
-        }
+            self.names[each.module, each.node.name] = each
         self.owners: dict[str, list[tuple[str, bool]]] = defaultdict(list)
         """Attribute → module of each class that declares it, and whether it is wiring there."""
         for each in self.classes:
             for attribute, is_wiring in self._attributes_of(each).items():
                 self.owners[attribute].append((each.module, is_wiring))
+
+    def _collect_names(self, path: str, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                source = node.module.replace(".", "/") + ".py"
+                for each in node.names:
+                    self.names[path, each.asname or each.name] = source, each.name
+        for node in tree.body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.names[path, name] = value
+
+    def _found(self, module: str, name: str) -> tuple[str, Found | ast.expr | None]:
+        """The class or alias that a name of a module stands for, and its module; None: foreign."""
+        found = self.names.get((module, name))
+        while isinstance(found, tuple) and not isinstance(found, Found):
+            module, name = found
+            found = self.names.get((module, name))
+        return module, found
+
+    def is_data(self, module: str, annotation: ast.expr | None, seen: frozenset[str]) -> bool:
+        """Whether a type is plain data or a value. seen: classes that are being decided."""
+        for name in names_in(annotation):
+            where, found = self._found(module, name)
+            if isinstance(found, Found):
+                if name not in seen and not self.is_value(found, seen | {name}):
+                    return False
+            elif found is not None:
+                if name not in seen and not self.is_data(where, found, seen | {name}):
+                    return False
+            elif name not in PLAIN:
+                return False
+        return True
+
+    def is_value(self, found: Found, seen: frozenset[str] = frozenset()) -> bool:
+        if found.is_data_by_base:
+            return True
+        if "Protocol" in found.bases:
+            return all(
+                isinstance(each, ast.FunctionDef)
+                and "property" in map(name_of, each.decorator_list)
+                and self.is_data(found.module, each.returns, seen)
+                for each in found.methods
+            )
+        return (
+            found.is_fields
+            and all(self.is_data(found.module, each.annotation, seen) for each in found.fields)
+            and not any(map(acts, found.methods))
+        )
+
+    def _is_component(self, module: str, name: str) -> bool:
+        _, found = self._found(module, name)
+        return isinstance(found, Found) and not found.is_fields and not found.is_data_by_base
 
     def _attributes_of(self, found: Found) -> dict[str, bool]:
         """Attribute → whether it holds a callable or a component."""
@@ -156,7 +259,7 @@ class Project:
         return {
             attribute: isinstance(value, ast.Lambda)
             or "Callable" in names
-            or bool(names & self.components)
+            or any(self._is_component(found.module, name) for name in names)
             for attribute, (names, value) in types.items()
         }
 
@@ -167,21 +270,12 @@ class Project:
                 yield f"{found.module}: {found.node.name} takes {count} parameters"
 
     def _count(self, found: Found) -> int:
-        if found.is_fields:
-            types = [
-                names_in(each.annotation)
-                for each in found.node.body
-                if isinstance(each, ast.AnnAssign)
-            ]
-            if not any("Callable" in names or names & self.components for names in types):
-                return 0
-        elif (init := found.init) is not None:
+        if (init := found.init) is not None:
             arguments = init.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
-            types = [names_in(each.annotation) for each in every]
-        else:
-            return 0
-        return sum(not names <= PLAIN for names in types)
+            return len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]) - 1
+        if found.is_fields and not self.is_value(found):
+            return len(found.fields)
+        return 0
 
     def outside_assignments(self) -> Iterator[str]:
         for path, tree in self.trees.items():

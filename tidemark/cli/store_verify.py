@@ -48,8 +48,8 @@ class Damage(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
-    """The result of a verification."""
+class Checked:
+    """What a verification read."""
 
     log_min: int = 0
     log_end: int = 0
@@ -61,6 +61,13 @@ class Report:
     index_entries: int = 0
     not_dispatched: int = 0
     """Number of records whose unit is not created yet."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a verification."""
+
+    checked: Checked
     damages: list[Damage] = field(default_factory=list)
     damages_not_named: int = 0
     remarks: list[str] = field(default_factory=list)
@@ -85,7 +92,8 @@ def verify(
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Check the whole store. index_slots: slots per index file if the store does not record it."""
-    report = Report(log_min=offline.min_offset)
+    checked = Checked(log_min=offline.min_offset)
+    report = Report(checked)
     # Read before the log, so that records dispatched meanwhile do not count as missing.
     _check_start(offline, report)
     queues = _QueueCheck(offline, report)
@@ -99,19 +107,19 @@ def verify(
                 _note_end(offline, report, found)
             case _:
                 for entry in found.entries:
-                    report.records += 1
-                    report.record_bytes += entry.size
+                    checked.records += 1
+                    checked.record_bytes += entry.size
                     apply_state(queues.state, found, entry)
                     queues.record(entry)
                     index.record(entry)
-    queues.finish(report.log_end)
-    index.finish(report.log_end)
-    report.index_files, report.index_entries = index.files, index.entries
+    queues.finish(checked.log_end)
+    index.finish(checked.log_end)
+    checked.index_files, checked.index_entries = index.files, index.entries
     _check_small_files(offline, report)
-    if report.not_dispatched:
+    if checked.not_dispatched:
         report.remarks.append(
-            f"{report.not_dispatched} records are not dispatched yet; reput does that at its next "
-            "start"
+            f"{checked.not_dispatched} records are not dispatched yet; reput does that at its "
+            "next start"
         )
     return report
 
@@ -137,7 +145,7 @@ def _note_range(offline: OfflineStore, report: Report, found: DamagedRange) -> N
 
 
 def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
-    report.log_end = found.end
+    report.checked.log_end = found.end
     if found.decision.verdict is Verdict.CORRUPTION:
         start = offline.files.start_of(found.end)
         report.damage(
@@ -152,16 +160,17 @@ def _note_end(offline: OfflineStore, report: Report, found: LogEnd) -> None:
 
 def report_facts(report: Report) -> dict[str, object]:
     """Return a report for output as JSON."""
+    checked = report.checked
     return {
-        "log_min_offset": report.log_min,
-        "log_end": report.log_end,
-        "records": report.records,
-        "record_bytes": report.record_bytes,
-        "queues": report.queues,
-        "units": report.units,
-        "index_files": report.index_files,
-        "index_entries": report.index_entries,
-        "not_dispatched": report.not_dispatched,
+        "log_min_offset": checked.log_min,
+        "log_end": checked.log_end,
+        "records": checked.records,
+        "record_bytes": checked.record_bytes,
+        "queues": checked.queues,
+        "units": checked.units,
+        "index_files": checked.index_files,
+        "index_entries": checked.index_entries,
+        "not_dispatched": checked.not_dispatched,
         "damage_count": report.damage_count,
         "damages": [damage._asdict() for damage in report.damages],
         "remarks": report.remarks,
@@ -231,7 +240,7 @@ class _QueueCheck:
             or self._is_due_by_other_levels(entry, unit, expected)
         ):
             self._matched[key] = self._matched.get(key, 0) + 1
-            self._report.units += 1
+            self._report.checked.units += 1
         elif (
             unit is not None
             and unit.size > 0
@@ -249,7 +258,7 @@ class _QueueCheck:
                 missing = self._missing[key] = _Missing()
             missing.add(entry)
         else:
-            self._report.not_dispatched += 1
+            self._report.checked.not_dispatched += 1
 
     def _is_due_by_other_levels(self, entry: Entry, unit: Unit, expected: Unit) -> bool:
         """Whether the unit of a delayed message differs only in its due time, and legitimately.
@@ -298,7 +307,7 @@ class _QueueCheck:
         for key, missing in self._missing.items():
             self._judge_missing(key, missing)
         keys = set(self._offline.queues())
-        self._report.queues = len(keys)
+        self._report.checked.queues = len(keys)
         for key in sorted(keys):
             self._check_rest(key, log_end)
         while self._readers:

@@ -18,9 +18,15 @@ from tidemark.client.batching import Limits
 from tidemark.client.boot_clock import boot_ms
 from tidemark.client.changes import Callback
 from tidemark.client.commits import COMMIT_INTERVAL_MS
-from tidemark.client.connection import Connection, OnConnected, OnDisconnected, ReadFrom
+from tidemark.client.connection import (
+    Connection,
+    ConnectionSettings,
+    OnConnected,
+    OnDisconnected,
+    ReadFrom,
+)
 from tidemark.client.consumer import PULL_COUNT_MAX, PULL_SIZE_MAX, Consumer
-from tidemark.client.consumer_engine import ConsumerEngine
+from tidemark.client.consumer_engine import ConsumerEngine, MemberSettings
 from tidemark.client.dead_letters import DeadLetters
 from tidemark.client.delayed import Delayed
 from tidemark.client.group_calls import GroupCalls
@@ -86,16 +92,16 @@ def connect(
     that makes no calls does not notice either.
     """
     bounds = limits if limits is not None else Limits()
-    connection = Connection(
-        url,
+    settings = ConnectionSettings(
         retry_for_s=retry_for_s,
         request_timeout_s=request_timeout_s,
         read_from=read_from,
         trace=trace,
         headers=headers,
         ssl=ssl,
-        on_connected=on_connected,
-        on_disconnected=on_disconnected,
+    )
+    connection = Connection(
+        url, settings, on_connected=on_connected, on_disconnected=on_disconnected
     )
     return Client(connection, bounds._replace(linger_ms=linger_ms))
 
@@ -262,11 +268,13 @@ class Client:
             ConsumerEngine(
                 calls,
                 wanted,
-                settings=group_settings(order=order, broadcast=broadcast, start=start),
-                max_in_flight=max_in_flight,
-                max_span=max_span,
-                session_ms=session_ms,
-                commit_interval_ms=commit_interval_ms,
+                MemberSettings(
+                    group=group_settings(order=order, broadcast=broadcast, start=start),
+                    max_in_flight=max_in_flight,
+                    max_span=max_span,
+                    session_ms=session_ms,
+                    commit_interval_ms=commit_interval_ms,
+                ),
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
                 clock=boot_ms,

@@ -13,11 +13,11 @@ import asyncio
 import inspect
 import math
 import random
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 from types import TracebackType
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgpack
 from yarl import URL
@@ -50,40 +50,44 @@ OnDisconnected = Callable[[str, errors.TidemarkError], None]
 """Called with the address of a node that stopped answering, and the error."""
 
 
+class ConnectionSettings(NamedTuple):
+    """Settings of a connection; ``connect`` describes those without a text here."""
+
+    retry_for_s: float = 15.0
+    """0 disables retries."""
+    request_timeout_s: float | None = None
+    connections_max: int = 100
+    """Total for all nodes, not counting sends and calls that a broker holds."""
+    read_from: ReadFrom = "master"
+    """``any`` sends plain reads to the given nodes, whether master or slave."""
+    trace: str | None = None
+    headers: Mapping[str, str] | None = None
+    ssl: SSLContext | None = None
+
+
 class Connection:
     """HTTP connections to one broker or to the nodes of one group."""
 
     def __init__(
         self,
         urls: str | Sequence[str],
+        settings: ConnectionSettings,
         *,
-        retry_for_s: float = 15.0,
-        request_timeout_s: float | None = None,
-        connections_max: int = 100,
-        read_from: ReadFrom = "master",
-        trace: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        ssl: ssl.SSLContext | None = None,
         on_connected: OnConnected | None = None,
         on_disconnected: OnDisconnected | None = None,
     ) -> None:
-        """urls: scheme, host and port of one or several nodes. retry_for_s: 0 disables retries.
-
-        connections_max: total for all nodes, not counting sends and calls that a broker holds.
-        read_from: ``any`` sends plain reads to the given nodes, whether master or slave. For the
-        other arguments see ``connect``. Raises ValueError, TypeError.
-        """
+        """urls: scheme, host and port of one or several nodes. Raises ValueError, TypeError."""
         given = [urls] if isinstance(urls, str) else list(urls)
         if not given:
             raise ValueError("no URL of a broker")
-        if read_from not in get_args(ReadFrom):
-            raise ValueError(f"read_from must be master or any, not {read_from!r}")
+        if settings.read_from not in get_args(ReadFrom):
+            raise ValueError(f"read_from must be master or any, not {settings.read_from!r}")
         self._nodes = Nodes([base_of(url) for url in given])
-        self._retry_for_s = retry_for_s
-        self.given_timeout_s = request_timeout_s
+        self._retry_for_s = settings.retry_for_s
+        self.given_timeout_s = request_timeout_s = settings.request_timeout_s
         """Time limit of a member's calls that would otherwise wait for ever; None: no limit."""
         if request_timeout_s is None:
-            request_timeout_s = max(REQUEST_TIMEOUT_S, retry_for_s)
+            request_timeout_s = max(REQUEST_TIMEOUT_S, settings.retry_for_s)
         if not request_timeout_s > 0:
             raise ValueError(f"request_timeout_s must be more than 0, not {request_timeout_s}")
         for callback in (on_connected, on_disconnected):
@@ -96,8 +100,13 @@ class Connection:
         self._joins = Turns(JOINS_MAX)
         self._joined_at = -math.inf
         """Time of the last successful join of a group, on the loop's clock."""
-        self._reads_anywhere = read_from == "any"
-        self._transport = Transport(connections_max, trace, headers=headers, ssl=ssl)
+        self._reads_anywhere = settings.read_from == "any"
+        self._transport = Transport(
+            settings.connections_max,
+            settings.trace,
+            headers=settings.headers,
+            ssl=settings.ssl,
+        )
         self._discovery = MasterDiscovery(self._nodes, self._ask)
         self._learning: asyncio.Task[None] | None = None
         self._learn_at: float | None = 0.0

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidemark import errors
 from tidemark.client.admin import Admin
@@ -42,6 +42,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class MemberSettings(NamedTuple):
+    """Settings of one member of a group; ``Client.subscribe`` describes them."""
+
+    group: Mapping[str, object]
+    """Settings of its group, which are set before joining."""
+    max_in_flight: int
+    max_span: int
+    session_ms: int
+    commit_interval_ms: float
+
+
 class ConsumerEngine:
     """Delivers messages to one member of one group, from one queue at a time."""
 
@@ -49,26 +60,19 @@ class ConsumerEngine:
         self,
         calls: GroupCalls,
         topics: Mapping[str, str],
+        settings: MemberSettings,
         *,
-        settings: Mapping[str, object],
-        max_in_flight: int,
-        max_span: int,
-        session_ms: int,
-        commit_interval_ms: float,
         on_assigned: Callback | None,
         on_revoked: Callback | None,
         clock: Callable[[], float],
     ) -> None:
-        """topics: maps a topic to its tag expression. settings: of the group, set before joining.
-
-        max_in_flight, max_span: see ``Fetching``. commit_interval_ms: between two commits.
-        """
-        self._settings = settings
+        """topics: maps a topic to its tag expression."""
+        self._group_settings = settings.group
         self.member = Member(
             calls,
             topics,
-            session_ms=session_ms,
-            ledger=CommitLedger(commit_interval_ms),
+            session_ms=settings.session_ms,
+            ledger=CommitLedger(settings.commit_interval_ms),
             clock=clock,
         )
         self.committing = Committing(self.member)
@@ -76,9 +80,9 @@ class ConsumerEngine:
             self.member,
             self.committing,
             {topic: wanted_tags(tags) for topic, tags in topics.items()},
-            max_in_flight=max_in_flight,
-            max_span=max_span,
-            session_ms=session_ms,
+            max_in_flight=settings.max_in_flight,
+            max_span=settings.max_span,
+            session_ms=settings.session_ms,
         )
         self._changes = Changes(
             self.member, self.committing, on_assigned=on_assigned, on_revoked=on_revoked
@@ -97,7 +101,7 @@ class ConsumerEngine:
     async def start(self) -> None:
         """Configure the group if there are settings, join it, start the parts. Raises errors."""
         async with self.member.calls.connection.joining():
-            if self._settings:
+            if self._group_settings:
                 await self._configure()
             await self._join()
         if self.member.joined.broadcast:
@@ -144,7 +148,7 @@ class ConsumerEngine:
         """Set the group's settings. Raises GroupInUse if it has members with other settings."""
         for attempt in range(1, CONFIGURE_TRIES + 1):
             try:
-                await self.member.calls.configure(self._settings)
+                await self.member.calls.configure(self._group_settings)
                 return
             except errors.GroupInUse as error:
                 # Without members, another member is setting the same settings at this moment:

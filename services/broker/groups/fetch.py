@@ -213,7 +213,7 @@ class Fetches:
                     session.line[place] = None  # at the end, so that the others go on
                     raise
                 # First the messages whose places have moved; the failure will occur again.
-                session.line = {place: None, **session.line}
+                session.ready_first(place)
                 break
             if place in moved:
                 # The member does not know of the earlier move: it would see a gap before this

@@ -219,6 +219,10 @@ class Session:
             self.line.setdefault(place)
             self.wake(Wake.MESSAGE)
 
+    def ready_first(self, place: Place) -> None:
+        """Put a place that was taken from the line at its front again."""
+        self.line = {place: None, **self.line}
+
     def pause(self, queues: frozenset[Queue]) -> None:
         """Pause these queues, and resume those that were paused before."""
         before, self.paused = self.paused, queues

@@ -30,7 +30,7 @@ from services.ha.shell.lock_bytes import wait_for_byte
 from services.ha.shell.replica_files import Identity, ReplicaFiles, ResyncIntent
 from shared.files.disk import Disk, RecordLock
 from shared.files.log_start import write_log_start
-from shared.files.mapped_file_queue import MappedFileQueue
+from shared.files.mapped_file_queue import MappedFileQueue, Preallocation
 from shared.files.positions import Positions
 from shared.files.store_dir import Role, StoreDir
 from tidemark.formats.checkpoint import REGION_HA, REGION_REPUT, SLOT_SIZE, NodeRole, Slot
@@ -141,7 +141,12 @@ def _make_first_file(store: StoreDir, first_offset: int) -> None:
     size = store.config.commit_log_file_size
     assert first_offset % size == 0, "a log begins where a file does"
     queue = MappedFileQueue(
-        store.disk, store.commit_log_dir, size, mapped_max=1, writable=True, reserve=True
+        store.disk,
+        store.commit_log_dir,
+        size,
+        mapped_max=1,
+        writable=True,
+        preallocation=Preallocation(reserve=True),
     )
     try:
         queue.load()

@@ -15,7 +15,7 @@ from tests.support.subscribed import take, until_hold
 from tests.unit.client.group_broker import GroupBroker
 from tidemark.client.batching import Limits
 from tidemark.client.client import Client
-from tidemark.client.connection import Connection
+from tidemark.client.connection import Connection, ConnectionSettings
 from tidemark.client.group_calls import FetchedQueue
 from tidemark.client.holdings import Hold
 from tidemark.client.subscription import TURN_MS
@@ -250,7 +250,7 @@ async def test_a_broadcast_member_goes_on_where_it_was_after_a_restart(
 
 async def test_held_fetches_take_no_connection_from_other_calls(broker: GroupBroker) -> None:
     """A pool of one connection, and a held fetch: heartbeats and commits go on."""
-    connection = Connection(broker.url, connections_max=1)
+    connection = Connection(broker.url, ConnectionSettings(connections_max=1))
     async with Client(connection, Limits()) as mq, mq.subscribe("orders", group="billing") as ms:
         await broker.until(lambda: bool(broker.fetches))
         broker.put("orders", 0, b"1")

@@ -15,6 +15,7 @@ from drills.families.planned import _is_due
 from drills.ledger import Ledger, Outcome, Request
 from drills.pace import QUIET_S, Pace, _delay_ns, _descendants, allowed_s
 from drills.running import Result, judge_drill
+from drills.stage import Observed
 
 FAULT_AT = 100.0
 
@@ -22,10 +23,9 @@ FAULT_AT = 100.0
 def stage(*gaps: tuple[float, float], **fields: Any) -> Any:
     notes: list[str] = []
     fields.setdefault("ledger", Ledger())
+    restored_by = fields.pop("restored_by", None)
     return SimpleNamespace(
-        fault_at=FAULT_AT,
-        gaps=list(gaps),
-        notes=notes,
+        observed=Observed(notes, FAULT_AT, list(gaps), restored_by),
         lease_s=3.0,
         note=notes.append,
         finder=SimpleNamespace(known=SimpleNamespace(contradictions=set())),

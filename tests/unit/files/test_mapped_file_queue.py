@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.files.mapped_file_queue import MappedFileQueue, zero_range
+from shared.files.mapped_file_queue import MappedFileQueue, Preallocation, zero_range
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.region_cache import RegionCache
 from tidemark.errors import (
@@ -26,7 +26,12 @@ DISK = OsDisk()
 
 def queue(directory: Path, *, ahead: int = 0, mapped_max: int = 64) -> MappedFileQueue:
     made = MappedFileQueue(
-        DISK, directory, SIZE, writable=True, ahead=ahead, reserve=True, mapped_max=mapped_max
+        DISK,
+        directory,
+        SIZE,
+        mapped_max=mapped_max,
+        writable=True,
+        preallocation=Preallocation(ahead=ahead, reserve=True),
     )
     made.load()
     return made
@@ -301,9 +306,8 @@ class TestCreating:
             made.prepare_next()
 
     def test_a_thread_makes_them_in_the_background(self, tmp_path: Path) -> None:
-        made = MappedFileQueue(
-            DISK, tmp_path, SIZE, writable=True, ahead=2, reserve=True, background=True
-        )
+        ahead = Preallocation(2, reserve=True, background=True)
+        made = MappedFileQueue(DISK, tmp_path, SIZE, writable=True, preallocation=ahead)
         made.load()
         for _ in range(5):
             made.ensure_next()
@@ -316,7 +320,8 @@ class TestCreating:
     def test_waiting_for_a_file_is_bounded_and_it_can_be_picked_up_later(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made = MappedFileQueue(DISK, tmp_path, SIZE, writable=True, ahead=1, background=True)
+        ahead = Preallocation(1, background=True)
+        made = MappedFileQueue(DISK, tmp_path, SIZE, writable=True, preallocation=ahead)
         made.load()
         gate = threading.Event()
         real = OsDisk.create
@@ -336,9 +341,8 @@ class TestCreating:
     def test_the_error_of_the_background_thread_is_raised_to_waiting_callers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made = MappedFileQueue(
-            DISK, tmp_path, SIZE, writable=True, ahead=1, reserve=True, background=True
-        )
+        ahead = Preallocation(1, reserve=True, background=True)
+        made = MappedFileQueue(DISK, tmp_path, SIZE, writable=True, preallocation=ahead)
 
         def full(_descriptor: int, _offset: int, _size: int) -> None:
             raise OSError(errno.ENOSPC, "full")

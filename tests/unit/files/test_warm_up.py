@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.files.mapped_file_queue import MappedFileQueue
+from shared.files.mapped_file_queue import MappedFileQueue, Preallocation
 from shared.files.os_disk import OsDisk, OsFile
 from shared.files.warm_up import STEP_SIZE, SYNC_SIZE, WarmUp
 
@@ -124,10 +124,7 @@ def queue(directory: Path) -> MappedFileQueue:
         directory,
         SIZE,
         writable=True,
-        ahead=2,
-        reserve=True,
-        background=True,
-        warm_up=True,
+        preallocation=Preallocation(ahead=2, reserve=True, background=True, warm_up=True),
     )
     made.load()
     return made

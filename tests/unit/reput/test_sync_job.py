@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.reput.queue_writer import Totals
-from services.reput.sync_job import SyncJob, SyncPoint
+from services.reput.sync_job import SyncJob, SyncMark, SyncPoint
 from shared.files.disk import WholeSync
 from tests.support.sim_disk import LOSE_ALL, SimDisk
 from tidemark.errors import FlushFailed, OutOfResources, ReadFailed, StoreError
@@ -32,7 +32,8 @@ def job_of(
     directories: frozenset[Path],
     whole: WholeSync | None,
 ) -> SyncJob:
-    return SyncJob(disk, files, directories, 1, SyncPoint(0, Totals(0, 0), 0), 0, 0, True, whole)
+    mark = SyncMark(SyncPoint(0, Totals(0, 0), 0), resume_number=1)
+    return SyncJob(disk, files, directories, mark, whole)
 
 
 @pytest.fixture
