@@ -24,7 +24,7 @@ BOOT = (1, 2)
 FILE = ROOT / "file"
 
 
-class Nobody:
+class NoJudge:
     """Judges nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -32,7 +32,7 @@ class Nobody:
 
 
 def machine_of(timeline: Timeline) -> Machine:
-    return Machine(timeline, "n0", cast(Judge, Nobody()), drift=0.0, disk_us=1_000)
+    return Machine(timeline, "n0", cast(Judge, NoJudge()), drift=0.0, disk_us=1_000)
 
 
 def page_of(machine: Machine, *, preemption: float = 1.0) -> tuple[Process, Positions]:
@@ -50,13 +50,13 @@ def test_others_see_every_state_between_the_stores_of_a_fence() -> None:
         grant.grant(page, epoch=3, nonce=7, deadline_boot_ms=100, boot=BOOT)
         process.start("fencing", lambda: grant.fence(page))
 
-        def look() -> bool:
+        def check() -> bool:
             shown = tuple(map(machine.slot, (Slot.FENCED, Slot.GRANTED_TO, Slot.ROLE)))
             if not seen or seen[-1] != shown:
                 seen.append(shown)
             return False
 
-        timeline.run_until(10_000, done=look)
+        timeline.run_until(10_000, done=check)
     promoting, void = NodeRole.PROMOTING, NodeRole.VOID
     assert seen == [(1, 7, promoting), (1, 0, promoting), (1, 0, void)]
 

@@ -1,6 +1,6 @@
 """Repeat a seed: ``.venv/bin/python -m tests.simulation.replication SEED [--fault NAME]``.
 
-``--trace`` prints what every replica is told and does; ``--count N`` runs N seeds from SEED on.
+``--trace`` prints the events and effects of every replica; ``--count N`` runs N seeds from SEED on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.replication.world import World
 
 
 def main() -> int:
-    """Run it; exit status 1 if something that must hold did not."""
+    """Run the seeds; the exit status is 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation.replication", description=__doc__
     )
@@ -32,7 +32,7 @@ def main() -> int:
     with planted():
         for seed in range(options.seed, options.seed + options.count):
             if options.trace:
-                World(seed, say=print, faults=faults).run()
+                World(seed, write_trace=print, faults=faults).run()
                 continue
             try:
                 outcome = run_seed(seed, options.fault or "", faults)

@@ -1,4 +1,4 @@
-"""Stores from before a group: of a node that was alone, with records and without an epoch table."""
+"""Stores of a node that was alone before: with records and without an epoch table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ALONE: Final = dataclasses.replace(STORE, visible_after="flushed")
 TOPIC: Final = "orders"
 BODY_MAX: Final = 900
 RECORDS_MAX: Final = 40
-"""More than two files of log have room for, now and then."""
+"""Sometimes more than two log files."""
 
 
 def write_alone(machine: Machine, random: Random) -> int:
-    """Give an empty disk the store of a node that was alone; the end of its log."""
+    """Write the store of a node that was alone to an empty disk; return the end of its log."""
     store = SmallStore(ROOT, ALONE, disk=machine.disk)
     for serial in range(random.randint(1, RECORDS_MAX)):
         store.put(

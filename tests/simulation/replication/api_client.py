@@ -1,8 +1,8 @@
-"""What clients of one node's API and probes see: the broker's own API, without its sockets.
+"""Clients of one node's API and probes: the broker's own API without sockets.
 
-Requests go through the API's router and handlers, and the answers of ``GET /v1/cluster`` come from
-ha of the node. Every answer is compared with what holds at that moment (``view_rules``): who is the
-master, what a probe promises, and whether the group has what was answered as done.
+Requests go through the API's router and handlers, and ``GET /v1/cluster`` asks ha of the node.
+Every answer is compared with the state of the world at that moment (``view_rules``): the master,
+the probes, and whether the group has confirmed what was answered as done.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from tests.simulation.replication.broker import Broker
     from tests.simulation.replication.ha import Ha
 
-LOOK_S: Final = 0.2
-"""Between two looks at the probes, on average."""
+CHECK_S: Final = 0.2
+"""Average time between two checks of the probes."""
 ASK_SHARE: Final = 0.15
-"""Of those looks at which ``GET /v1/cluster`` is asked, too: more often it would hide that the
+"""Share of these checks that also request ``GET /v1/cluster``. More requests would hide that the
 broker itself asks too rarely."""
 CHANGE_SHARE: Final = 0.1
-"""Of those looks at which a client makes or deletes a topic, if none waits for that."""
+"""Share of these checks at which a client creates or deletes a topic, if no such request waits."""
 CHANGED_TOPICS: Final = 3
-"""Topics that clients of one node make and delete."""
+"""Topics that the clients of one node create and delete."""
 ANYWHERE_HEADERS: Final = {READ_FROM: ANYWHERE}
 PORT: Final = 8080
 _PROTOCOL: Final = SimpleNamespace(
@@ -69,7 +69,7 @@ _WRITER: Final = SimpleNamespace()
 
 
 def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
-    """As ``services.broker.service`` makes it for a node of a group."""
+    """Build the API as ``services.broker.service`` does for a node of a group."""
     rules = Rules(
         config.message_size_max,
         config.store.record_crc,
@@ -88,7 +88,7 @@ def make_api(config: BrokerConfig, gate: Gate, machine: Machine) -> Api:
 
 
 class View(ClusterView):
-    """Asks ha of its node without a socket."""
+    """Requests the status from ha of its node without a socket."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class View(ClusterView):
         super().__init__(config.cluster, ROOT, store.positions, machine)
         self._machine, self._ha = machine, ha
         self.heard: Mapping[str, Any] | None = None
-        """What ha answered last; None: it did not."""
+        """Last answer of ha; None if it gave none."""
         self.heard_us = 0
-        """When that was."""
+        """When that answer came."""
 
     async def _of_ha(self) -> Mapping[str, Any]:
         heard: Mapping[str, Any] | None = None
@@ -118,22 +118,22 @@ class View(ClusterView):
             raise ConnectionRefusedError("connection refused")
         answered: asyncio.Future[str] = loop.create_future()
 
-        def settle(said: str) -> None:
+        def settle(answer: str) -> None:
             if not answered.done():
-                answered.set_result(said)
+                answered.set_result(answer)
 
-        ha.show(lambda said: _call_in(loop, settle, said))
+        ha.show(lambda answer: _call_in(loop, settle, answer))
         async with asyncio.timeout(cluster_view.TIMEOUT_S):
             return cast(Mapping[str, Any], json.loads(await answered))
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[str], None], said: str) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[str], None], answer: str) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(call, said)
+        loop.call_soon_threadsafe(call, answer)
 
 
 class ApiClient:
-    """Of one start of a broker."""
+    """The clients of one start of a broker."""
 
     def __init__(self, broker: Broker, api: Api, gate: Gate) -> None:
         self._broker, self._api, self._gate = broker, api, gate
@@ -141,17 +141,17 @@ class ApiClient:
         self._random = broker.machine.timeline.random
         self.view: View | None = None
         self._not_master_us = self._machine.timeline.now_us
-        """When the page called the node a master last."""
+        """When the page last had the role master."""
         self.change: asyncio.Task[None] | None = None
-        """A topic that is being made or deleted."""
+        """The task that creates or deletes a topic."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Ask until stop."""
+        """Send requests until stop."""
         while not stop.is_set():
-            await asyncio.sleep(self._random.uniform(0, 2 * LOOK_S))
+            await asyncio.sleep(self._random.uniform(0, 2 * CHECK_S))
             if self._broker.node is None or stop.is_set():
                 continue
-            self._look_at_probes()
+            self._check_probes()
             self._be_refused()
             if self._random.random() < ASK_SHARE:
                 await self._ask_for_the_group()
@@ -180,18 +180,19 @@ class ApiClient:
 
     # -- probes ----------------------------------------------------------------------------
 
-    def _look_at_probes(self) -> None:
-        """GET /primary agrees with what a send is answered, in the same step."""
+    def _check_probes(self) -> None:
+        """Check that GET /primary agrees with the answer to a send in the same step."""
         node, name = self._broker.node, self._machine.name
         assert node is not None
         before, refusal, is_primary = node.is_master, self._refusal(), node.is_master
         takes_sends = refusal is None or isinstance(refusal, SwitchingOver)
         if before == is_primary != takes_sends:
             raise Violation(
-                f"GET /primary of {name} says {is_primary}, and a send is answered: {refusal}"
+                f"GET /primary of {name} returns {is_primary}, and a send is answered with "
+                f"{refusal}"
             )
         if is_primary:
-            self._history.answers(self._machine, "says that it is the primary")
+            self._history.answers(self._machine, "reports that it is the primary")
 
     def _refusal(self) -> TidemarkError | None:
         try:
@@ -203,7 +204,7 @@ class ApiClient:
     # -- who is the master -----------------------------------------------------------------
 
     def _be_refused(self) -> None:
-        """A node that takes no sends names the master that its ha has named lately."""
+        """Check that a refusal names the master that ha of this node has reported lately."""
         now_us, machine, view = self._machine.timeline.now_us, self._machine, self.view
         if machine.slot(Slot.ROLE) == view_rules.MASTER:
             self._not_master_us = now_us
@@ -213,15 +214,15 @@ class ApiClient:
             view_rules.check_refusal(machine, refusal, view.heard, view.heard_us, since_us=quiet_us)
 
     async def _ask_for_the_group(self) -> None:
-        """GET /v1/cluster."""
-        said = await self.group()
-        if said is not None and self.view is not None:
+        """Request GET /v1/cluster and check the answer."""
+        answer = await self.group()
+        if answer is not None and self.view is not None:
             view_rules.check_answer(
-                self._history, self._machine, self._broker.process, said, self.view
+                self._history, self._machine, self._broker.process, answer, self.view
             )
 
     async def group(self) -> dict[str, Any] | None:
-        """What GET /v1/cluster answers; None: there is no such answer yet."""
+        """Answer of GET /v1/cluster; None before the view exists."""
         if self.view is None:
             return None
         answered = await self.call("GET", "/v1/cluster")
@@ -233,17 +234,18 @@ class ApiClient:
 
     def _change_a_topic(self) -> None:
         waits = self.change is not None and not self.change.done()
-        if not waits and not self._history.producers_rest and self._refusal() is None:
+        if not waits and not self._history.producers_paused and self._refusal() is None:
             self.begin_change()
 
     def begin_change(self) -> None:
-        """A client makes a topic, or deletes it if it is there."""
+        """Create a topic, or delete it if it exists."""
         name = f"{self._machine.name}-{self._random.randrange(CHANGED_TOPICS)}"
         task = self.change = asyncio.create_task(self._make_or_delete(name), name=CLIENT)
-        self._broker.waits_for(task)
+        self._broker.wait_for_group(task)
 
     async def _make_or_delete(self, name: str) -> None:
-        """Answered only when the group has the change, by a node that speaks for it."""
+        """Create or delete a topic. Success is answered only after the group has confirmed the
+        change, by a node that may answer for it."""
         machine, history = self._machine, self._history
         is_there = name in self._broker.state.topics
         try:
@@ -253,4 +255,4 @@ class ApiClient:
         what = f"answers that topic {name} is {'deleted' if is_there else 'made'}"
         view_rules.check_in_time(machine, self._broker.process, what)
         if (name in history.records.topics_at(len(history.confirmed))) == is_there:
-            raise Violation(f"{machine.name} {what}, and the group has not confirmed that")
+            raise Violation(f"{machine.name} {what} before the group has confirmed that")

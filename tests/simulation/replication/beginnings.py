@@ -1,7 +1,7 @@
-"""How a group is founded, and how stores and members come to one that is there.
+"""How a group is founded, and how stores and members join a group.
 
-Every world that begins whole is founded in one of these ways; the trials give a node of a whole
-group a store that it has to adopt, or have it elected by force.
+Every world that begins whole is founded in one of these ways. The trials give a node of a whole
+group a store that it has to adopt, or force an election.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 APART_MS: Final = 0, 0, 300, 2_000
-"""Between the starts of two nodes."""
+"""Time between the starts of two nodes."""
 WAITED_MS: Final = 2_000
-"""A node that waits for another one longer than that says so."""
-SAYS_US: Final = 1_500_000
-"""A node that has run for so long says it: killed ones begin to wait anew."""
+"""A node that waits longer than this for another one reports it."""
+REPORTING_US: Final = 1_500_000
+"""A node that has run for this long reports it. Restarted nodes wait anew."""
 FOUNDED_MS: Final = 10 * TIMES.lease_ms
-"""Nodes that all run have founded their group by then, with a restart of the founder, too."""
+"""Time within which running nodes found their group, including a restart of the founder."""
 STRUCK_MS: Final = 1_000
-"""The founder writes what it has to write by then."""
+"""Time within which the founder writes its first files."""
 MISSING: Final = "lease-missing"
 
 
 class Beginning(Trying):
-    """Of one world: which stores hold records, which node starts when, and what happens to it."""
+    """The founding of one world: which stores hold records, which node starts when, and what
+    fails."""
 
     def __init__(self, world: World) -> None:
-        """Write the stores. Before the world's time begins."""
+        """Write the stores, before the world's time begins."""
         super().__init__(world)
         machines, random = list(self._group.machines.values()), self._random
         self._holding = random.sample(machines, random.choice((0, 0, 1, 1, 1, 2)))
@@ -46,7 +47,7 @@ class Beginning(Trying):
         self._made: list[Lease] = []
 
     def begin(self) -> None:
-        """Start all nodes, and wait until there is a group. Raises Violation."""
+        """Start all nodes and wait for the group. Raises Violation."""
         group, random = self._group, self._random
         group.on_made.append(self._made.append)
         machines = list(group.machines.values())
@@ -55,7 +56,7 @@ class Beginning(Trying):
             self._arm(founder)
             self._know_log_of(founder)
         waiting = random.sample(machines, len(machines))
-        group.is_struck = True  # nodes that wait for each other long say so
+        group.is_struck = True  # Nodes report that they wait for each other for long.
         while waiting:
             group.boot(waiting.pop())
             waited_ms = random.choice(APART_MS) if waiting else 0
@@ -64,7 +65,7 @@ class Beginning(Trying):
         if len(self._holding) > 1:
             founder = self._empty_one()
         if not self._until(lambda: bool(self._made), FOUNDED_MS):
-            raise Violation(f"all nodes run, and {founder.name} does not found the group")
+            raise Violation(f"all nodes run, but {founder.name} does not found the group")
         self._must_begin_with(founder, self._made[0])
         self._wait(STRUCK_MS)
         founder.calm()
@@ -72,11 +73,11 @@ class Beginning(Trying):
         group.is_struck = False
 
     def _know_log_of(self, machine: Machine) -> None:
-        """What a store held before there was a group is not lost, as if it were confirmed."""
+        """Take the log of a store from before the group as confirmed: it must not be lost."""
         self._history.records.extend(machine.log(0, machine.flushed))
 
     def _arm(self, founder: Machine) -> None:
-        """The founder may be killed, or lose its power, at each step of its first term."""
+        """Arm a kill or a power cut of the founder at one of the steps of its first term."""
         group, random = self._group, self._random
 
         def strike() -> None:
@@ -102,37 +103,41 @@ class Beginning(Trying):
                 group.on_made.append(lambda _: strike())
 
     def _must_wait(self, waiting: list[Machine], waited_ms: int) -> None:
-        """No node founds a group before it has heard all, and it says for which one it waits."""
+        """Check that no node founds a group before it has heard from all, and that it reports which
+        one is missing."""
         if not waiting:
             return
         if self._made:
-            raise Violation(f"the group is founded, and {waiting[0].name} has not started yet")
+            raise Violation(f"the group is founded before {waiting[0].name} has started")
         if waited_ms < WAITED_MS:
             return
         for machine in self._group.machines.values():
-            said, ha = self._said(machine).get(MISSING, ""), machine.processes.get("ha")
-            waits = ha is not None and ha.alive and self._timeline.now_us - ha.begun_us > SAYS_US
-            if waits and not any(other.name in said for other in waiting):
+            reported, ha = self._alarms_of(machine).get(MISSING, ""), machine.processes.get("ha")
+            waits = (
+                ha is not None and ha.alive and self._timeline.now_us - ha.begun_us > REPORTING_US
+            )
+            if waits and not any(other.name in reported for other in waiting):
                 raise Violation(
                     f"{machine.name} waits for {[other.name for other in waiting]} for "
-                    f"{waited_ms} ms, and says {said!r}"
+                    f"{waited_ms} ms, but reports {reported!r}"
                 )
 
     def _empty_one(self) -> Machine:
-        """Two stores hold records: no node chooses. One is emptied, and the other one founds."""
+        """Check that no node founds a group while two stores hold records, then empty one of them;
+        return the other, which founds the group."""
         group = self._group
         names = [machine.name for machine in self._holding]
 
-        def said() -> dict[str, str]:
+        def reported() -> dict[str, str]:
             machines = group.machines.values()
-            return {each.name: self._said(each).get(MISSING, "") for each in machines}
+            return {each.name: self._alarms_of(each).get(MISSING, "") for each in machines}
 
-        def is_said() -> bool:
-            return all(name in sentence for name in names for sentence in said().values())
+        def is_reported() -> bool:
+            return all(name in sentence for name in names for sentence in reported().values())
 
-        if not self._until(is_said, FOUNDED_MS) or self._made:
+        if not self._until(is_reported, FOUNDED_MS) or self._made:
             raise Violation(
-                f"{names} hold records; the lease is {self._made}, and they say {said()}"
+                f"{names} hold records; the lease is {self._made}, and they report {reported()}"
             )
         emptied = self._random.choice(self._holding)
         (founder,) = (machine for machine in self._holding if machine is not emptied)
@@ -153,11 +158,11 @@ class Beginning(Trying):
             not lease.paused and lease.handover_to is None,
         )
         if not all(so):
-            raise Violation(f"{founder.name} is to found the group, and the lease is {lease}")
+            raise Violation(f"{founder.name} was to found the group, but the lease is {lease}")
 
 
 class Beginnings(Trying):
-    """Trials of one world."""
+    """Trials of adoption and of forced elections."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -168,11 +173,11 @@ class Beginnings(Trying):
     # -- adoption --------------------------------------------------------------------------
 
     def _adopt_a_store(self) -> None:
-        """A store from before the group is left as it is, until an order gives it to the group."""
+        """A store from before the group stays unchanged until a command adopts or empties it."""
         if not self._may_lose_one:
             return
         group, history, slave = self._group, self._history, self._any_but(self._master())
-        self._know_as_stranger(slave)
+        self._note_foreign_store(slave)
         group.cut_power(slave)
         slave.replace_volume()
         write_alone(slave, self._random)
@@ -180,12 +185,12 @@ class Beginnings(Trying):
         before = slave.log(0, end)
         group.boot(slave)
         if not self._until(lambda: self._is_unadopted(slave), AGAIN_MS):
-            raise Violation(f"{slave.name} has the store of no group, and is {self._state(slave)}")
+            raise Violation(f"{slave.name} has the store of no group, but is {self._state(slave)}")
         acked = len(history.acked)
         self._wait(QUIET_MS)
         is_changed = slave.log(0, end) != before or slave.incarnation or slave.promised
         if is_changed or not self._is_unadopted(slave):
-            raise Violation(f"{slave.name} has the store of no group, and it was changed")
+            raise Violation(f"{slave.name} has the store of no group, but it was changed")
         if len(history.acked) == acked:
             raise Violation(f"{slave.name} has the store of no group, and no send is acknowledged")
         if self._random.random() < 0.5:
@@ -193,14 +198,14 @@ class Beginnings(Trying):
             slave.arm_file(named, slave.processes["ha"].end)
         self._adopt(slave, end)
         self._must_be_whole_again(f"the store of {slave.name} was adopted")
-        history.strangers.clear()
+        history.foreign_stores.clear()
 
-    def _know_as_stranger(self, machine: Machine) -> None:
+    def _note_foreign_store(self, machine: Machine) -> None:
         self._history.replaced.add(machine.name)
-        self._history.strangers.add(machine.name)
+        self._history.foreign_stores.add(machine.name)
 
     def _adopt(self, slave: Machine, end: int) -> None:
-        """Order it, and again if ha ended before it was written down."""
+        """Give the command, and repeat it if ha ended before the adoption was durable."""
         group, order = self._group, self._random.choice(("adopt", "adopt", "resync"))
         arguments = {"group": "g0"} if order == "resync" else {}
         token: int | None = None
@@ -210,7 +215,7 @@ class Beginnings(Trying):
             service = group.ha_of(slave.name)
             reply = None if service is None or token is None else service.replies.get(token)
             if reply is not None and not reply.ok:
-                raise Violation(f"{slave.name} has the store of no group, and answers {reply}")
+                raise Violation(f"{slave.name} has the store of no group and replies {reply}")
             if reply is not None and order == "adopt" and reply.body.get("log_end") != end:
                 raise Violation(f"{slave.name} adopts a store that ends at {end}: {reply}")
             if self._is_unadopted(slave):
@@ -222,7 +227,7 @@ class Beginnings(Trying):
 
     def _is_unadopted(self, machine: Machine) -> bool:
         is_halted = self._state(machine).startswith("halted")
-        return is_halted and UNADOPTED in self._said(machine)
+        return is_halted and UNADOPTED in self._alarms_of(machine)
 
     def _state(self, machine: Machine) -> str:
         return self._world.state_of(machine.name)
@@ -231,11 +236,11 @@ class Beginnings(Trying):
 
     def _force_the_last(self) -> None:
         """A node outside the set becomes the master by force, once it is the last one and the lease
-        has run out; the others follow it."""
+        has run out. The others follow it."""
         if not self._may_lose_one:
             return
         group, history, slave = self._group, self._history, self._any_but(self._master())
-        history.producers_rest = self._world.operator_rests = True
+        history.producers_paused = self._world.operator_paused = True
         self._wait(QUIET_MS)
         self._lose_from_set(slave)
         others = [each for each in group.machines.values() if each is not slave]
@@ -267,26 +272,29 @@ class Beginnings(Trying):
         self._must_answer(slave, reply, ok=True, body={**loss, "master": slave.name})
         if history.published != (Member(slave.name, slave.incarnation),) or history.epoch <= epoch:
             raise Violation(
-                f"{slave.name} is forced to be the master, and the set is {history.published}"
+                f"{slave.name} was forced to be the master, but the set is {history.published}"
             )
-        history.producers_rest = self._world.operator_rests = False
+        history.producers_paused = self._world.operator_paused = False
         self._bring_back()
         self._must_be_whole_again(f"{slave.name} was forced to be the master")
         history.is_forced = False
         if len(history.confirmed) < confirmed:
-            raise Violation(f"{slave.name} had all, was forced to be the master, and less is there")
+            raise Violation(
+                f"{slave.name} had all records and was forced to be the master, but records are "
+                "lost"
+            )
 
     def _lose_from_set(self, slave: Machine) -> None:
         """Kill ha of a slave, which leaves the set."""
         self._lose(slave, ["ha"])
         if not self._until(lambda: not self._is_member(slave), AGAIN_MS):
-            raise Violation(f"{slave.name} is silent, and stays in the set")
+            raise Violation(f"{slave.name} is silent, but stays in the set")
 
     def _is_member(self, machine: Machine) -> bool:
         return machine.name in [member.node for member in self._history.published]
 
     def _ordered(self, machine: Machine, order: str, arguments: dict[str, str]) -> Any:
-        """The answer to an order; None: there is none."""
+        """Reply to a command, or None."""
         service = self._group.ha_of(machine.name)
         token = self._group.order(order, arguments, machine)
         if service is None or token is None:
@@ -295,13 +303,13 @@ class Beginnings(Trying):
         return service.replies.get(token)
 
     def _must_answer(self, machine: Machine, reply: Any, *, ok: bool, body: dict[str, Any]) -> None:
-        said = None if reply is None else {name: reply.body.get(name) for name in body}
-        if reply is None or reply.ok != ok or said != body:
-            raise Violation(f"{machine.name} is to answer {body}, and answers {reply}")
+        reported = None if reply is None else {name: reply.body.get(name) for name in body}
+        if reply is None or reply.ok != ok or reported != body:
+            raise Violation(f"{machine.name} was to reply {body} and replied {reply}")
 
     def _lose_one_after_another(self) -> None:
-        """A set that may not shrink any further keeps its members: each of them can be elected. One
-        that was removed cannot, even if it is the only node left."""
+        """A set at its minimum keeps its members, and each of them can be elected. A removed member
+        cannot, even if it is the only node left."""
         group, history, random = self._group, self._history, self._random
         first = self._master()
         if group.plan.nodes - group.plan.min_in_sync > 1 or (
@@ -311,7 +319,7 @@ class Beginnings(Trying):
         epoch = history.epoch
         self._lose(first, SERVICES)
         if not self._until(lambda: history.epoch > epoch, AGAIN_MS):
-            raise Violation(f"{first.name} is gone, and no other node takes the lease")
+            raise Violation(f"{first.name} is gone, but no other node takes the lease")
         second = self._master()
         self._wait(random.choice((0, 100, QUIET_MS)))
         self._lose(second, SERVICES)
@@ -325,8 +333,8 @@ class Beginnings(Trying):
             self._wait(2 * TIMES.lease_ms + 4 * TIMES.wait_random_ms)
         if self._is_member(first) != (history.epoch > epoch):
             raise Violation(
-                f"of the set {history.published} {first.name} is left, and the epoch is "
+                f"only {first.name} of the set {history.published} is left; the epoch is "
                 f"{history.epoch} after {epoch}"
             )
         self._bring_back()
-        self._must_be_whole_again(f"{first.name} and {second.name} were gone, one after the other")
+        self._must_be_whole_again(f"{first.name} and {second.name} were killed one after the other")

@@ -1,7 +1,8 @@
-"""One start of the broker of a node of a group: its own roles, log and sends, and two clients.
+"""One start of the broker of a node of a group: the service's own roles, log and sends, and two
+clients.
 
-A producer sends to whoever takes it; a consumer asks for what may be seen. Not real are the ports,
-and what serves consumer groups (``consuming``).
+A producer sends while sends are accepted; a consumer reads while reads are. Not simulated are
+sockets and consumer groups (``consuming``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tests.simulation.replication.history import History
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.process import Process
-from tests.simulation.replication.send_rules import Asked
+from tests.simulation.replication.send_rules import SentRequest
 from tests.simulation.replication.service import Service
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import AckTimeout, CorruptRecord, DamagedFile, SwitchingOver, TidemarkError
@@ -66,30 +67,30 @@ QUEUES_SEEN: Final = (*((topic, 0) for topic in dict.fromkeys(TOPICS)), (STATE_T
 PULLED_MAX: Final = 8
 BODY_MAX: Final = 300
 LARGE_BODY_MAX: Final = 6_000
-"""More than is sent at once to a slave that catches up, less than a file holds."""
+"""Larger than one transfer to a slave that catches up, smaller than a log file."""
 LARGE_SHARE: Final = 0.04
 WAITING_MAX: Final = 50
 SHUT_US: Final = 2_000_000
-"""A gate has followed its term by then."""
+"""A gate has followed its term after this time."""
 SHUT: Final = frozenset({"no-role", "catching-up", "waiting-for-store"})
-"""Reasons that /ready gives while nothing is served."""
-SAID_US: Final = 500_000
-"""A broker that is to end has said so by then."""
+"""Reasons of /ready while nothing is served."""
+REPORTED_US: Final = 500_000
+"""A stopping broker has reported that after this time."""
 HEARD_MS: Final = 1_000
-"""Who has said something so lately is not taken for dead."""
+"""A service with a heartbeat within this time is not taken for dead."""
 ANSWERED_US: Final = 500_000
-"""A broker that runs has answered so long after a send's time-out, whatever its disk does."""
+"""Time after the timeout of a send within which a running broker has answered."""
 HELD_MS: Final = 3_000
 HELD_MAX: Final = 5
 WOKEN_US: Final = 1_000_000
-"""A held pull is answered within that time of a new message, or of the end of its term."""
+"""Time within which a held pull is answered after a new message or the end of its term."""
 FOLLOWED_US: Final = 1_000_000
-"""A slave that runs has taken in by then what it shows."""
+"""Time within which a running slave has applied the state of what it serves."""
 
 
 @lru_cache
 def _config(node: str, names: tuple[str, ...]) -> BrokerConfig:
-    """Of a node of the group of these nodes."""
+    """Configuration of a node in a group of these nodes."""
     return BrokerConfig(
         store_dir=ROOT,
         store=STORE,
@@ -114,20 +115,20 @@ class _Held:
     queue: int
     offset: int
     parts: Any
-    """Of the term in which it was asked."""
+    """The components of the term of the request."""
     idle_us: int
-    """When it had nothing to go on for last."""
+    """When the pull last had a reason to wait."""
 
 
 @dataclass
 class _OfTerm:
-    """A request that waits until the group has what it appended."""
+    """A request that waits until the group has confirmed what it appended."""
 
     term: GrantedTerm
-    stood_us: int
-    """When the term stood last."""
+    valid_us: int
+    """When the term was last valid."""
     limit_us: int
-    """How long behind the end of the term it may be answered."""
+    """Longest time for an answer after the end of the term."""
 
 
 class Broker(Service):
@@ -139,15 +140,15 @@ class Broker(Service):
         process: Process,
         history: History,
         ring: Callable[[str], None],
-        say: Callable[[str, str], None] | None,
+        write_trace: Callable[[str, str], None] | None,
         *,
         ack_limit_ms: int,
         sends_per_s: float,
         names: tuple[str, ...],
         ha: Callable[[], Ha | None],
     ) -> None:
-        """names: the nodes of the group. ha: the present start of ha of this node."""
-        super().__init__(machine, process, history, ring, say)
+        """names: the nodes of the group. ha: returns the current start of ha of this node."""
+        super().__init__(machine, process, history, ring, write_trace)
         self._ack_limit_ms, self._between_s = ack_limit_ms, 1 / sends_per_s
         self._random = machine.timeline.random
         self.node: GroupNode | None = None
@@ -158,45 +159,46 @@ class Broker(Service):
         self._api: Any = make_api(self._config, self._gate, machine)
         self.client = ApiClient(self, self._api, self._gate)
         self._waiting: dict[asyncio.Task[Any], int | None] = {}
-        """Sends without an answer, and when each must have one; None: it may still wait for a topic
-        or a file to be made, which has limits of its own."""
+        """Sends without an answer and the time limit of each; None while it may still wait for the
+        creation of a topic or a file, which has its own limits."""
         self._held: dict[asyncio.Task[Any], _Held] = {}
         """Pulls that wait."""
         self._of_term: dict[asyncio.Task[Any], _OfTerm] = {}
         """Requests that wait for the group."""
         self._idle_us = machine.timeline.now_us
-        """When it served an epoch last, or took no sends."""
+        """When it last served an epoch or refused sends."""
         self._shut_us = machine.timeline.now_us
-        """When its epoch was not open last, or its parts knew that it was."""
+        """When it was last not master of an open epoch, or its components had noticed that
+        epoch."""
         self._agreed_us = machine.timeline.now_us
-        """When its probes last said what it does."""
+        """When its probes last matched its gate."""
         self._ruled_us = machine.timeline.now_us
-        """When it had a role last, or no reads were open."""
+        """When it last had a role, or refused reads."""
         self._free_us = machine.timeline.now_us
-        """When it was not about to end last, or had said that it is."""
+        """When it was last not stopping, or had reported that it stops."""
         self._shown = 0, machine.timeline.now_us
-        """End of what a slave showed, and when."""
+        """End of the log that a slave served, and when."""
         self._hands_over_us: int | None = None
-        """When it was asked to end as a master that another member could replace."""
+        """When it was asked to stop as a master that another member could replace."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that it serves, or is about to; None: none."""
+        """Epoch that it serves or is about to serve, or None."""
         term = None if self.node is None else self.node._term
         return None if term is None else term.epoch
 
     @property
     def shows(self) -> int:
-        """Where the log ends for consumers here; 0: they are not served."""
+        """End of the log for consumers; 0 while reads are refused."""
         return self.store.dispatched if self.store is not None and self._gate.reads_open else 0
 
     @property
     def state(self) -> BrokerState:
-        """As it is served."""
+        """The state that it serves."""
         return cast(BrokerState, self._api.components.groups.state)
 
     async def main(self) -> None:
-        """As ``services.broker.service``, in a group."""
+        """Run as ``services.broker.service`` does in a group."""
         stop = self.stop
         store = self.store = await GroupedStore.wait_open(
             self._config, self.disk, self.machine, self._health, stop
@@ -232,19 +234,19 @@ class Broker(Service):
 
     @property
     def hindrances(self) -> list[str]:
-        """Why its probes say that it is not ready; of one that is ready none."""
+        """Reasons for which its probes are not ready; empty if they are."""
         if self._health.ready:
             return []
         return [self._health.state, *(reason.code for reason in self._health.reasons)]
 
     def check_gate(self) -> None:
-        """A broker that serves no epoch takes no sends, and one of an open epoch says so to all its
-        parts."""
+        """Check that a broker without an epoch refuses sends, and that the components of an open
+        epoch have noticed it."""
         machine, now_us = self.machine, self.machine.timeline.now_us
         if not self._gate.sends_open or machine.slot(Slot.SERVING_EPOCH) or self.process.paused:
             self._idle_us = now_us
         if now_us - max(self._idle_us, self.process.resumed_us) > SHUT_US:
-            raise Violation(f"{machine.name} serves no epoch, and its gate is open for sends")
+            raise Violation(f"{machine.name} serves no epoch but accepts sends")
         may_open = (
             machine.slot(Slot.ROLE) == NodeRole.MASTER
             and machine.slot(Slot.DISPATCHED) >= machine.slot(Slot.EPOCH_RECORD_END) > 0
@@ -254,33 +256,37 @@ class Broker(Service):
         if not may_open or self.process.paused or self.process.is_opened:
             self._shut_us = now_us
         if now_us - max(self._shut_us, self.process.resumed_us) > SHUT_US:
-            raise Violation(f"{machine.name} is master, and parts of its broker wait for that")
+            raise Violation(
+                f"{machine.name} is master, but components of its broker still wait for the open "
+                "epoch"
+            )
         self._check_probes()
         store, gate = self.store, self._gate
         if gate.reads_open and not machine.has_taken_up:
-            raise Violation(f"reads are open at {machine.name}, and reput has said nothing yet")
+            raise Violation(f"{machine.name} accepts reads before reput has published the queues")
         if gate.reads_open and gate.fault is not None:
-            raise Violation(f"reads are open at {machine.name}, which is damaged: {gate.fault}")
+            raise Violation(f"{machine.name} accepts reads although it is damaged: {gate.fault}")
         has_role = store is None or store.follows or self.epoch is not None
         has_role = has_role and machine.slot(Slot.ROLE) != NodeRole.HALTED
         if has_role or not gate.reads_open or self.process.paused:
             self._ruled_us = now_us
         if now_us - max(self._ruled_us, self.process.resumed_us) > SHUT_US:
             role = NodeRole(machine.slot(Slot.ROLE)).name.lower()
-            raise Violation(f"reads are open at {machine.name}, whose role is {role}")
+            raise Violation(f"{machine.name} accepts reads in the role {role}")
 
     def _check_probes(self) -> None:
-        """GET /ready says 200 where reads are served, and nothing but damage speaks against it."""
+        """Check that GET /ready returns 200 exactly while reads are served; only damage may
+        differ."""
         health, now_us = self._health, self.machine.timeline.now_us
         is_shut = {health.state} - {"serving"} | {reason.code for reason in health.reasons} & SHUT
         try:
             self._gate.check_reads(anywhere=True)
         except TidemarkError as error:
             differs = health.ready
-            why = f"GET /ready is answered 200, and a read: {error}"
+            why = f"GET /ready returns 200, and a read fails: {error}"
         else:
             differs = bool(is_shut)
-            why = f"reads are served, and GET /ready says {sorted(is_shut)}"
+            why = f"reads are served, and GET /ready reports {sorted(is_shut)}"
         if not differs or self.process.paused:
             self._agreed_us = now_us
         if now_us - max(self._agreed_us, self.process.resumed_us) > SHUT_US:
@@ -305,29 +311,31 @@ class Broker(Service):
             self._hands_over_us = self.machine.timeline.now_us
 
     def check_ended(self) -> None:
-        """It has ended in order: where another member could take over, it has said so before."""
+        """Check that a broker which another member could replace has reported its stop before it
+        ended."""
         begun_us, changed_us = self._hands_over_us, self.machine.changed_us
         if begun_us is None:
             return
         ended_us = changed_us.get(Slot.SERVING_EPOCH, 0)
         is_fenced = begun_us <= changed_us.get(Slot.FENCED, 0) <= ended_us
         if changed_us.get(Slot.BROKER_TROUBLE, 0) < begun_us and not is_fenced:
-            raise Violation(f"the broker of {self.machine.name} ends without reporting it to ha")
+            raise Violation(f"the broker of {self.machine.name} ended without a report to ha")
 
     def check_leaving(self) -> None:
-        """The broker of a master that is to end says so, and another node takes over first."""
+        """Check that the broker of a stopping master reports that, so that another node takes over
+        first."""
         machine, now_us = self.machine, self.machine.timeline.now_us
         if not (self.stop.is_set() and self._can_hand_over) or self.process.paused:
             self._free_us = now_us
-        if now_us - max(self._free_us, self.process.resumed_us) > SAID_US:
-            raise Violation(f"the broker of {machine.name} is to end, and no other node is told so")
+        if now_us - max(self._free_us, self.process.resumed_us) > REPORTED_US:
+            raise Violation(f"the broker of {machine.name} is to stop and does not report that")
 
     # -- clients ---------------------------------------------------------------------------
 
     async def _produce(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             await asyncio.sleep(self._random.uniform(0, 2 * self._between_s))
-            if self.history.producers_rest:
+            if self.history.producers_paused:
                 continue
             if len(self._waiting) < WAITING_MAX and self._gate.sends_open:
                 timeout_ms = self._random.choice((1, 1, 6)) * self._ack_limit_ms
@@ -344,7 +352,7 @@ class Broker(Service):
             self.failed(error)
 
     def check_answered(self) -> None:
-        """Every send that has stored something has its answer when its time is over."""
+        """Check that every send which has stored something is answered in time."""
         now_us = self.machine.timeline.now_us
         if self.process.paused or now_us - self.process.resumed_us < ANSWERED_US:
             return
@@ -352,13 +360,14 @@ class Broker(Service):
         late_us = now_us - min(waiting, default=now_us)
         if late_us > 0:
             raise Violation(
-                f"a send at {self.machine.name} has no answer {late_us} µs after the last moment"
+                f"a send at {self.machine.name} has no answer {late_us} µs after its time limit"
             )
 
     async def _send(
         self, timeout_ms: int, asked: AckLevel | None = None, *, is_drawn: bool = True
     ) -> TidemarkError | None:
-        """A message, and perhaps the same again with a request that says so; what came of it."""
+        """Send a message, and perhaps once more as a retry; the error of the last request, or
+        None."""
         history, random = self.history, self._random
         serial, topic = history.next_serial(), random.choice((*TOPICS, *history.late_topics))
         share = history.large_share or LARGE_SHARE
@@ -376,7 +385,7 @@ class Broker(Service):
         )
         places: dict[int, int] = {}
         error = await self._request(topic, request, body, places)
-        # Whoever does not know the outcome sends again, or has lost the answer.
+        # A client that does not know the outcome sends again, or has lost the answer.
         again = 0.5 if isinstance(error, AckTimeout) else 0.05
         if places and random.random() < again and self._gate.sends_open:
             request = request._replace(retry=True, timeout_ms=6 * self._ack_limit_ms)
@@ -386,18 +395,18 @@ class Broker(Service):
     async def _request(
         self, topic: str, request: ProduceRequest, body: bytes, places: dict[int, int]
     ) -> TidemarkError | None:
-        """One request. The answer leaves in the step of the loop in which the send ends. places:
-        takes start and end of what is stored."""
+        """Send one request. The answer is given in the step of the loop in which the send ends.
+        places: takes start and end of each record that is stored."""
         machine, history = self.machine, self.history
         term = None if self.node is None else self.node._term
-        asked = Asked(machine, self.process, request.ack, request.timeout_ms)
+        asked = SentRequest(machine, self.process, request.ack, request.timeout_ms)
         before, task = len(places), asyncio.current_task()
         assert task is not None
 
         def waits() -> None:
             self._waiting[task] = asked.admitted_us + request.timeout_ms * 1000 + ANSWERED_US
             if asked.by_the_group:
-                self.waits_for(task)
+                self.wait_for_group(task)
 
         def stored(topic: str, sent: SendResult, start: int, end: int) -> None:
             places[start] = end
@@ -405,7 +414,7 @@ class Broker(Service):
             members = max(asked.members, machine.slot(Slot.IN_SYNC_SIZE))
             if asked.level is AckLevel.REPLICATED and members < 2:
                 raise Violation(
-                    f"{machine.name} stores what is to be replicated, and has no other member"
+                    f"{machine.name} stores a send for REPLICATED without another member"
                 )
 
         if request.retry:
@@ -439,7 +448,7 @@ class Broker(Service):
             try:
                 self._gate.check_reads(anywhere=anywhere)
             except SwitchingOver as error:
-                raise Violation(f"{self.machine.name} refuses to read: {error}") from None
+                raise Violation(f"{self.machine.name} refuses reads: {error}") from None
             except TidemarkError:
                 continue
             epoch = self.epoch
@@ -457,7 +466,7 @@ class Broker(Service):
                 self._judge_followed(store.dispatched)
 
     def _judge_followed(self, dispatched: int) -> None:
-        """A slave has the state up to what it showed a while ago."""
+        """Check that a slave has applied the state up to the end that it served a while ago."""
         now_us = self.machine.timeline.now_us
         shown, since_us = self._shown
         if now_us - max(since_us, self.process.resumed_us) > FOLLOWED_US:
@@ -465,7 +474,7 @@ class Broker(Service):
             self._shown = dispatched, now_us
 
     def _hold(self) -> None:
-        """A consumer waits for what comes next in a queue."""
+        """Let a consumer wait for the next message of a queue."""
         (topic, queue), parts = self._random.choice(QUEUES_SEEN), self._api.components
         _, end = parts.read.puller.bounds(topic, queue)
         asked = f"offset={end}&max={PULLED_MAX}&wait_ms={HELD_MS}"
@@ -480,14 +489,14 @@ class Broker(Service):
             except (CorruptRecord, DamagedFile) as error:
                 self._gate.judge(error)
             except TidemarkError:
-                return  # an error is an answer, too: the consumer asks again
+                return  # An error is an answer, too: the consumer asks again.
 
         task = asyncio.create_task(wait(), name=CLIENT)
         self._held[task] = _Held(topic, queue, end, parts, self.machine.timeline.now_us)
         task.add_done_callback(self._answered)
 
     def check_held(self) -> None:
-        """A held pull is answered when there is a message, or when its term has ended."""
+        """Check that a held pull is answered when a message arrives or its term ends."""
         history, name, now_us = self.history, self.machine.name, self.machine.timeline.now_us
         self.check_terms()
         for held in self._held.values():
@@ -499,32 +508,31 @@ class Broker(Service):
                 held.idle_us = now_us
             elif now_us - max(held.idle_us, self.process.resumed_us) > WOKEN_US:
                 raise Violation(
-                    f"a consumer waits at {name} for {held.topic} {held.queue} from {held.offset} "
-                    f"on; {len(seen)} messages are there"
+                    f"a pull of {held.topic} {held.queue} from {held.offset} waits at {name}, "
+                    f"and {len(seen)} messages are there"
                 )
 
-    def waits_for(self, task: asyncio.Task[Any], limit_us: int = WOKEN_US) -> None:
-        """The task is a request that the master of a term answers, while that lasts or at its
-        end."""
+    def wait_for_group(self, task: asyncio.Task[Any], limit_us: int = WOKEN_US) -> None:
+        """Register a request that must be answered at the latest when the present term ends."""
         term = None if self.node is None else self.node._term
         if term is not None and not task.done():
             self._of_term[task] = _OfTerm(term, self.machine.timeline.now_us, limit_us)
             task.add_done_callback(self._answered)
 
     def check_terms(self) -> None:
-        """What waits for the group is answered when its term ends, whatever its own time is."""
+        """Check that requests which wait for the group are answered when their term ends."""
         now_us = self.machine.timeline.now_us
         for asked in self._of_term.values():
             if asked.term.is_valid or self.process.paused or self.machine.is_full:
-                asked.stood_us = now_us
-            elif now_us - max(asked.stood_us, self.process.resumed_us) > asked.limit_us:
+                asked.valid_us = now_us
+            elif now_us - max(asked.valid_us, self.process.resumed_us) > asked.limit_us:
                 raise Violation(
                     f"a request at {self.machine.name} has no answer, and epoch "
-                    f"{asked.term.epoch} has ended {now_us - asked.stood_us} µs ago"
+                    f"{asked.term.epoch} ended {now_us - asked.valid_us} µs ago"
                 )
 
     def show(self, topic: str, queue: int, offset: int) -> None:
-        """A consumer asks for messages of that queue from that offset on."""
+        """Pull messages of the queue from the offset on."""
         self.loop.call_soon_threadsafe(self._pull, topic, queue, offset)
 
     def _pull_newest(self) -> None:
@@ -535,7 +543,7 @@ class Broker(Service):
         self._pull(topic, queue, max(first, len(known) - self._random.randint(1, PULLED_MAX)))
 
     def _pull(self, topic: str, queue: int, offset: int) -> None:
-        """A stretch of a queue, as any consumer gets it."""
+        """Pull and check messages of a queue as a consumer gets them."""
         puller, store = self._api.components.read.puller, self.store
         assert store is not None
         resumed = store.positions.resumed_dispatch()
@@ -552,7 +560,7 @@ class Broker(Service):
             if not answer.retriable and self.machine.name not in self.history.damaged:
                 raise
             return
-        # Where reput begins anew meanwhile, what was dispatched before may be shown: it need not.
+        # If reput restarts meanwhile, what was dispatched before may be shown but need not be.
         since = max(before, store.dispatched)
         if resumed is None or resumed != store.positions.resumed_dispatch():
             before = PhysicalOffset(0)

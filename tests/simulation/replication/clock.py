@@ -1,4 +1,4 @@
-"""Boot-time clocks: each node's begins anew with every boot and runs a little wrong."""
+"""Boot-time clocks: the clock of a node restarts with each boot and has an error of its rate."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Clock:
         self.boot()
 
     def boot(self) -> None:
-        """The machine starts: the clock, too, some seconds ago."""
+        """Restart the clock, some seconds after the boot of the machine."""
         self._since_us = self._timeline.now_us
         self._at_boot_ms = self._random.randint(1_000, 60_000)
         self._rate = 1 + self._random.uniform(-self._drift, self._drift)
 
     def now_ms(self) -> int:
-        """What it shows."""
+        """Current value of the clock."""
         return self._at_boot_ms + int((self._timeline.now_us - self._since_us) * self._rate) // 1000
 
     def jump(self, by_ms: int) -> None:
-        """It shows another time from now on, as after a host that slept."""
+        """Move the clock forward, as after a suspended host resumes."""
         self._at_boot_ms += by_ms

@@ -1,7 +1,8 @@
-"""The one history of the group, record by record: what every consumer and every master has to see.
+"""The confirmed log of the group, record by record: what every consumer and every master has to
+see.
 
-``History`` appends bytes as they become confirmed. From them alone follow the queues (P5: dense,
-ascending, each message once) and the state, to which brokers are compared.
+``History`` appends bytes as they are confirmed. Queues (P5: dense, ascending, each message once)
+and state are derived from these bytes alone, and brokers are compared with them.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ RECORDS_AT_ONCE: Final = 4096
 
 
 class Place(NamedTuple):
-    """Of one record."""
+    """Extent of one record in the log."""
 
     start: int
     end: int
 
 
 class Confirmed:
-    """The confirmed log and what it says. Grows, and never changes."""
+    """The confirmed log with its queues and its state. It only grows."""
 
     def __init__(self) -> None:
         self.log = bytearray()
         self.queues: dict[tuple[str, int], list[Place]] = {}
         self._state = BrokerState()
         self._topics: list[tuple[int, dict[str, TopicConfig]]] = []
-        """(end of a state record, topics behind it), ascending."""
+        """(end of a state record, topics after it), ascending."""
         self._epoch = 0
-        """That was recorded last."""
+        """Last recorded epoch."""
         self._parsed = 0
 
     def extend(self, data: bytes) -> None:
-        """So much more is confirmed. Raises Violation if the queues are not dense."""
+        """Append confirmed bytes. Raises Violation if the queues are not dense."""
         self.log += data
         while self._parsed < len(self.log):
             file_end = self._parsed - self._parsed % FILE_SIZE + FILE_SIZE
@@ -65,7 +66,7 @@ class Confirmed:
             elif walked.stop is Stop.BAD:
                 raise Violation(f"the confirmed record at {self._parsed} is bad: {walked.reason}")
             elif not walked.entries:
-                return  # the rest of a record is not confirmed yet
+                return  # The rest of a record is not confirmed yet.
 
     def seen(self, topic: str, queue: int, end: int) -> Sequence[Place]:
         """The messages of a queue below end, by queue offset."""
@@ -73,13 +74,13 @@ class Confirmed:
         return places[: bisect_right(places, end, key=lambda place: place.end)]
 
     def topics_at(self, end: int) -> Mapping[str, TopicConfig]:
-        """The topics that the log below end tells."""
-        index = bisect_right(self._topics, end, key=lambda told: told[0])
+        """The topics in the log below end."""
+        index = bisect_right(self._topics, end, key=lambda entry: entry[0])
         return self._topics[index - 1][1] if index else {}
 
-    def tells_of(self, name: str, end: int) -> Sequence[TopicConfig | None]:
-        """What the log says of a topic at end, and at each state record behind it."""
-        index = max(0, bisect_right(self._topics, end, key=lambda told: told[0]) - 1)
+    def configs_of(self, name: str, end: int) -> Sequence[TopicConfig | None]:
+        """Configuration of a topic at end, and after each later state record."""
+        index = max(0, bisect_right(self._topics, end, key=lambda entry: entry[0]) - 1)
         return [topics.get(name) for _, topics in self._topics[index:]]
 
     def _add(self, entry: Any) -> None:
@@ -94,10 +95,12 @@ class Confirmed:
         places.append(Place(entry.physical_offset, end))
         if entry.topic == STATE_TOPIC:
             stored = record.decode(bytes(self.log[entry.physical_offset : end]))
-            told = state_replay.decoded(stored)
-            if isinstance(told, EpochRecord):
-                if told.epoch <= self._epoch:
-                    raise Violation(f"epoch {told.epoch} is recorded behind epoch {self._epoch}")
-                self._epoch = told.epoch
-            self._state.apply(told, entry.physical_offset)
+            state_record = state_replay.decoded(stored)
+            if isinstance(state_record, EpochRecord):
+                if state_record.epoch <= self._epoch:
+                    raise Violation(
+                        f"epoch {state_record.epoch} is recorded behind epoch {self._epoch}"
+                    )
+                self._epoch = state_record.epoch
+            self._state.apply(state_record, entry.physical_offset)
             self._topics.append((end, dict(self._state.topics)))

@@ -1,4 +1,5 @@
-"""A broker without consumer groups and delays: the parts of a term are all there."""
+"""A broker without consumer groups and delayed messages; all other components of a term are
+real."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class _NoOffsets:
-    """Nobody commits any."""
+    """Committed offsets of no group."""
 
     changes = 0
 
     def now(self) -> Mapping[str, Mapping[Any, int]]:
-        """None."""
+        """Return no offsets."""
         return {}
 
     def recount(self) -> None:
-        """There are none."""
+        """Do nothing: there are no offsets."""
 
 
 class NoConsuming:
-    """In place of ``services.broker.consuming.Consuming``."""
+    """Replaces ``services.broker.consuming.Consuming``."""
 
     def __init__(self, core: Core, *, on_group_change: Callable[[], None]) -> None:
         self.offsets = _NoOffsets()
@@ -40,7 +41,7 @@ class NoConsuming:
     def runners(
         self, stop: asyncio.Event, opened: asyncio.Event, closed: asyncio.Future[bool]
     ) -> Mapping[str, Any]:
-        """One that waits for the epoch to be open, as all of them do."""
+        """Return a component that waits for the open epoch, as all of them do, and retention."""
         thread = running()
         assert thread is not None
         process = thread.process
@@ -54,4 +55,4 @@ class NoConsuming:
         return {"opened": wait, "retention": lambda: self.retention.run(stop)}
 
     async def finish(self) -> None:
-        """Nothing is still to be said."""
+        """Do nothing: no write is pending."""

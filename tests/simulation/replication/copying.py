@@ -1,7 +1,7 @@
-"""Trials of how logs are copied: from where a slave was, from the oldest file, and anew.
+"""Trials of log copying: from the end of a slave's log, from the oldest file, and from scratch.
 
-Each goes through several causes one after the other and waits between them until the group is
-whole, so each outcome is known: who keeps its log, who is copied anew, and from which byte on.
+Each trial introduces several causes in turn and waits in between until the group is whole. So each
+outcome is known: which node keeps its log, which one is copied anew, and from which byte on.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 GROWN_MS: Final = 20_000
-"""A few files of large records are sent and confirmed by then, four messages a second."""
+"""Time within which a few files of large records are confirmed, at four messages a second."""
 LARGE_SHARE: Final = 0.7
 KEPT_SIZE: Final = FILE_SIZE
-"""Bytes of log that stay, where the rules let everything else go."""
+"""Size of the log that stays when retention deletes as much as it may."""
 SLOW_US: Final = 600_000
-"""A sync takes so long, at most, on the disk of a slave that is to be behind for a while."""
+"""Longest sync of a slave that is to stay behind for a while."""
 BEHIND_SIZE: Final = 3 * WINDOW_SIZE
-"""So much behind, a slave is sent little at a time."""
+"""A slave that is this far behind is sent little at a time."""
 
 
 HELD_UP_US: Final = 2_500_000
-"""A sync of one file takes so long now and then: two more marks wait for it meanwhile."""
+"""Duration of a delayed sync of one file. Two more writes of the offset wait meanwhile."""
 QUEUED_US: Final = 1_300_000, 1_800_000
-"""The first of them waits by then."""
+"""Time within which the first of them waits."""
 WRITTEN_US: Final = 100_000
-"""A small file is written by then."""
+"""Time within which a small file is written."""
 CUT_STEPS: Final = ("cut-7", "cut-8", "cut-9", "cut-10")
 BEFORE_ZEROS: Final = ("cut-6", "cut-7", "cut-8", "cut-8")
-"""Steps before which the bytes that go are still there."""
+"""Steps of a cut before which the removed bytes are still there."""
 RESYNC_STEPS: Final = tuple(f"resync-{step}" for step in range(2, 9))
-"""Behind the first of them, the next start goes on with it."""
+"""Steps of a resync after the point from which the next start continues it."""
 
 
 NEVER_S: Final = 1e6
 PASS_MS: Final = 2_500
-"""A pass over the log that was to come is over by then."""
+"""Time within which a check of the log that was due has ended."""
 FOUND_MS: Final = 2 * AGAIN_MS
-"""The slave meets the damage, its master looks, and hands over to whoever is in sync by then."""
+"""Time within which the slave finds the damage, its master checks its log, and hands over to a
+member."""
 
 
 class Copying(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -63,12 +64,12 @@ class Copying(Trying):
         )
 
     def _overtake_a_slave(self) -> None:
-        """A slave that was away for longer than the master's log reaches back is copied anew, from
-        the oldest file on. One that comes back in time goes on from where it was, and no file goes
-        that it has yet to copy."""
+        """A slave that was away for longer than the master keeps its log is copied anew from the
+        oldest file. One that returns in time continues at its end, and no file that it still needs
+        is deleted."""
         slave = self._any_but(self._master())
         if not self._may_lose_one:
-            self._grow(FILE_SIZE)  # nothing is stored without it
+            self._grow(FILE_SIZE)  # Without it nothing is stored.
             self._let_expire(len(self._history.confirmed) - 2 * FILE_SIZE)
             self._copy_anew(slave)
             return
@@ -83,12 +84,14 @@ class Copying(Trying):
         self._bring_back()
         self._let_expire_beside(slave)
         slave.disk_us = usual
-        self._must_be_whole_again(f"{slave.name} had been away for {BEHIND_SIZE} bytes")
+        self._must_be_whole_again(f"{slave.name} was {BEHIND_SIZE} bytes behind")
         if slave.incarnation != before:
-            raise Violation(f"{slave.name} was behind, within reach, and was copied anew")
+            raise Violation(
+                f"{slave.name} was behind by less than the master's log, but was copied anew"
+            )
 
     def _stop_while_cutting(self) -> None:
-        """A former master cuts off what was never confirmed, however often it is stopped
+        """A former master cuts off what was never confirmed, although it is stopped repeatedly
         meanwhile, and keeps everything else."""
         group, history, master = self._group, self._history, self._master()
         before, others = master.incarnation, [n for n in group.machines if n != master.name]
@@ -101,23 +104,23 @@ class Copying(Trying):
             return history.holder is not None and history.holder.node != master.name
 
         if not self._until(is_another, AGAIN_MS):
-            raise Violation(f"{master.name} is cut off, and holds the lease for {AGAIN_MS} ms")
+            raise Violation(f"{master.name} is cut off and holds the lease for {AGAIN_MS} ms")
         steps = [self._random.choice(BEFORE_ZEROS), self._random.choice(CUT_STEPS)]
         self._stop_at(master, steps)
         group.lease.unreachable.clear()
         group.network.heal()
-        self._must_be_whole_again(f"{master.name} was cut off, and was stopped at {steps}")
+        self._must_be_whole_again(f"{master.name} was cut off and stopped at {steps}")
         master.calm()
         if master.incarnation != before:
-            raise Violation(f"{master.name} was cut off, and was copied anew behind that")
+            raise Violation(f"{master.name} was cut off and then copied anew")
 
     def _stop_while_emptying(self) -> None:
-        """A store that is being emptied by order is emptied in the end, however often the node is
-        stopped meanwhile. Nothing of the log before comes back."""
+        """A store that is being emptied by command is empty in the end, although the node is
+        stopped repeatedly meanwhile. Nothing of the previous log returns."""
         slave = self._any_but(self._master())
         before, service = slave.incarnation, self._group.ha_of(slave.name)
         assert service is not None, "it would not be whole"
-        if self._random.random() < 0.5:  # a mark of before is still being written
+        if self._random.random() < 0.5:  # A write of an offset file is still under way.
             slave.held_up[CONFIRM.name + ".tmp"] = HELD_UP_US
             slave.arm_file(CONFIRM.name + ".tmp", lambda: self._order_beside_a_mark(slave))
         else:
@@ -126,14 +129,16 @@ class Copying(Trying):
         self._history.replaced.add(slave.name)
         self._until(lambda: slave.incarnation not in ("", before), AGAIN_MS)
         slave.held_up.clear()
-        self._must_be_whole_again(f"{slave.name} was to be copied anew, and was stopped meanwhile")
+        self._must_be_whole_again(f"{slave.name} was resynced and stopped meanwhile")
         slave.calm()
         if slave.incarnation == before:
-            raise Violation(f"{slave.name} was to be copied anew, and is what it was")
+            raise Violation(
+                f"{slave.name} was to be copied anew, but its incarnation has not changed"
+            )
 
     def _order_beside_a_mark(self, slave: Machine) -> None:
-        """The order comes while a mark is written and the next one waits; nothing is copied before
-        both would be there."""
+        """Give the command while one write of an offset file is under way and the next one waits.
+        Copying cannot begin before both have ended."""
 
         def order() -> None:
             self._group.order("resync", {"group": "g0"}, slave)
@@ -145,20 +150,20 @@ class Copying(Trying):
         self._timeline.after(HELD_UP_US + WRITTEN_US, self._group.network.heal)
 
     def _stop_at(self, machine: Machine, steps: list[str]) -> None:
-        """Stop the node, or its ha, before the first of the steps, and at the next one behind its
-        start."""
+        """Stop the node, or its ha, before the first of the steps, and at the next one after its
+        restart."""
         if not steps:
             return
 
         def strike() -> None:
-            self._group.tell("world", f"{machine.name} is stopped before {steps[0]}")
+            self._group.trace("world", f"{machine.name} is stopped before {steps[0]}")
             self._strike(machine)
             self._stop_at(machine, steps[1:])
 
         machine.arm_step(steps[0], strike)
 
     def _strike(self, machine: Machine) -> None:
-        """A kill of ha, now or some steps later, or a power cut. It starts again."""
+        """Kill ha, now or some steps later, or cut the power. It starts again."""
         process = machine.processes["ha"]
         if self._random.random() < 0.5:
             process.strike_after(self._random.choice((1, 1, 4, 12)), process.end)
@@ -171,34 +176,34 @@ class Copying(Trying):
                 self._timeline.after(1_000, boot)
 
         def boot() -> None:
-            # A broker that starts first finds a store that is about to be emptied.
+            # A broker that starts first opens a store that is about to be emptied.
             self._group.boot(machine, first=self._random.choice(("broker", "reput", "ha")))
 
         self._timeline.after(self._random.randint(0, 200), cut_power)
 
     def _spoil_a_piece(self) -> None:
-        """A slave to which a piece of log comes damaged takes nothing of it, asks again after a
-        pause, and goes on from where it was."""
+        """A slave that receives damaged log bytes appends none of them, asks again after a pause,
+        and continues at its end."""
         group, history, master = self._group, self._history, self._master()
         slave, epoch = self._any_but(master), history.epoch
         before, path = slave.incarnation, (master.name, slave.name)
-        history.spoilt.add(slave.name)
-        group.network.to_spoil.add(path)
-        self._until(lambda: path not in group.network.to_spoil, AGAIN_MS)
-        group.network.to_spoil.clear()
+        history.corrupted.add(slave.name)
+        group.network.to_corrupt.add(path)
+        self._until(lambda: path not in group.network.to_corrupt, AGAIN_MS)
+        group.network.to_corrupt.clear()
         self._wait(QUIET_MS)
-        self._must_be_whole_again(f"{slave.name} got bytes that are no record")
-        history.spoilt.clear()
+        self._must_be_whole_again(f"{slave.name} received damaged bytes")
+        history.corrupted.clear()
         if slave.incarnation != before or history.epoch != epoch:
             raise Violation(
-                f"{slave.name} got bytes that are no record; it was {before} and is "
+                f"{slave.name} received damaged bytes; it was {before} and is "
                 f"{slave.incarnation}, epoch {epoch} became {history.epoch}"
             )
 
     def _meet_damage_at_a_slave(self) -> None:
-        """A bit of the master's log changes, where only a slave notices that: one that is copied
-        anew, or one that starts again with more than it knows to be confirmed. The slave keeps what
-        is sound, and the master reads its log, hands over, and is copied anew."""
+        """A bit of the master's log flips where only a slave can notice it: a slave that is copied
+        anew, or one that restarts with records that it does not know to be confirmed. The slave
+        keeps what is intact; the master checks its log, hands over, and is copied anew."""
         if not self._may_lose_one:
             return
         group, history, master = self._group, self._history, self._master()
@@ -225,13 +230,13 @@ class Copying(Trying):
         history.damaged.clear()
 
     def _place_in(self, machine: Machine) -> Place:
-        """Any record that is confirmed and still there."""
+        """Any confirmed record that the node still has."""
         history = self._history
         places = [place for each in history.records.queues.values() for place in each]
         return self._random.choice([each for each in places if each.start >= machine.begins_at])
 
     def _newest_unmarked(self, slave: Machine) -> Place:
-        """The newest confirmed record, as soon as the slave has it on disk, and no mark there says
+        """The newest confirmed record, once the slave has it on disk and none of its files shows
         that it is confirmed."""
         history, found = self._history, list[Place]()
 
@@ -249,23 +254,23 @@ class Copying(Trying):
     def _flip(self, machine: Machine, place: Place) -> None:
         at = self._random.randrange(place.start, place.end)
         self._history.damaged.add(machine.name)
-        self._group.tell("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
+        self._group.trace("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
         machine.flip(at, self._random.randrange(8))
 
-    # -- the log grows, and its beginning goes ---------------------------------------------
+    # -- growth and retention of the log ---------------------------------------------
 
     def _go_without(self, slave: Machine) -> None:
-        """The slave is gone, and out of the in-sync set."""
+        """Kill services of the slave and wait until it has left the in-sync set."""
         lost = self._random.choice((("ha",), SERVICES))
         self._lose(slave, lost)
         if not self._until(lambda: not self._is_member(slave), UNHEARD_MS + AGAIN_MS):
-            raise Violation(f"{slave.name} has no {lost}, and stays in the set")
+            raise Violation(f"{slave.name} has no {lost}, but stays in the set")
 
     def _is_member(self, machine: Machine) -> bool:
         return machine.name in [member.node for member in self._history.published]
 
     def _grow(self, size: int) -> None:
-        """So much more is confirmed, most of it in large records."""
+        """Wait until size more bytes are confirmed, most of them in large records."""
         history = self._history
         until = len(history.confirmed) + size
         history.large_share = LARGE_SHARE
@@ -278,8 +283,8 @@ class Copying(Trying):
             )
 
     def _let_expire(self, end: int) -> None:
-        """The master, and every slave that follows it, lets go of all files up to that which holds
-        end."""
+        """Let the master, and every slave that follows it, delete all files up to the one that
+        holds end."""
         self._keep_little(is_little=True)
         machines = list(self._group.machines.values())
         runs = [each for each in machines if self._group.broker_of(each.name) is not None]
@@ -288,7 +293,9 @@ class Copying(Trying):
         if not self._until(lambda: all(each.begins_at >= gone for each in runs), AGAIN_MS):
             begins = {each.name: each.begins_at for each in runs}
             needed = {each.name: each.slot(Slot.NEEDED_FROM) for each in runs}
-            raise Violation(f"files up to {gone} may go, and logs begin at {begins}: {needed}")
+            raise Violation(
+                f"files up to {gone} may be deleted, but logs begin at {begins}: {needed}"
+            )
         self._keep_little(is_little=False)
 
     def _keep_little(self, *, is_little: bool) -> None:
@@ -296,14 +303,14 @@ class Copying(Trying):
             machine.log_size_max = KEPT_SIZE if is_little else 0
 
     def _let_expire_beside(self, slave: Machine) -> None:
-        """The master lets files go while the slave copies: those that it needs stay."""
+        """Let the master delete files while the slave copies. Those that the slave needs stay."""
         master = self._master()
 
         def copies() -> bool:
             return 0 < master.slot(Slot.NEEDED_FROM) <= slave.end
 
         if not self._until(copies, AGAIN_MS) or self._is_member(slave):
-            return  # it has copied all, or its disk is too slow to begin
+            return  # The slave has copied all, or its disk is too slow to begin.
         self._keep_little(is_little=True)
         self._until(lambda: self._is_member(slave), AGAIN_MS)
         self._keep_little(is_little=False)
@@ -311,8 +318,8 @@ class Copying(Trying):
     # -- copied anew -----------------------------------------------------------------------
 
     def _must_be_copied_anew(self, slave: Machine, begin: Callable[[], None]) -> None:
-        """Another member comes of it, whose log begins where the master's did, in the middle of an
-        epoch."""
+        """Check that the slave becomes another member, with a log that begins where the master's
+        did, in the middle of an epoch."""
         before, first = slave.incarnation, self._master().begins_at
         begin()
         self._must_be_whole_again(f"{slave.name} had to be copied anew")
@@ -323,7 +330,7 @@ class Copying(Trying):
             )
 
     def _copy_anew(self, machine: Machine) -> None:
-        """By order, which is given again until it is taken."""
+        """Resync the node by command, which is repeated until it is accepted."""
         self._history.replaced.add(machine.name)
         self._must_be_copied_anew(machine, lambda: self._must_take_order(machine))
 
@@ -340,4 +347,4 @@ class Copying(Trying):
             return machine.incarnation != before
 
         if not self._until(is_taken, AGAIN_MS):
-            raise Violation(f"{machine.name} takes no order to be copied anew")
+            raise Violation(f"{machine.name} accepts no resync")

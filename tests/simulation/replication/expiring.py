@@ -1,7 +1,8 @@
-"""A broker's retention, which lets log files go when the world wants a smaller log.
+"""A broker's retention, which deletes log files when a trial wants a smaller log.
 
-Rules, order of a deletion and what follows are the broker's own (``services.broker.retention``).
-Not real are the groups of consumers whose unread messages it counts, and the time of day.
+The rules, the order of a deletion and its consequences are the broker's own
+(``services.broker.retention``). Not real are the consumer groups whose unread messages it counts,
+and the time of day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from services.broker.retention_policy import Policy
 from tests.simulation.replication.process import running
 from tidemark.errors import DiskFull, StoreError
 
-LOOK_S: Final = 0.2
+CHECK_S: Final = 0.2
 NEVER_MS: Final = 1 << 50
 POLICY: Final = Policy(
     age_ms=NEVER_MS,
@@ -29,11 +30,11 @@ POLICY: Final = Policy(
     warning_percent=100,
     forcibly=False,
 )
-"""Only the size of the log takes files."""
+"""Only the size limit deletes files."""
 
 
 class Expiring:
-    """In place of ``services.broker.retention.keeper.Retention``."""
+    """Replaces ``services.broker.retention.keeper.Retention``."""
 
     def __init__(self, core: Core, forget_names: Callable[[], None]) -> None:
         thread = running()
@@ -51,13 +52,13 @@ class Expiring:
         return self.refusal is not None
 
     def check_may_create(self) -> None:
-        """The simulated disk refuses by itself."""
+        """Do nothing: the simulated disk refuses files itself."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stop."""
+        """Apply retention until stop."""
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await stop.wait()
             is_crowded = self._machine.is_crowded
             self.refusal = DiskFull("too full for sends.") if is_crowded else None
@@ -98,27 +99,27 @@ class Expiring:
 
 
 class _NothingUnread:
-    """In place of ``services.broker.retention.expiry.Expiry``: no group reads."""
+    """Replaces ``services.broker.retention.expiry.Expiry``: no group reads."""
 
     is_waiting = False
     warned_groups = 0
 
     def settle(self) -> None:
-        """Nothing is counted."""
+        """Do nothing: nothing is counted."""
 
     def withdraw_warnings(self) -> None:
-        """No group is warned."""
+        """Do nothing: no group is warned."""
 
     async def look_ahead(self, *, log_min: int, end: int) -> None:
-        """No queue has a reader."""
+        """Do nothing: no queue has a reader."""
 
     async def warn(self, *, why: str, at_ms: int | None) -> None:
-        """No group is warned."""
+        """Do nothing: no group is warned."""
 
     async def candidates(self) -> list[str]:
-        """None."""
+        """Return no groups."""
         return []
 
     def count(self, groups: list[str]) -> int:
-        """Nothing is lost."""
+        """Return no lost messages."""
         return 0

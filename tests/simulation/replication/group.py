@@ -1,4 +1,4 @@
-"""The nodes of one simulated group, their services, and what connects them."""
+"""The nodes of one simulated group, their services, lease and network."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from tests.simulation.replication.timeline import Timeline
 from tests.simulation.replication.violation import Violation
 
 FOUNDED_US: Final = (TIMES.link_dead_ms + TIMES.request_timeout_ms) * 1000
-"""Nodes that start together have found each other by then."""
+"""Time within which nodes that start together have found each other."""
 
 
 class Group:
-    """What is there, and how it starts; a service that ends is started again."""
+    """All nodes and their services; a service that ends is started again."""
 
     def __init__(
-        self, timeline: Timeline, plan: Plan, *, say: Callable[[str], None] | None = None
+        self, timeline: Timeline, plan: Plan, *, write_trace: Callable[[str], None] | None = None
     ) -> None:
-        """say: takes the lines of a trace."""
+        """write_trace: takes the lines of a trace."""
         self.timeline, self.plan = timeline, plan
         self.random = timeline.random
         self.is_struck = False
-        """Something bad has happened."""
+        """Whether a fault has happened."""
         self.healed = False
-        """Nothing bad happens any more."""
+        """Whether no more faults happen."""
         self.gone: set[tuple[str, str]] = set()
-        """Services that are not started any more."""
+        """Services that are not restarted."""
         self.on_lease: list[Callable[[Lease, Lease], None]] = []
-        """Called with what the lease said and says, when it is changed."""
+        """Called with the lease before and after each change."""
         self.on_made: list[Callable[[Lease], None]] = []
-        """Called with what the lease says, when it is made where there was none."""
-        self._print = say
+        """Called with each lease that is created."""
+        self._write_trace = write_trace
         self.history = History(lambda: list(self.machines.values()))
         self.history.epoch_of = self._epoch_of
         self.history.times = TIMES
-        self.history.least = plan.min_in_sync
+        self.history.min_in_sync = plan.min_in_sync
         self.lease = LeaseObject(timeline, self._lease_changed)
         self.lease.weather = plan.weather
-        self.history.perhaps = self.lease.perhaps
+        self.history.possible_leases = self.lease.possible
         self.network = Network(timeline, delay_max_us=plan.delay_max_us, spike=plan.spike)
         names = [f"n{number}" for number in range(plan.nodes)]
         self.machines = {
@@ -63,7 +63,7 @@ class Group:
         for machine in self.machines.values():
             machine.master_from = self._master_from
         self.services: dict[tuple[str, str], Ha | Broker | Reput] = {}
-        """The present start of each service of each node."""
+        """The current start of each service of each node."""
         self._nodes = tuple(
             Node(name, name, 9000, f"http://{name}:8080", f"http://{name}:8090") for name in names
         )
@@ -71,35 +71,35 @@ class Group:
 
     @property
     def members(self) -> list[Member]:
-        """All nodes, with the disks that they have now."""
+        """All nodes with their present incarnations."""
         return [Member(name, node.incarnation) for name, node in self.machines.items()]
 
     def ha_of(self, node: str) -> Ha | None:
-        """The present start of ha of a node; None if none runs."""
+        """The current start of ha of a node; None if none runs."""
         service = self.services.get((node, "ha"))
         return service if isinstance(service, Ha) and service.process.alive else None
 
     def broker_of(self, node: str) -> Broker | None:
-        """The present start of the broker of a node; None if none runs."""
+        """The current start of the broker of a node; None if none runs."""
         service = self.services.get((node, "broker"))
         return service if isinstance(service, Broker) and service.process.alive else None
 
     def end(self) -> None:
-        """The world ends: every process is unwound."""
+        """End the world: unwind every process."""
         for machine in self.machines.values():
             for process in list(machine.processes.values()):
                 process.on_end.clear()
                 process.end()
                 process.unwind()
 
-    def tell(self, who: str, line: str) -> None:
-        """Put a line into the trace."""
-        if self._print is not None:
-            self._print(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
+    def trace(self, who: str, line: str) -> None:
+        """Write a line of the trace."""
+        if self._write_trace is not None:
+            self._write_trace(f"{self.timeline.now_us / 1000:10.3f} {who}: {line}")
 
     def boot(self, machine: Machine, *, first: str | None = None) -> None:
-        """Power is there again: another boot of the machine, and its services. first: the one that
-        starts before the others; None: any."""
+        """Boot the machine and start its services. first: the service that starts before the
+        others; None for a random order."""
         machine.power_on()
         self.network.off.discard(machine.name)
         for service in SERVICES:
@@ -109,13 +109,13 @@ class Group:
             self.start_later(machine, service, delay_ms)
 
     def cut_power(self, machine: Machine) -> None:
-        """All its processes are gone, and what was not on disk."""
+        """End all processes of the machine and drop what is not durable."""
         self.network.off.add(machine.name)
         machine.power_off()
         self.history.check_members(f"when the power of {machine.name} was cut")
 
     def start_later(self, machine: Machine, service: str, delay_ms: int) -> None:
-        """Start a service of this boot, unless it runs by then."""
+        """Start a service in this boot, unless it runs by then."""
         boot = machine.boot
 
         def start() -> None:
@@ -131,9 +131,15 @@ class Group:
         process = Process(machine, service, preemption=self.plan.preemption)
         machine.processes[service] = process
         process.on_end.append(lambda: self._ended(machine, service))
-        say = None if self._print is None else self.tell
+        write_trace = None if self._write_trace is None else self.trace
         started: Ha | Broker | Reput
-        common = (machine, process, self.history, lambda name: self._ring(machine, name), say)
+        common = (
+            machine,
+            process,
+            self.history,
+            lambda name: self._ring(machine, name),
+            write_trace,
+        )
         match service:
             case "ha":
                 started = Ha(
@@ -153,12 +159,12 @@ class Group:
                 )
             case _:
                 started = Reput(*common)
-        self.tell(f"{machine.name} {service}", "starts")
+        self.trace(f"{machine.name} {service}", "starts")
         self.services[machine.name, service] = started
         started.start()
 
     def _check_founding(self) -> None:
-        """Nodes that start together wait for each other, and no operator acts."""
+        """Check that nodes which start together raise no alarm while they found the group."""
         running = [ha for name in self.machines if (ha := self.ha_of(name)) is not None]
         first_us = min(ha.process.resumed_us for ha in running)
         if self.plan.weather != Weather(self.plan.weather.delay_max_ms) or self.plan.spike:
@@ -184,19 +190,19 @@ class Group:
         )
 
     def _master_from(self) -> int | None:
-        """Where the log of the node that holds the lease begins."""
+        """Start of the log of the node that holds the lease."""
         holder = self.history.holder
         return None if holder is None else self.machines[holder.node].begins_at
 
     def _epoch_of(self, machine: Machine) -> int | None:
-        """The epoch for which the broker of a node holds the log."""
+        """Epoch for which the broker of a node holds the append lock."""
         broker = self.broker_of(machine.name)
         if broker is not None and machine.holds(Role.APPEND, broker.process):
             return broker.epoch
         return None
 
     def _ended(self, machine: Machine, service: str) -> None:
-        self.tell(f"{machine.name} {service}", "ended")
+        self.trace(f"{machine.name} {service}", "ended")
         if machine.processes[service].is_finished:
             page_rules.check_stopped(machine)
             ended = self.services[machine.name, service]
@@ -212,7 +218,7 @@ class Group:
         return self.random.choice((20, 100, 300, 300, 1_000, 3_000))
 
     def _ring(self, machine: Machine, service: str) -> None:
-        """A doorbell: carries nothing, and may be lost."""
+        """Ring a doorbell. It carries no data and may be lost."""
         running = self.services.get((machine.name, service))
         if running is not None and running.process.alive and self.random.random() < 0.95:
             running.rung()
@@ -225,8 +231,8 @@ class Group:
         *,
         refused: bool = False,
     ) -> int | None:
-        """Give an order to the ha of a node, by default of the master; the order's number. refused:
-        nothing may come of it."""
+        """Give a command to ha of a node, by default of the master; returns its token. refused: the
+        command must not succeed."""
         holder = self.history.holder
         node = machine.name if machine is not None else holder.node if holder is not None else ""
         service = self.ha_of(node)
@@ -242,7 +248,7 @@ class Group:
             or before is None
             or before.lease._replace(renewed=0) != now.lease._replace(renewed=0)
         ):
-            self.tell("lease", f"{now and now.lease} version {now and now.version}")
+            self.trace("lease", f"{now and now.lease} version {now and now.version}")
         if before is None and not self.history.epoch and not self.is_struck:
             self._check_founding()
         self.history.lease_changed(before, now)

@@ -1,6 +1,8 @@
-"""One start of ha: its own replica, carrier, watch and disk, composed as ``services.ha.service``.
+"""One start of ha: the service's own replica, effect runner, watch and disk, on simulated
+connections.
 
-Not real are the connections (``network``), the place of the lease, probes and orders' ports.
+The composition is that of ``services.ha.service``. Simulated are the network (``network``) and the
+lease object; there are no sockets for probes and admin commands.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from shared.runtime.health import Health
 from shared.runtime.lifecycle import run_parts
 from tests.simulation.replication import redone, view_rules
 from tests.simulation.replication.history import PROMISING, History
-from tests.simulation.replication.known_marks import Noted, Unfit, check_found, marks_of
+from tests.simulation.replication.known_marks import LeaseObstacles, Noted, check_found, marks_of
 from tests.simulation.replication.lease_object import LeaseObject
 from tests.simulation.replication.machine import ROOT, STORE, Machine
 from tests.simulation.replication.network import Network
@@ -70,23 +72,23 @@ from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
 IMPOSSIBLE: Final = ("ack-refused", "bad-stream")
-"""What only a lie or a bug raises."""
+"""Log events that only a corrupted frame or a bug can cause."""
 SENSE_INTERVAL_MS: Final = 50
 LEAVE_MS: Final = 2_500
-"""The longest that a start waits at its end (``services.ha.service``)."""
+"""Longest time that a stopping start waits (``services.ha.service``)."""
 LEAVING: Final = -1
-"""Number of the order that a start gives itself at its end."""
+"""Token of the command by which a stopping start hands over."""
 ORDER_US_MAX: Final = 15_000_000
-"""The longest that an order may wait for the lease or for other nodes, one after another."""
-SEEN_US: Final = (RETRY_MS + 1_000) * 1000
-"""A write that found no room is tried again after that pause."""
-UNTRUE: Final = re.compile(
+"""Longest time that a command may wait for the lease and then for other nodes."""
+LEASE_NOTED_US: Final = (RETRY_MS + 1_000) * 1000
+"""A write that found no room is tried again after this time."""
+IMPOSSIBLE_REASONS: Final = re.compile(
     r"HELLO_OK|RESYNC_REQUIRED|APPEND|an ACK|a HELLO|no window|copied to|bytes at|bytes of epoch|"
     r"epoch \d+ from|compared instead|point \d+ beyond|HELLO of|files of|no epoch in the table"
 )
-"""Reasons to close a link that a peer has only if it does not keep to the protocol."""
-_BLANK: Final = re.compile(r"\bNone\b")
-"""In a sentence: what was not known is named as if it were."""
+"""Reasons to close a link that only a peer which violates the protocol can cause."""
+_MISSING_VALUE: Final = re.compile(r"\bNone\b")
+"""A missing value that was formatted into a sentence."""
 _SPOKEN: Final = range(SPOKEN.lowest, SPOKEN.highest + 1)
 
 
@@ -99,68 +101,69 @@ class Ha(Service):
         process: Process,
         history: History,
         ring: Callable[[str], None],
-        say: Callable[[str, str], None] | None,
+        write_trace: Callable[[str, str], None] | None,
         *,
         setup: Setup,
         network: Network,
         lease: LeaseObject,
         random: Random,
     ) -> None:
-        super().__init__(machine, process, history, ring, say)
+        super().__init__(machine, process, history, ring, write_trace)
         self.node, self.setup = machine.name, setup
         self.network, self._lease, self._random = network, lease, random
         self.replica: Replica | None = None
         self.proves = ""
-        """The incarnation that its links prove."""
+        """Incarnation that the links of this start prove."""
         self.health = Health(machine)
-        """What its probes say."""
+        """State and alarms that the probes report."""
         self.probes = Probes(machine, self._state)
         self.seen_us = 0
-        """Since when this start has seen the lease as it is."""
+        """Since when this start has read the lease with its present content."""
         self.replies: dict[int, do.Reply] = {}
         self.unanswered: dict[int, int] = {}
-        """Orders, and when they were given."""
+        """Commands without a reply, and when they were given."""
         self._to_refuse: set[int] = set()
         self.targets: dict[int, str] = {}
-        """Orders to switch, and to whom."""
+        """Target of each switchover command."""
         self._differed: tuple[set[str], set[str]] | None = None
-        """Alarms, and what the probes said instead, at the last look; None: they agreed."""
+        """Alarms and alarms of the probes at the last check if they differed; None if they were
+        equal."""
         self.noted = Noted()
         self.found_us = 0
-        """When it had recovered the log."""
-        self._unseen: tuple[tuple[int, int], int] | None = None
-        """What the lease showed and the disk does not know, and since when."""
+        """When the log was recovered."""
+        self._unnoted: tuple[tuple[int, int], int] | None = None
+        """Lease content that is not yet on the disk, and since when."""
         self.views: LogViews | None = None
         self._runner: EffectRunner | None = None
         self._disk: ReplicaDisk | None = None
         process.on_end.append(lambda: network.ended(self))
 
-    # -- what others do with it ------------------------------------------------------------
+    # -- for the world and other services -------------------------------------------------
 
     @property
     def versions(self) -> Versions:
-        """Of the protocol: every fourth start is of an older release."""
+        """Protocol versions of this start: every fourth start is of an older release."""
         drawn = zlib.crc32(self.setup.process.encode())
         older = 0 if drawn % 4 else drawn // 4 % (len(_SPOKEN) - 1) + 1
         return Versions(SPOKEN.lowest, SPOKEN.highest - older)
 
     @property
     def member(self) -> Member:
-        """Who it proves to be to its peers."""
+        """Identity that this start proves to its peers."""
         return Member(self.node, self.proves)
 
     @property
     def holder(self) -> Holder:
-        """Who it is as a holder of the lease."""
+        """Identity of this start as holder of the lease."""
         return Holder(self.node, self.proves, self.setup.process)
 
     def check_log_again(self) -> None:
-        """The thread that checks the log begins its next pass, however long it would rest."""
+        """Begin the next check of the log at once."""
         if self._disk is not None:
             self._disk._wake.set()
 
     def ask_to_end(self) -> None:
-        """SIGTERM: before it ends, another node takes over, and no sender waits for this one."""
+        """SIGTERM: hand over and leave the set first, so that no sender waits for this node."""
         if self._runner is None or self.stop.is_set():
             super().ask_to_end()
             return
@@ -168,7 +171,7 @@ class Ha(Service):
         self.machine.timeline.after(LEAVE_MS * 1000, super().ask_to_end)
 
     def order(self, command: Command, *, refused: bool) -> None:
-        """An operator orders something. refused: it must be."""
+        """Give an admin command. refused: it must not succeed."""
         if self._runner is not None:
             self.unanswered[command.token] = self.machine.timeline.now_us
         if refused:
@@ -178,7 +181,7 @@ class Ha(Service):
         self.take(command)
 
     def check_answered(self) -> None:
-        """An operator gets an answer, unless the process is gone."""
+        """Check that commands get a reply in time, unless the process is gone or paused."""
         now_us, resumed_us = self.machine.timeline.now_us, self.process.resumed_us
         if not self.process.alive or self.process.paused:
             return
@@ -186,15 +189,15 @@ class Ha(Service):
             if now_us - max(asked_us, resumed_us) > ORDER_US_MAX:
                 raise Violation(f"{self.node} has not answered order {token} of {asked_us} µs")
 
-    def check_seen(self) -> None:
-        """What the lease showed of the set is being written soon: after a restart a lease that is
-        older than that is not believed."""
+    def check_lease_noted(self) -> None:
+        """Check that the newest lease content seen is written to the disk soon, so that a later
+        start does not believe an older lease."""
         replica, machine, now_us = self.replica, self.machine, self.machine.timeline.now_us
         if replica is None or not self.process.alive or self.process.paused or machine.is_full:
-            self._unseen = None
+            self._unnoted = None
             return
         if replica.promises._writing:
-            self._unseen = None  # on a disk that is slow that takes its time
+            self._unnoted = None  # The write takes its time on a slow disk.
             return
         shown = replica.session._set[0]
         if (
@@ -202,34 +205,35 @@ class Ha(Service):
             or shown <= machine.durably_seen
             or replica.context.ending
         ):
-            self._unseen = None
+            self._unnoted = None
             return
-        if self._unseen is None or self._unseen[0] != shown:
-            self._unseen = shown, now_us
-        if now_us - max(self._unseen[1], self.process.resumed_us) > SEEN_US:
+        if self._unnoted is None or self._unnoted[0] != shown:
+            self._unnoted = shown, now_us
+        if now_us - max(self._unnoted[1], self.process.resumed_us) > LEASE_NOTED_US:
             raise Violation(
-                f"the lease showed {self.node} {shown} {now_us - self._unseen[1]} µs ago, and its "
-                f"disk knows of {machine.durably_seen}"
+                f"{self.node} read the lease {shown} {now_us - self._unnoted[1]} µs ago, but its "
+                f"disk has {machine.durably_seen}"
             )
 
     def show(self, answer: Callable[[str], None]) -> None:
-        """The broker of the node asks for the group; answer takes JSON, in this process."""
+        """Answer a status request of the broker of this node. answer takes JSON, in this
+        process."""
 
-        def say() -> None:
+        def reply() -> None:
             machine, replica = self.machine, self.replica
             if replica is None:
-                said = status_before(self.setup, self.health.state)
+                value = status_before(self.setup, self.health.state)
             else:
-                said = replica.status(machine.boot_ms())
-                view_rules.check_said(replica, machine, said, self.seen_us)
+                value = replica.status(machine.boot_ms())
+                view_rules.check_status(replica, machine, value, self.seen_us)
             if self.process.alive:
-                answer(json.dumps(said))
+                answer(json.dumps(value))
 
         if self.process.alive:
-            self.loop.call_soon_threadsafe(say)
+            self.loop.call_soon_threadsafe(reply)
 
     def check_roles(self) -> None:
-        """``/primary``, ``/replica`` and ``/in-sync`` say what holds."""
+        """Check that ``/primary``, ``/replica`` and ``/in-sync`` match the state of the node."""
         if self.process.alive and not self.process.paused and self.probes.positions is not None:
             view_rules.check_roles(self.history, self.machine, self.process, self.probes)
 
@@ -237,7 +241,7 @@ class Ha(Service):
         return State.RECOVERING if self.replica is None else self.replica.context.state
 
     def check_probes(self) -> None:
-        """What the probes say is what ha alarms about, soon."""
+        """Check that the probes report the alarms of ha, after a short delay."""
         replica, differed, self._differed = self.replica, self._differed, None
         if replica is None or not self.process.alive or self.process.paused or self.stop.is_set():
             return
@@ -246,7 +250,7 @@ class Ha(Service):
             return
         if (alarms, shown) == differed:
             raise Violation(
-                f"the probes of {self.node} say {sorted(shown)}, its alarms {sorted(alarms)}"
+                f"the probes of {self.node} report {sorted(shown)}, its alarms are {sorted(alarms)}"
             )
         self._differed = alarms, shown
 
@@ -259,17 +263,17 @@ class Ha(Service):
             raise Violation(f"{self.node} carries out an order that must be refused: {reply.body}")
         to = self.targets.get(reply.token)
         if reply.ok and to is not None and reply.body.get("master") != to:
-            raise Violation(f"{self.node} was to switch to {to}, and says so: {reply.body}")
+            raise Violation(f"{self.node} was to switch to {to} and replied {reply.body}")
 
     def take(self, event: Event) -> None:
-        """Something happened."""
+        """Pass an event to the replica."""
         if self._runner is not None and self.process.alive:
             self.loop.call_soon_threadsafe(self._runner.post, event)
 
-    # -- what it does ----------------------------------------------------------------------
+    # -- the service ----------------------------------------------------------------------
 
     async def main(self) -> None:
-        """As ``services.ha.service``."""
+        """Run as ``services.ha.service`` does."""
         before = marks_of(self.machine)
         held = await asyncio.to_thread(self._open)
         found = await asyncio.to_thread(
@@ -286,7 +290,7 @@ class Ha(Service):
         if found.halted is None:
             redone.check_found(self.machine, found)
         self.proves = found.incarnation
-        self.tell(f"found {found}")
+        self.trace(f"found {found}")
         positions = held.positions
         self.views = LogViews(held.directory, positions)
         self.probes.open(positions)
@@ -298,7 +302,7 @@ class Ha(Service):
             request_timeout_ms=self.setup.times.request_timeout_ms,
         )
         runner = self._runner = EffectRunner(
-            cast(Replica, _Judged(self, replica)),
+            cast(Replica, JudgedReplica(self, replica)),
             self.machine,
             PageWriter(positions, self.machine.boot, self.machine, bell),
             cast(Links, _Links(self)),
@@ -334,29 +338,29 @@ class Ha(Service):
             self._runner.fail_from_thread(error)
 
 
-class _Judged:
-    """The replica, with somebody who looks at what it decides."""
+class JudgedReplica:
+    """The replica, with checks before and after each of its decisions."""
 
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
         self._counted: dict[Member, int] = {}
         self._repeats = Repeats(ha.node)
         self._steps = StepsTaken(ha, replica)
-        self._unfit = Unfit(ha, replica)
+        self._obstacles = LeaseObstacles(ha, replica)
         self._read: Stored | None = None
-        """The lease as it was read last; None: another request has ended since."""
+        """The lease of the last read; None if another request has ended since."""
         self._wanted_epoch = 0
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """As the replica does."""
+        """Handle the event as the replica does, and check the outcome."""
         ha = self._ha
         before = self._replica.leadership.term
         if isinstance(event, Done) and event.durable:
-            ha.history.settled(ha.machine, event.durable)
+            ha.history.reports_end(ha.machine, event.durable)
         if isinstance(event, LeaseAnswered):
             self._read = event.stored if event.outcome is LeaseOutcome.FOUND else None
         if isinstance(event, Received) and event.frame.type is FrameType.CAMPAIGN_NOW:
-            ha.history.told_us[ha.node] = ha.machine.timeline.now_us
+            ha.history.campaign_now_us[ha.node] = ha.machine.timeline.now_us
         if isinstance(event, Received) and not ha.history.epoch:
             self._note_description(event.frame)
         if isinstance(event, LinkUp) and event.outbound:
@@ -369,20 +373,22 @@ class _Judged:
         if isinstance(event, Done) and event.token == self._repeats.promise:
             self._must_know_its_promise()
         self._steps.handled()
-        self._unfit.happened(event, now_ms)
+        self._obstacles.happened(event, now_ms)
         own = self._replica.context
         if isinstance(event, Failed) and not (own.alarms or own.ending or own.halted):
-            raise Violation(f"{ha.node} has no alarm, and failed: {event.code}: {event.detail}")
+            raise Violation(
+                f"{ha.node} has no alarm after the failure {event.code}: {event.detail}"
+            )
         after = self._replica.leadership.term
         terms = {int(term.epoch) for term in (before, after) if term is not None}
-        if ha.say is not None and not isinstance(event, Tick | NodeSnapshot):
-            ha.tell(f"event {_short(event)}")
-        # Of a term that is over without its knowing, an acknowledgement may have become untrue.
+        if ha.write_trace is not None and not isinstance(event, Tick | NodeSnapshot):
+            ha.trace(f"event {_short(event)}")
+        # The acknowledgements of a term that has ended without its knowledge may be outdated.
         lives = after is not None and after.epoch >= ha.history.epoch
         if after is not None and lives and after._durable != self._counted:
             self._counted = dict(after._durable)
             for member, end in self._counted.items():
-                ha.history.counts(ha.machine, member, end)
+                ha.history.counts_ack(ha.machine, member, end)
         for effect in effects:
             self._repeats.does(effect, now_ms)
             self._judge(
@@ -393,24 +399,24 @@ class _Judged:
     def _note_description(self, frame: Frame) -> None:
         match _parsed(frame):
             case StatusOk(node=node):
-                self._steps.told(node)
+                self._steps.receives_status(node)
 
     def _must_know_its_promise(self) -> None:
-        """A promise that was written is known as it stands on the disk, no more and no less: what
-        is wanted meanwhile is written next."""
+        """Check that the replica takes as its promise exactly what is durable. A newer one is
+        written next."""
         machine, promises = self._ha.machine, self._replica.promises
         known = promises.promised, promises._seen
         durable = machine.durably_promised, machine.durably_seen
         if known != durable:
             raise Violation(
-                f"{machine.name} has written its promise, and takes (epoch, what it saw) to be "
+                f"{machine.name} has written its promise and assumes (epoch, lease seen) "
                 f"{known}; its disk has {durable}"
             )
 
     def _judge(self, effect: Effect, terms: set[int], reigns: int | None) -> None:
         ha, history = self._ha, self._ha.history
-        if ha.say is not None:
-            ha.tell(f"  do {_short(effect)}")
+        if ha.write_trace is not None:
+            ha.trace(f"  do {_short(effect)}")
         match effect:
             case do.Grant():
                 history.granted(effect.epoch, ha.holder, ha.machine.boot)
@@ -421,19 +427,19 @@ class _Judged:
                     _must_be_in_the_window(ha.node, term, effect)
                     self._repeats.sends(link, term.confirm.value, now_ms, empty=False)
             case do.Send(link, frame) if frame.type in PROMISING:
-                history.says(ha.machine, frame)
+                history.sends_to_master(ha.machine, frame)
                 match _parsed(frame):
                     case Ack(appended, durable):
                         history.acknowledges(ha.machine, appended, durable)
                     case Hello() as hello:
-                        history.greets(ha.machine, hello)
-                        self._repeats.greets(link, frame.epoch, len(hello.table), hello.end)
+                        history.sends_hello(ha.machine, hello)
+                        self._repeats.sends_hello(link, frame.epoch, len(hello.table), hello.end)
             case do.Send(link, frame):
                 match _parsed(frame):
                     case HelloOk() as ok:
-                        history.welcomes(ha.machine, ok)
+                        history.sends_hello_ok(ha.machine, ok)
                     case StatusOk(facts=facts) as status:
-                        self._steps.says(status)
+                        self._steps.sends_status(status)
                         for name, fact in msgspec.structs.asdict(facts).items():
                             _check_sentence(ha.node, name, fact)
                     case Append(size=0) as append:
@@ -447,24 +453,26 @@ class _Judged:
             case do.PersistPromise():
                 self._steps.promises(effect.promised)
             case do.PersistTable(_, entries) if entries:
-                history.enters(ha.machine, entries, begins=reigns is not None)
+                history.writes_table(ha.machine, entries, begins=reigns is not None)
             case LeasePut(_, lease, base):
-                self._steps.asks(effect)
-                self._unfit.asks(effect)
+                self._steps.writes_lease(effect)
+                self._obstacles.writes_lease(effect)
                 if lease.epoch > max(base.lease.epoch, self._wanted_epoch):
                     self._wanted_epoch = lease.epoch
                     if self._read != base:
-                        raise Violation(f"{ha.node} takes a lease that it has not just read")
+                        raise Violation(f"{ha.node} takes a lease without reading it right before")
                 renews = lease._replace(renewed=0) == base.lease._replace(renewed=0)
                 term = self._replica.leadership.term
                 switches = term is not None and term.switch is not None and term.switch.fenced
                 if switches and lease.holder is None and lease.handover_to is not None:
                     self._must_be_for_its_target(lease.handover_to)
-                history.asks(ha.machine, base.lease, lease, renews=renews, switches=switches)
+                history.writes_lease(
+                    ha.machine, base.lease, lease, renews=renews, switches=switches
+                )
             case LeaseCreate(_, lease):
-                history.asks(ha.machine, None, lease)
+                history.writes_lease(ha.machine, None, lease)
             case do.Close(reason=reason):
-                if UNTRUE.match(reason) and not history.damaged:
+                if IMPOSSIBLE_REASONS.match(reason) and not history.damaged:
                     raise Violation(f"{ha.node} closes a link, for {reason}")
             case do.Publish(slots=slots):
                 for slot, value in slots:
@@ -473,36 +481,37 @@ class _Judged:
                 history.of_terms[ha.process] = terms
                 history.reigns[ha.process] = reigns
             case do.Note(event=event, sentence=sentence):
-                if event in IMPOSSIBLE and not history.damaged and ha.node not in history.spoilt:
+                if event in IMPOSSIBLE and not history.damaged and ha.node not in history.corrupted:
                     raise Violation(f"{ha.node}: {sentence}")
                 _check_sentence(ha.node, event, sentence)
             case do.Reply(body=body):
-                for name, said in body.items():
-                    _check_sentence(ha.node, name, said)
+                for name, value in body.items():
+                    _check_sentence(ha.node, name, value)
 
     def _must_be_kept(self, needed: int) -> None:
-        """Retention takes nothing that a slave which is copying has yet to copy."""
+        """Check that NEEDED_FROM covers every byte that a linked slave has yet to copy."""
         term = self._replica.leadership.term
         for link in () if term is None else term.links.values():
             slave = self._ha.history.node(link.peer.node)
             if slave.incarnation != link.peer.incarnation:
-                continue  # the link is to a disk that is gone
+                continue  # The link belongs to a disk that was replaced.
             if link.appended is not None and 0 < slave.end < needed:
                 raise Violation(
-                    f"{self._ha.node} keeps its log from {needed} on, and {slave.name} has it up "
+                    f"{self._ha.node} keeps its log from {needed} on, but {slave.name} has it up "
                     f"to {slave.end}"
                 )
 
     def _must_be_for_its_target(self, target: str) -> None:
-        """Whom an operator named gets the lease."""
+        """Check that a switch releases the lease for the target that the command named."""
         switch = self._replica._handover._switch
         wanted = target if switch is None else self._ha.targets.get(switch.token, target)
         if target != wanted:
-            raise Violation(f"{self._ha.node} was to switch to {wanted}, and does to {target}")
+            raise Violation(f"{self._ha.node} was to switch to {wanted} and switches to {target}")
 
 
 def _must_be_in_the_window(node: str, term: Mastership, effect: do.Stream) -> None:
-    """A slave's memory is bounded by what is sent to it and not written there yet."""
+    """Check that at most a window of bytes is sent to a slave before it acknowledges: its memory is
+    limited."""
     link = term.links.get(effect.link)
     if link is None or link.appended is None:
         return
@@ -511,10 +520,12 @@ def _must_be_in_the_window(node: str, term: Mastership, effect: do.Stream) -> No
         raise Violation(f"{node} sends {ahead} bytes ahead on a link, {WINDOW_SIZE} is the limit")
 
 
-def _check_sentence(node: str, what: str, said: object) -> None:
-    """Of what people read nothing is left out."""
-    if isinstance(said, str) and (said != said.strip() or "  " in said or _BLANK.search(said)):
-        raise Violation(f"{node} says {what} without a name in it: {said!r}")
+def _check_sentence(node: str, what: str, value: object) -> None:
+    """Check that a sentence for people has no empty or missing value in it."""
+    if isinstance(value, str) and (
+        value != value.strip() or "  " in value or _MISSING_VALUE.search(value)
+    ):
+        raise Violation(f"{node} writes a sentence with a missing value: {what} {value!r}")
 
 
 class _Links:
@@ -528,7 +539,7 @@ class _Links:
         self._ha.network.connect(self._ha, name)
 
     def disk_changed(self, done: Done) -> None:
-        """The files of the log are others now, or the identity is."""
+        """Take over the files of the log, and the identity, after a change on disk."""
         if done.incarnation:
             self._ha.proves = done.incarnation
         assert self._ha.views is not None
@@ -539,23 +550,23 @@ class _Links:
         self._ha.network.send(self._ha, number, frame)
 
     def stream(self, number: int, frame: Frame, offset: int, size: int) -> None:
-        """Send a frame that goes on with bytes of the log."""
+        """Send a frame followed by bytes of the log."""
         assert self._ha.views is not None
         views = self._ha.views.views(offset, size)
         if views is None:
             if offset >= self._ha.machine.begins_at:
-                raise Violation(f"{self._ha.node} does not find {size} bytes at {offset} to send")
+                raise Violation(f"{self._ha.node} cannot read {size} bytes at {offset} to send")
             self.close_link(number, f"log-gone: bytes {offset} to {offset + size}")
             return
         self._must_be_the_log(views, offset, size)
         self._ha.network.send(self._ha, number, frame, views)
 
     def _must_be_the_log(self, views: list[memoryview], offset: int, size: int) -> None:
-        """What a master sends is what its files have now."""
+        """Check that the bytes to be sent are those of the log."""
         machine = self._ha.machine
         if b"".join(views) != machine.log(offset, offset + size):
             raise Violation(
-                f"{self._ha.node} sends {size} bytes at {offset} that are not its log's"
+                f"{self._ha.node} sends {size} bytes at {offset} that differ from its log"
             )
 
     def close_link(self, number: int, reason: str) -> None:
@@ -564,29 +575,29 @@ class _Links:
 
 
 class _LeaseStore:
-    """The lease object over a network that loses things (``services.ha.lease.interface``)."""
+    """The lease object over a lossy network (``services.ha.lease.interface``)."""
 
     def __init__(self, ha: Ha, lease: LeaseObject) -> None:
         self._ha, self._lease = ha, lease
 
     async def get(self) -> Outcome:
-        """As of a real one."""
+        """Read the lease."""
         return await self._ask(LeaseGet(0))
 
     async def put(self, lease: Lease, base: Stored) -> Outcome:
-        """As of a real one."""
+        """Write the lease if it is still base."""
         return await self._ask(LeasePut(0, lease, base))
 
     async def create(self, lease: Lease) -> Outcome:
-        """As of a real one."""
+        """Create the lease."""
         return await self._ask(LeaseCreate(0, lease))
 
     async def announce(self, role: str) -> str:
-        """There is no pod."""
+        """Do nothing: there is no pod."""
         return ""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no resource."""
 
     async def _ask(self, request: LeaseGet | LeasePut | LeaseCreate) -> Outcome:
         loop = self._ha.loop
@@ -609,7 +620,7 @@ class _LeaseStore:
 def _short(what: Any) -> str:
     match what:
         case Received(link, frame) | do.Send(link, frame):
-            return f"{type(what).__name__} {link} epoch {frame.epoch} {_told(frame)}"
+            return f"{type(what).__name__} {link} epoch {frame.epoch} {_payload_text(frame)}"
         case do.Stream(link, frame, offset, size):
             return f"Stream {link} epoch {frame.epoch} [{offset}, {offset + size})"
         case do.Copy(offset, data, first):
@@ -620,11 +631,11 @@ def _short(what: Any) -> str:
             return f"{what}"
 
 
-def _told(frame: Frame) -> str:
-    told = _parsed(frame)
-    if isinstance(told, Append):
-        told = told._replace(data=f"{len(told.data)} bytes".encode())
-    return f"{told}"
+def _payload_text(frame: Frame) -> str:
+    payload = _parsed(frame)
+    if isinstance(payload, Append):
+        payload = payload._replace(data=f"{len(payload.data)} bytes".encode())
+    return f"{payload}"
 
 
 def _parsed(frame: Frame) -> Payload | Frame:

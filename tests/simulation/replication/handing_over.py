@@ -1,8 +1,7 @@
-"""Trials of a whole group whose master hands over, or must not, while one thing is in the way.
+"""Trials in which a master hands over, or must not, while one thing is in the way.
 
-A switch that can succeed does, one that cannot costs no epoch, and what ends in order leaves the
-lease, the in-sync set and the senders as an operator expects them. A slave's trouble is no reason
-to hand over.
+A switch that can succeed does; one that cannot costs no epoch. A clean shutdown leaves lease,
+in-sync set and sends as an operator expects. Trouble of a slave is no reason to hand over.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 SWITCH_MS: Final = 2_500
-"""A switch takes two seconds at most; one write of the lease more, whose answer is lost."""
+"""A switch takes two seconds at most, plus one write of the lease whose answer is lost."""
 VAIN_MS: Final = 1_500
-"""A switch whose target does not get the log's end gives up within a second."""
+"""A switch gives up within a second if its target does not get the end of the log."""
 FREED_MS: Final = 150
-"""Sends are taken again so soon after a switch has failed."""
+"""Time within which sends are accepted again after a failed switch."""
 REMOVED_MS: Final = 4 * TIMES.renew_ms
-"""A master that hears of the end of a slave has written the lease without it by then."""
+"""Time within which a master that learns of a slave's shutdown has removed it from the lease."""
 LEFT_MS: Final = REMOVAL_MS_MAX + 500
-"""A node that ends in order has been answered by then, whatever its master does."""
+"""Time within which a node that shuts down has a reply, whatever its master does."""
 KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
-"""A node has read the lease by then."""
+"""Time within which a node has read the lease."""
 SENSED_MS: Final = 200, 700
-"""A service that is gone is missed within that, and is no stall yet."""
-SAID_MS: Final = 500
-"""ha has raised an alarm by then that is due."""
+"""A service that is gone is missed within this time, and does not count as stalled yet."""
+REPORTED_MS: Final = 500
+"""Time within which ha raises an alarm that is due."""
 UNOPENED_MS: Final = (OPENING_LEASES + 1) * TIMES.lease_ms
-"""A node that does not open its epoch leaves it to another one by then, if there is one."""
+"""Time within which a node that does not open its epoch leaves it to another node."""
 
 
 class HandingOver(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -58,16 +57,16 @@ class HandingOver(Trying):
 
     def _switch_in_spite(self) -> None:
         """A planned switch succeeds although writes of the lease meet conflicts, or their answers
-        are late or lost; it costs one epoch."""
+        are late or lost. It costs one epoch."""
         group, history, master = self._group, self._history, self._master()
         target, ha, epoch = self._any_but(master), self._ha(master), history.epoch
         how = self._random.choice(("touched", "deaf", "deaf", "slow", "paused", "twice"))
-        self._group.tell("world", f"{how} while {master.name} hands over to {target.name}")
+        self._group.trace("world", f"{how} while {master.name} hands over to {target.name}")
         if how == "touched":
             master.arm(Slot.FENCED, group.lease.touch)
         elif how == "paused":
             other = self._any_but(master)
-            self._world.operator_rests = True
+            self._world.operator_paused = True
             master.arm(Slot.SENDS_HELD, lambda: self._order_soon("pause", other))
         elif how == "twice":
             master.arm(Slot.SENDS_HELD, lambda: self._give("switchover", master, refused=True))
@@ -85,24 +84,25 @@ class HandingOver(Trying):
         reply = ha.replies.get(token)
         so = {"master": target.name, "epoch": history.epoch, "changed": True}
         body: dict[str, Any] = {} if reply is None else dict(reply.body)
-        # Where the lease is slow, the others hear of the target's epoch before itself: it takes
-        # the next one.
+        # With a slow lease the other nodes may learn of the target's epoch before the target does,
+        # which then takes the next epoch.
         terms = history.epoch - epoch
         is_so = reply is not None and reply.ok and all(body.get(name) == so[name] for name in so)
         if not is_so or not 1 <= terms <= 1 + (how == "slow"):
             raise Violation(
-                f"a planned switch from {master.name} to {target.name} succeeds where the lease is "
-                f"{how}, and is answered so: {reply}; epoch {epoch} became {history.epoch}"
+                f"a planned switch from {master.name} to {target.name} should succeed while the "
+                "lease is "
+                f"{how}; the reply is {reply}, epoch {epoch} became {history.epoch}"
             )
         if how == "paused":
             self._wait(KNOWN_MS)
             if group.lease.stored is not None and group.lease.stored.lease.paused:
                 self._order("resume", {})
-            self._world.operator_rests = False
-        self._must_be_whole_again(f"{master.name} had handed over to {target.name}")
+            self._world.operator_paused = False
+        self._must_be_whole_again(f"{master.name} handed over to {target.name}")
 
     def _deaf_when_released(self, before: Lease, now: Lease) -> None:
-        """The release is applied, and its answer is lost."""
+        """Drop the answer to the release of the lease, which is applied."""
         if before.holder is not None and now.holder is None:
             self._group.lease.deaf.add(before.holder.node)
 
@@ -113,19 +113,19 @@ class HandingOver(Trying):
         self._group.order(order, {}, machine, refused=refused)
 
     def _switch_in_vain(self) -> None:
-        """A planned switch that fails before the grant ends changes nothing: the epoch goes on, and
-        sends are taken again. One to a node that cannot serve is refused at once."""
+        """A planned switch that fails before the grant ends changes nothing: the epoch stays, and
+        sends are accepted again. A switch to a node that cannot serve is refused at once."""
         group, history, master = self._group, self._history, self._master()
         target, ha = self._any_but(master), self._ha(master)
         how = self._random.choice(("link", "link", "ha", "slow", "broker", "reput"))
-        self._group.tell("world", f"{how} of {target.name} is in the way of a switch")
+        self._group.trace("world", f"{how} of {target.name} is in the way of a switch")
         usual, epoch, held_us = target.disk_us, history.epoch, self._timeline.now_us
         if how == "link":
             master.arm(Slot.SENDS_HELD, lambda: self._close_link_of(target))
         elif how == "ha":
             master.arm(Slot.SENDS_HELD, lambda: self._lose(target, ["ha"]))
         elif how == "slow":
-            target.disk_us = 5_000_000  # a sync takes at least a quarter of it
+            target.disk_us = 5_000_000  # A sync takes at least a quarter of this.
             end = master.end
             self._until(lambda: master.end > end, QUIET_MS)
         else:
@@ -141,26 +141,28 @@ class HandingOver(Trying):
         began = how not in ("broker", "reput") and master.changed_us.get(Slot.SENDS_HELD, 0)
         if reply is None or held or history.epoch != epoch:
             raise Violation(
-                f"{how} of {target.name} is in the way of a switch from {master.name}, which is "
-                f"answered so: {reply}; sends are held: {held}; epoch {epoch} became "
+                f"{how} of {target.name} is in the way of a switch from {master.name}; "
+                f"the reply is {reply}; sends are held: {held}; epoch {epoch} became "
                 f"{history.epoch}"
             )
         if reply.ok or (began and began < held_us):
-            raise Violation(f"{how} of {target.name} is in the way of a switch: {reply}")
+            raise Violation(
+                f"{how} of {target.name} is in the way of a switch, but the reply is {reply}"
+            )
         target.disk_us = usual
         if self._may_lose_one and how != "slow":
             acked = len(history.acked)
             if not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
-                raise Violation(f"a switch from {master.name} has failed, and no send is answered")
+                raise Violation(f"a switch from {master.name} failed, and no send is acknowledged")
         self._bring_back()
-        self._must_be_whole_again(f"a switch to {target.name} had failed")
+        self._must_be_whole_again(f"a switch to {target.name} failed")
         if history.epoch != epoch:
             raise Violation(
-                f"a switch to {target.name} had failed, and epoch {epoch} became {history.epoch}"
+                f"a switch to {target.name} failed, but epoch {epoch} became {history.epoch}"
             )
 
     def _close_link_of(self, slave: Machine) -> None:
-        """The connection on which a slave follows is lost, and no other one: it is made anew."""
+        """Close only the connection on which a slave follows. The slave connects again."""
         link = self._link_of(slave)
         if link is not None:
             self._group.network.close(self._ha(slave), link, "reset")
@@ -168,8 +170,8 @@ class HandingOver(Trying):
     # -- ends in order ---------------------------------------------------------------------
 
     def _leave_in_order(self) -> None:
-        """ha of a node ends in order, also while its slave's link is being made anew: a master
-        gives the lease away before it ends, a slave has left the set, and no send waits for it."""
+        """ha of a node shuts down cleanly, also while its slaves reconnect. A master releases the
+        lease first; a slave has left the set, and no send waits for it."""
         history, group, machine = self._history, self._group, self._any_machine()
         leads, ha, epoch = machine is self._master(), self._ha(machine), history.epoch
         late, begun_us = history.late_count, self._timeline.now_us
@@ -195,33 +197,33 @@ class HandingOver(Trying):
         if not self._until(
             is_answered, SWITCH_MS if leads else REMOVED_MS if may_shrink else LEFT_MS
         ):
-            raise Violation(f"{machine.name} is to end, and is not answered")
+            raise Violation(f"{machine.name} shuts down and gets no reply")
         if machine.name in published[0] and may_shrink:
-            raise Violation(f"{machine.name} may end, and is in the set {published[0]} still")
+            raise Violation(f"{machine.name} may end, but is still in the set {published[0]}")
         if not may_shrink and machine.name not in published[0]:
-            raise Violation(f"{machine.name} may end, and the set is {published[0]}")
+            raise Violation(f"{machine.name} may end, but the set is {published[0]}")
         ha.ask_to_end()
         process = machine.processes["ha"]
         if leads:
             self._must_have_been_given(machine, epoch, begun_us)
         if not self._until(lambda: not process.alive, LEFT_MS):
-            raise Violation(f"ha of {machine.name} has handed over, and does not end")
+            raise Violation(f"ha of {machine.name} has handed over but does not end")
         self._wait(QUIET_MS)
-        # Senders who ask for more copies than there are left wait in vain.
+        # Sends for more copies than members left wait until their timeout.
         if not leads and may_shrink and history.late_count > late:
             raise Violation(
-                f"{machine.name} has ended in order, and {history.late_count - late} sends waited "
+                f"{machine.name} shut down cleanly, but {history.late_count - late} sends waited "
                 "for it"
             )
         if history.epoch != epoch + leads:
             raise Violation(
-                f"{machine.name} has ended in order, and epoch {epoch} became {history.epoch}"
+                f"{machine.name} shut down cleanly, and epoch {epoch} became {history.epoch}"
             )
         self._bring_back()
-        self._must_be_whole_again(f"{machine.name} had ended in order")
+        self._must_be_whole_again(f"{machine.name} shut down cleanly")
 
     def _must_have_been_given(self, machine: Machine, epoch: int, begun_us: int) -> None:
-        """The lease did not run out, and another node has it."""
+        """Check that the master released the lease and another node took it."""
         history = self._history
 
         def is_taken() -> bool:
@@ -230,59 +232,64 @@ class HandingOver(Trying):
         taken = self._until(is_taken, TIMES.lease_ms)
         if not taken or history.released_us < begun_us:
             raise Violation(
-                f"{machine.name} has ended in order, and has not given the lease to another node: "
+                f"{machine.name} shut down cleanly without releasing the lease to another node: "
                 f"{history.holder} has it with epoch {history.epoch}"
             )
 
     # -- too few ---------------------------------------------------------------------------
 
     def _lead_too_few(self) -> None:
-        """A master that no slave follows goes on; where it must refuse sends, it reports that. It
-        does not step back while no other node can lead, also if it begins anew."""
+        """A master without slaves goes on. If it must refuse sends, it reports that. It keeps the
+        lease while no other node can lead, also after a restart."""
         group, history, master = self._group, self._history, self._master()
         slaves = [each.name for each in group.machines.values() if each is not master]
         least, epoch = group.plan.min_in_sync, history.epoch
         for name in slaves:
             self._lose(group.machines[name], ["ha"])
         self._wait(SHORT_LEASES * TIMES.lease_ms)
-        if BELOW_MINIMUM in self._said(master):
-            raise Violation(f"{master.name} reports too soon that too few members answer")
-        self._wait(UNHEARD_MS + SAID_MS)
-        is_short = BELOW_MINIMUM in self._said(master)
+        if BELOW_MINIMUM in self._alarms_of(master):
+            raise Violation(f"{master.name} raises {BELOW_MINIMUM} too soon")
+        self._wait(UNHEARD_MS + REPORTED_MS)
+        is_short = BELOW_MINIMUM in self._alarms_of(master)
         if is_short != (least > 1) or len(self._published) != least or history.epoch != epoch:
             raise Violation(
-                f"{master.name} is alone, {least} is the minimum; the alarms are "
-                f"{self._said(master)}, the set {self._published}, the epoch {epoch}, then "
+                f"{master.name} is alone with the minimum {least}; the alarms are "
+                f"{self._alarms_of(master)}, the set {self._published}, the epoch {epoch}, then "
                 f"{history.epoch}"
             )
-        self._must_say_who_is_away(master, slaves, BELOW_MINIMUM if is_short else "")
+        self._must_report_away(master, slaves, BELOW_MINIMUM if is_short else "")
         if is_short and self._random.random() < 0.7:
             master.processes[self._random.choice(("ha", "broker"))].end()
             self._until(lambda: history.epoch > epoch, 2 * TIMES.lease_ms)
-            self._wait(SAID_MS)  # it may take the start of the broker that ended for the next one
+            self._wait(
+                REPORTED_MS
+            )  # It may take the start of the broker that ended for the next one.
             begun = history.epoch
             self._wait(UNOPENED_MS)
-            self._must_be(master, State.PROMOTING, "is alone, and began anew")
+            self._must_be(master, State.PROMOTING, "is alone and was restarted")
             if history.epoch != begun or begun > epoch + 2:
                 raise Violation(
-                    f"{master.name} is alone, and epoch {epoch} became {begun}, and {history.epoch}"
+                    f"{master.name} is alone, and epoch {epoch} became {begun}, then "
+                    f"{history.epoch}"
                 )
         self._bring_back()
         self._must_be_whole_again(f"{master.name} was alone")
 
-    def _must_say_who_is_away(self, machine: Machine, away: list[str], reason: str) -> None:
-        """In its status: of itself why it takes no sends, of the others that they are away."""
+    def _must_report_away(self, machine: Machine, away: list[str], reason: str) -> None:
+        """Check the status: why this node refuses sends, and that the other nodes are not
+        reachable."""
         status = self._replica(self._ha(machine)).status(machine.boot_ms())
         for node in status["nodes"]:
-            name, said = node["node"], node["reason"] or ""
+            name, text = node["node"], node["reason"] or ""
             is_in = name in self._published
             is_so = node["in_sync"] is is_in and (
-                (node["state"], node["role"]) == (None, None) and said.startswith("not reachable")
+                (node["state"], node["role"]) == (None, None) and text.startswith("not reachable")
                 if name in away
-                else said.startswith(reason) and bool(said) == bool(reason)
+                else text.startswith(reason) and bool(text) == bool(reason)
             )
             if not is_so:
                 raise Violation(
-                    f"the set is {self._published}, {away} are away, and {machine.name} says of "
+                    f"the set is {self._published}, {away} are away, but {machine.name} reports "
+                    "for "
                     f"{name}: {node}"
                 )

@@ -1,8 +1,7 @@
-"""What two nodes prove to each other when a simulated connection is made, by the product's code.
+"""The handshake of each simulated connection, run by the product's code.
 
-Every connection goes through the real handshake once as it should be, and once with one thing
-wrong: each time another one, in turn. Who is refused hears why if it knows the secret, and else
-nothing.
+Every connection does the real handshake once correctly, and once with one of the mistakes below in
+turn. A refused peer gets the reason if it knows the secret, and otherwise no answer.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.simulation.replication.violation import Violation
 
 SECRET: Final = b"known to the nodes of the group"
 NO_VOLUME: Final = "0" * 32
-"""Incarnation of a store that is no group's yet."""
+"""Incarnation of a store without a group."""
 FILE_SIZE: Final = 8192
 OLD, NEW = Versions(2, 2), Versions(3, 3)
 
@@ -31,7 +30,7 @@ class Side(NamedTuple):
     versions: Versions
     nonce: bytes
     wanted: str = ""
-    """Of the side that connects."""
+    """Expected peer of the side that connects."""
     secret: bytes = SECRET
 
 
@@ -60,7 +59,8 @@ REFUSED: Final[tuple[Case, ...]] = (
     ("a later version", Reason.PROTOCOL_VERSION, _has(versions=NEW), _has(versions=OLD)),
     ("an older version", Reason.PROTOCOL_VERSION, _has(versions=OLD), _has(versions=NEW)),
 )
-"""What is wrong, how it is refused, and which side differs: who connects, or who accepts."""
+"""What is wrong, the reason of the refusal, and the changes of the connecting and the accepting
+side."""
 
 
 def check_handshake(
@@ -70,7 +70,7 @@ def check_handshake(
     nodes: tuple[str, ...],
     turn: int,
 ) -> None:
-    """One connects to the other. turn: which connection it is. Raises Violation."""
+    """Let one connect to other. turn: number of the connection. Raises Violation."""
     connects = Side(_identity(one), nodes, versions[0], _nonce(turn, 1), other.node)
     accepts = Side(_identity(other), nodes, versions[1], _nonce(turn, 2))
     _check_welcome(connects, accepts)
@@ -110,7 +110,7 @@ def _both(connects: Side, accepts: Side) -> tuple[Connecting, Accepting]:
 
 
 def _answer(connecting: Connecting, accepting: Accepting) -> Frame:
-    """What the connecting side sends, as it hears the first frame."""
+    """What the connecting side sends after the first frame."""
     step = connecting.take(accepting.begin())
     if step.send is None or step.peer is not None:
         raise Violation(f"a node that has heard a nonce does {step}")
@@ -118,15 +118,15 @@ def _answer(connecting: Connecting, accepting: Accepting) -> Frame:
 
 
 def _check_welcome(connects: Side, accepts: Side) -> None:
-    """Both know who the other one is, and speak the same version."""
+    """Check that both sides know the identity of the other and use the same version."""
     version = common(connects.versions, accepts.versions)
     connecting, accepting = _both(connects, accepts)
     accepted = accepting.take(_answer(connecting, accepting))
     if accepted.send is None or accepted.peer != _peer(connects, version):
-        raise Violation(f"{connects.own} connects to {accepts.own}, which does {accepted}")
+        raise Violation(f"{connects.own} connects to {accepts.own}, which answers {accepted}")
     connected = connecting.take(accepted.send)
     if connected.send is not None or connected.peer != _peer(accepts, version):
-        raise Violation(f"{connects.own} is welcome at {accepts.own}, and does {connected}")
+        raise Violation(f"{connects.own} is accepted by {accepts.own}, and answers {connected}")
 
 
 def _peer(side: Side, version: int | None) -> Peer:
@@ -135,19 +135,19 @@ def _peer(side: Side, version: int | None) -> Peer:
 
 
 def _check_refusal(connects: Side, accepts: Side, case: Case) -> None:
-    """Who does not fit and knows the secret is told why."""
+    """Check that a peer which does not fit and knows the secret gets the reason."""
     what, reason, differs, differs_there = case
     connecting, accepting = _both(differs(connects), differs_there(accepts))
     answer = _answer(connecting, accepting)
     refused = _refused(lambda: accepting.take(answer), what, reason)
     if refused.answer is None:
-        raise Violation(f"{what} is refused with {reason.code}, and does not hear why")
-    told = refused.answer
-    _refused(lambda: connecting.take(told), f"{what}, as the other side says", reason)
+        raise Violation(f"{what} is refused with {reason.code} without an answer")
+    refusal = refused.answer
+    _refused(lambda: connecting.take(refusal), f"{what}, at the other side", reason)
 
 
 def _check_silence(connects: Side, accepts: Side) -> None:
-    """Who does not know the secret hears nothing; nor does who repeats what it has overheard."""
+    """Check that a peer without the secret gets no answer, nor one that repeats recorded frames."""
     connecting, accepting = _both(connects._replace(secret=b"guessed by a stranger"), accepts)
     guessed = _answer(connecting, accepting)
     _must_be_silent(lambda: accepting.take(guessed), "a wrong secret")
@@ -158,7 +158,7 @@ def _check_silence(connects: Side, accepts: Side) -> None:
 
 
 def _check_forged(connects: Side, accepts: Side) -> None:
-    """Of what is proved no bit can be changed on its way."""
+    """Check that no bit of a proof can be changed on its way."""
     at = int.from_bytes(connects.nonce[:16])
     connecting, accepting = _both(connects, accepts)
     answer = _answer(connecting, accepting)
@@ -177,7 +177,7 @@ def _flipped(frame: Frame, at: int) -> Frame:
 
 
 def _check_order(connects: Side, accepts: Side) -> None:
-    """Each frame comes once, and in its turn."""
+    """Check that each frame is accepted once and only in its turn."""
     connecting, accepting = _both(connects, accepts)
     first = accepting.begin()
     _refused(lambda: accepting.take(first), "its own first frame", Reason.OUT_OF_ORDER)
@@ -193,14 +193,14 @@ def _check_order(connects: Side, accepts: Side) -> None:
 
 
 def _check_known(connects: Side, accepts: Side) -> None:
-    """The side that connects looks for itself who welcomes it."""
+    """Check that the connecting side verifies the identity of its peer itself."""
     connecting, accepting = _both(connects._replace(nodes=(connects.own.node,)), accepts)
     welcome = accepting.take(_answer(connecting, accepting)).send
     assert welcome is not None, "it was welcome before"
     _refused(lambda: connecting.take(welcome), "an unknown host", Reason.UNKNOWN_NODE)
     closed, _ = _both(connects, accepts)
     if closed.ended().reason is not Reason.OUT_OF_ORDER:
-        raise Violation("a connection that is closed at once is taken for another thing")
+        raise Violation("a connection that is closed at once ends with another reason")
 
 
 def _must_be_silent(take: Callable[[], object], what: str) -> None:

@@ -1,7 +1,7 @@
-"""What a start of ha must know from the disk, and what it must keep there for the next one.
+"""What a start of ha must read from the disk, and what it must keep there for the next start.
 
-Marks of a replica are in files that only it writes: promise, confirm offset, damage. A start that
-knows less than the one before it stands for the lease, cuts or acknowledges where it must not.
+The files of a replica that only ha writes are promise, confirm offset and damage. A start that
+knows less than the previous one campaigns, cuts or acknowledges where it must not.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from tests.simulation.replication.history import History
 
 SENSED_US: Final = 500_000
-"""ha reads the page of its node every 50 ms: it knows by then what a service says there."""
+"""ha samples the page every 50 ms, so it knows a service's trouble within this time."""
 DECIDED_MS: Final = 2 * TIMES.lease_ms
-"""A campaign that began before has ended by then."""
+"""Time within which an earlier campaign has ended."""
 ROOM_MS: Final = STEP_BACK_PAUSES * TIMES.lease_ms
-"""A replica without room for its promise leaves the lease to the others for so long."""
+"""A replica without room for its promise leaves the lease to the others for this long."""
 FROM_THE_START: Final = -(1 << 40)
 EARLY: Final = 0.9
-"""Clocks run apart by less, and a lease is first seen behind its last write."""
+"""Clocks differ by less than this, and a lease is read only after it was written."""
 NOTED_US: Final = 8_000_000
-"""ha notes the confirm offset every second, by three syncs of a disk that is not slow."""
+"""ha writes the confirm offset every second, with three syncs on a disk that is not slow."""
 QUICK_US: Final = 50_000
-"""What a sync of such a disk takes."""
+"""Duration of a sync of such a disk."""
 SIZE_AND_MAGIC: Final = 8
 
 
 class Marks(NamedTuple):
-    """Of one volume, as its files say it before a start."""
+    """Content of the files of one volume before a start."""
 
     incarnation: str
     promised: int
@@ -52,7 +52,7 @@ class Marks(NamedTuple):
 
 
 def marks_of(machine: Machine) -> Marks:
-    """As they are now."""
+    """Read them now."""
     return Marks(
         machine.incarnation,
         machine.promised,
@@ -63,20 +63,21 @@ def marks_of(machine: Machine) -> Marks:
 
 
 def check_found(machine: Machine, before: Marks, found: Found, history: History) -> None:
-    """A start knows what the files said, unless the store was emptied or the replica halts."""
+    """Check that a start has read these files, unless the store was emptied or the replica
+    halts."""
     if found.damage and machine.name not in history.damaged:
-        raise Violation(f"{machine.name} knows of damage, and nothing was damaged: {found.damage}")
+        raise Violation(f"{machine.name} reports damage, but nothing was damaged: {found.damage}")
     if found.halted is not None or before.incarnation != found.incarnation:
         return
     if found.promised < before.promised or found.confirm < before.confirm:
         raise Violation(
             f"{machine.name} starts with the promise of {found.promised}, confirmed up to "
-            f"{found.confirm}; its files said {before.promised} and {before.confirm}"
+            f"{found.confirm}; its files had {before.promised} and {before.confirm}"
         )
     if (found.seen_epoch, found.seen_version) < before.seen:
         raise Violation(
-            f"{machine.name} starts as if the lease had never shown {before.seen}, but "
-            f"{found.seen_epoch, found.seen_version} only"
+            f"{machine.name} starts without the lease state {before.seen}, but "
+            f"with {found.seen_epoch, found.seen_version} instead"
         )
     at = before.damage
     if at is None or found.damage or at >= len(history.confirmed):
@@ -84,13 +85,14 @@ def check_found(machine: Machine, before: Marks, found: Found, history: History)
     end = at + _size_at(history.confirmed, at)
     if machine.log(at, end) != history.confirmed[at:end]:
         raise Violation(
-            f"{machine.name} starts and takes its log to be sound; ha/damage said {at}, and the "
-            "record there is damaged still"
+            f"{machine.name} starts with its log as undamaged; ha/damage had {at}, and the "
+            "record there is still damaged"
         )
 
 
 def check_cut(machine: Machine, point: int, confirmed: bytearray) -> None:
-    """No replica cuts off a confirmed record that it has: it may be the last sound copy."""
+    """Check that a cut removes no confirmed record that the replica has: it may be the last intact
+    copy."""
     while point < len(confirmed):
         size = _size_at(confirmed, point)
         magic = int.from_bytes(confirmed[point + 4 : point + 8], "big", signed=True)
@@ -101,11 +103,12 @@ def check_cut(machine: Machine, point: int, confirmed: bytearray) -> None:
                     "confirmed"
                 )
             return
-        point += FILE_SIZE - point % FILE_SIZE  # fillers of two histories may be the same
+        point += FILE_SIZE - point % FILE_SIZE  # Fillers of two different logs may be equal.
 
 
 def check_damage_is_kept(ha: Ha) -> None:
-    """Damage that a replica knows of is in its file: the next start would not meet it."""
+    """Check that damage which a replica knows is in its file, since the next start may not find
+    it."""
     replica, machine = ha.replica, ha.machine
     if replica is None or not ha.process.alive or replica.found.halted is not None:
         return
@@ -114,33 +117,36 @@ def check_damage_is_kept(ha: Ha) -> None:
     fails = machine.is_full or machine.has_failed
     if knows and own.state is not State.RESYNC and not fails and not machine.has_durable_damage:
         raise Violation(
-            f"{machine.name} knows that its log is damaged, and its next start would not"
+            f"{machine.name} knows that its log is damaged, but its next start would not"
         )
 
 
 def check_trouble_is_known(ha: Ha) -> None:
-    """What broker and reput say of their trouble, ha takes for the node's; and nothing else."""
+    """Check that ha counts the node as ill exactly if broker or reput publish trouble, or the log
+    is damaged."""
     replica, machine, process = ha.replica, ha.machine, ha.process
     if replica is None or not process.alive or process.paused:
         return
     slots = Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE
     changed_us = [machine.changed_us.get(slot, 0) for slot in slots]
     since_us = machine.timeline.now_us - max(process.resumed_us, ha.found_us, *changed_us)
-    said, known = any(machine.slot(slot) for slot in slots), replica.context._store_trouble
-    if since_us > SENSED_US and bool(known) != (said or bool(replica.context.damage)):
+    has_trouble = any(machine.slot(slot) for slot in slots)
+    known = replica.context._store_trouble
+    if since_us > SENSED_US and bool(known) != (has_trouble or bool(replica.context.damage)):
         values = {slot.name: machine.slot(slot) for slot in slots}
-        raise Violation(f"the page of {machine.name} says {values}, its ha {known or 'nothing'}")
+        raise Violation(f"the page of {machine.name} has {values}, its ha has {known or 'nothing'}")
 
 
 class Noted:
-    """Whether one start of ha notes on its disk what it knows to be confirmed."""
+    """Checks that one start of ha writes the confirm offset to its disk."""
 
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None
-        """When the page said so, and that it was confirmed."""
+        """Since when the page has had a confirm offset that is not yet noted, and that offset."""
 
     def check(self, ha: Ha) -> None:
-        """The confirm offset in its file is not old: below it nothing is ever cut."""
+        """Check that the confirm offset in the file is not old: nothing below it may ever be
+        cut."""
         replica, machine, now_us = ha.replica, ha.machine, ha.machine.timeline.now_us
         fails = machine.is_full or machine.has_failed or machine.disk_us > QUICK_US
         rests = not ha.process.alive or ha.process.paused
@@ -156,13 +162,13 @@ class Noted:
             self._since = now_us, machine.slot(Slot.CONFIRM)
         elif now_us - max(self._since[0], ha.process.resumed_us) > NOTED_US:
             raise Violation(
-                f"{machine.name} knows for {NOTED_US} µs that {self._since[1]} is confirmed, and "
+                f"{machine.name} knows for {NOTED_US} µs that {self._since[1]} is confirmed, but "
                 f"has noted {machine.noted_confirm}"
             )
 
 
-class Unfit:
-    """What one start of ha knows against itself, when it takes the lease."""
+class LeaseObstacles:
+    """Reasons for which one start of ha must not take the lease."""
 
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
@@ -170,7 +176,7 @@ class Unfit:
         self._no_room_ms: int | None = None
 
     def happened(self, event: Event, now_ms: int) -> None:
-        """The replica has decided what an event means."""
+        """Note what the event means for the replica, after its decision."""
         if isinstance(event, Failed) and event.code in NO_ROOM:
             self._no_room_ms = now_ms
         if not self._replica.context.damage:
@@ -178,8 +184,8 @@ class Unfit:
         elif self._damaged_ms is None:
             self._damaged_ms = now_ms
 
-    def asks(self, put: LeasePut) -> None:
-        """It writes the lease."""
+    def writes_lease(self, put: LeasePut) -> None:
+        """Check a write of the lease."""
         node, base, now_ms = self._ha.node, put.base.lease, self._replica.context.now_ms
         holder, wanted = base.holder, put.lease
         is_forced = getattr(self._replica.leadership.campaign, "_forced", False)
@@ -188,15 +194,15 @@ class Unfit:
         is_others = holder is not None and holder.node != node
         if is_others and self._damaged_ms is not None and now_ms - self._damaged_ms >= DECIDED_MS:
             raise Violation(
-                f"{node} takes the lease of {holder}, and knows that its log is damaged"
+                f"{node} takes the lease of {holder}, but knows that its log is damaged"
             )
         is_own = holder is not None and holder.member == self._replica.context.member
         if is_own and self._damaged_ms == FROM_THE_START and len(base.in_sync) > 1:
             unchanged_ms = self._ha.history.unwritten_us // 1000
             if unchanged_ms < TIMES.lease_ms * EARLY:
                 raise Violation(
-                    f"{node} knows that its log is damaged, and takes its own lease again after "
-                    f"{unchanged_ms} ms: no other member could"
+                    f"{node} knows that its log is damaged, but takes its own lease again after "
+                    f"{unchanged_ms} ms, before another member could"
                 )
         is_given = holder is None and base.handover_to == node
         if not is_given and self._no_room_ms is not None and now_ms - self._no_room_ms < ROOM_MS:

@@ -1,7 +1,7 @@
-"""Where the lease is kept: compare-and-set on one object, behind a network that loses things.
+"""The storage of the lease: compare-and-set on one object, over a lossy network.
 
-A request can be lost, its answer can be lost, and a write can be applied after its sender gave up
-or died. Versions rise by more than one, as where other objects share the counter.
+A request or its answer can be lost, and a write can be applied after its sender gave up or died.
+Versions rise by more than one, as if other objects shared the counter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Request = LeaseGet | LeasePut | LeaseCreate
 
 
 class Weather(NamedTuple):
-    """How requests fare; chances in [0, 1]."""
+    """Faults of the requests; probabilities in [0, 1]."""
 
     delay_max_ms: int = 4
     lost: float = 0.0
@@ -26,27 +26,28 @@ class Weather(NamedTuple):
     late: float = 0.0
     """Applied only after the sender gave up."""
     refused: float = 0.0
-    """A conflict although nobody wrote; an error that does not say counts as answer_lost."""
+    """A conflict without another write. An error with unknown outcome counts as answer_lost."""
 
 
 class LeaseObject:
-    """The object and the way to it."""
+    """The object and the network to it."""
 
     def __init__(
         self, timeline: Timeline, applied: Callable[[Stored | None, Stored | None], None]
     ) -> None:
-        """applied: called with what the object said before and what it says now."""
+        """applied: called with the object before and after each change."""
         self._timeline, self._applied = timeline, applied
         self.stored: Stored | None = None
         self.weather = Weather()
         self.unreachable: set[str] = set()
-        """Nodes whose requests do not arrive."""
+        """Nodes whose requests are lost."""
         self.deaf: set[str] = set()
-        """Nodes that no answer reaches."""
+        """Nodes to which answers are lost."""
         self.late_change: Callable[[Lease, Lease], None] | None = None
-        """If set, the next change of the set is applied late; called with the old and the new."""
+        """If set, the next change of the set is applied late, and this is called with the old and
+        the new lease."""
         self._flying: list[LeasePut] = []
-        """Writes on their way: each is applied when it arrives, or is refused then."""
+        """Writes under way. Each is applied or refused when it arrives."""
         self._version = 100
         self.requests_count = 0
 
@@ -91,8 +92,8 @@ class LeaseObject:
         unknown = LeaseAnswered(request.request, LeaseOutcome.UNKNOWN, None, "no answer in time")
         timeline.after(timeout_ms * 1000, lambda: reply(unknown))
 
-    def perhaps(self) -> list[Lease]:
-        """What the object may say next, by a write that is on its way."""
+    def possible(self) -> list[Lease]:
+        """Contents that a write under way may give to the object."""
         stored = self.stored
         return [
             put.lease
@@ -102,18 +103,18 @@ class LeaseObject:
         ]
 
     def delete(self) -> None:
-        """An operator's mistake."""
+        """Delete the object, as an operator may by mistake."""
         before, self.stored = self.stored, None
         if before is not None:
             self._applied(before, None)
 
     def touch(self) -> None:
-        """A third party changes something that is none of ours: only the version moves."""
+        """Change something outside the lease: only the version rises."""
         if self.stored is not None:
             self.stored = self.stored._replace(version=self._next_version())
 
     def replace(self, lease: Lease) -> None:
-        """Edited by hand."""
+        """Replace the lease, as an edit by hand does."""
         if self.stored is not None:
             self._store(lease, self.stored.uid)
 

@@ -1,6 +1,6 @@
 """The event loop of one simulated process: asyncio's own, with the world's time and threads.
 
-Tasks, futures, timers and callbacks are asyncio's. One thread of the process turns it; a callback
+Tasks, futures, timers and callbacks are asyncio's. One thread of the process runs it. A callback
 may be interrupted at every border, and other processes go on meanwhile.
 """
 
@@ -18,51 +18,51 @@ from tests.simulation.replication.violation import Violation
 
 T = TypeVar("T")
 CLIENT: Final = "client"
-"""Tasks of that name are no part of the service: whoever sends to it."""
+"""Tasks of this name are clients, not part of the service."""
 TURN_US: Final = 20
-"""A turn that does not wait takes so long: time never stands still."""
+"""Duration of an iteration that does not wait, so that time always advances."""
 
 
 class Loop(asyncio.BaseEventLoop):
-    """Turned by one thread of a process."""
+    """An event loop that one thread of a process runs."""
 
     _ready: Any
     _scheduled: Any
 
     def __init__(self, process: Process, failed: Callable[[BaseException], None]) -> None:
-        """failed: takes what a callback raised."""
+        """failed: takes the exception of a callback."""
         super().__init__()
         self._process, self._failed = process, failed
         self._turning: Thread | None = None
         self.steps = 0
-        """Callbacks that were begun."""
+        """Number of callbacks that were begun."""
         self._tasks: list[asyncio.Task[Any]] = []
         process.loop = self
         self.set_task_factory(self._make_task)
 
     def turned_by(self, thread: Thread) -> None:
-        """That thread runs the callbacks."""
+        """Set the thread that runs the callbacks."""
         self._turning = thread
 
     def run_to_end(self, main: Coroutine[Any, Any, T]) -> T:
-        """Turn until main has ended; its result. In the thread that turns it."""
+        """Run until main has ended, in the thread of the loop; returns its result."""
         task = self.create_task(main)
         while not task.done():
             self._turn()
         result = task.result()
         names = [each.get_name() for each in self._tasks if not each.done()]
         if left := [name for name in names if name != CLIENT]:
-            raise Violation(f"{self._process.name} has ended in order, and left behind {left}")
+            raise Violation(f"{self._process.name} shut down cleanly but left tasks behind: {left}")
         return result
 
     def time(self) -> float:
-        """Seconds since the world began."""
+        """Seconds since the start of the world."""
         return self._process.timeline.now_us / 1e6
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """From another thread, or from the world."""
+        """Schedule a callback from another thread or from the world."""
         handle = self.call_soon(callback, *args, context=context)
         if self._turning is not None:
             self._turning.wake()
@@ -71,10 +71,10 @@ class Loop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
-        """A thread of this process runs func; without an executor, one of its own."""
+        """Run func in a thread of this process; without an executor, in a new one."""
         future = self.create_future()
 
-        def tell(result: Any, error: BaseException | None) -> None:
+        def settle(result: Any, error: BaseException | None) -> None:
             if future.done():
                 return
             if error is not None:
@@ -85,10 +85,10 @@ class Loop(asyncio.BaseEventLoop):
         def job() -> None:
             try:
                 result = func(*args)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits it
-                self.call_soon_threadsafe(tell, None, error)
+            except Exception as error:  # noqa: BLE001 - raised by the future
+                self.call_soon_threadsafe(settle, None, error)
             else:
-                self.call_soon_threadsafe(tell, result, None)
+                self.call_soon_threadsafe(settle, result, None)
 
         if isinstance(executor, ThreadPoolExecutor):
             executor.give(self._process, job)
@@ -97,20 +97,20 @@ class Loop(asyncio.BaseEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback has failed: nothing here may."""
+        """Report the exception of a callback."""
         error = context.get("exception")
         if error is not None and self._process.alive:
             self._failed(error)
 
     def dispose(self) -> None:
-        """The process is gone: its coroutines are closed, and nothing of them goes on."""
+        """Close all coroutines of a process that is gone."""
         self._ready.clear()
         self._scheduled.clear()
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
             if not task.done() and coroutine is not None:
-                # What awaits in a finally cannot be closed at once.
+                # A coroutine that awaits in a finally cannot be closed at once.
                 with contextlib.suppress(BaseException):
                     coroutine.close()
         self._ready.clear()
@@ -125,7 +125,7 @@ class Loop(asyncio.BaseEventLoop):
         return task
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """It is dropped when its time comes."""
+        """Do nothing: the handle is dropped when its time comes."""
 
     def _turn(self) -> None:
         ready, scheduled, now = self._ready, self._scheduled, self.time()

@@ -1,7 +1,7 @@
-"""Trials of a whole group in which the lease, or the way to it, is out of order for a while.
+"""Trials in which the lease, or the access to it, is out of order for a while.
 
-What a node does not know of the lease it does not act on, and reports; its master, its place in the
-set and the answers to its orders are what they were.
+A node does not act on lease content that it does not know, and reports that. The master, the set
+and the replies to commands stay as they were.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CUT_OFF_MS: Final = TIMES.lease_ms + 500, 4 * TIMES.lease_ms
 DEAF_MS: Final = 50, TIMES.renew_ms - 50
 """With a renewal interval and one request, shorter than a master may go on without the lease."""
 KNOWN_MS: Final = TIMES.renew_ms + 2 * TIMES.request_timeout_ms
-"""A node has read the lease by then."""
+"""Time within which a node has read the lease."""
 WENT_BACK: Final = "lease-went-backwards"
 
 
 class LosingLease(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -37,8 +37,8 @@ class LosingLease(Trying):
         )
 
     def _cut_off_from_the_lease(self) -> None:
-        """A slave that does not reach the lease stays with its master, in the set, and reports it.
-        A master that gets no answers for a while goes on."""
+        """A slave without access to the lease stays in the set, with its master, and reports it. A
+        master that gets no answers for a while goes on."""
         group, history, master = self._group, self._history, self._master()
         slave, epoch, late = self._any_but(master), history.epoch, history.late_count
         if self._random.random() < 0.3:
@@ -56,9 +56,9 @@ class LosingLease(Trying):
                 self._wait(100)
                 self._must_be(slave, State.IN_SYNC, "does not reach the lease")
                 if self._link_of(slave) != link:
-                    raise Violation(f"{slave.name} does not reach the lease, and connects anew")
-            if "lease-unavailable" not in self._said(slave):
-                raise Violation(f"{slave.name} does not reach the lease, and no alarm says so")
+                    raise Violation(f"{slave.name} does not reach the lease, but reconnects")
+            if "lease-unavailable" not in self._alarms_of(slave):
+                raise Violation(f"{slave.name} does not reach the lease, but raises no alarm")
             cut.clear()
         if history.epoch != epoch or history.late_count > late:
             raise Violation(
@@ -68,8 +68,8 @@ class LosingLease(Trying):
         self._must_be_whole_again("a node did not reach the lease")
 
     def _lose_an_answer(self) -> None:
-        """A write of the lease is applied and its answer is lost: an order is answered with what is
-        known of it, and a member whose place is not known yet is waited for."""
+        """A write of the lease is applied and its answer is lost. A command gets a reply with what
+        is known, and the master waits for a member whose addition may have been applied."""
         if self._random.random() < 0.5 or not self._may_lose_one:
             self._lose_an_answer_to_an_order()
         else:
@@ -87,7 +87,7 @@ class LosingLease(Trying):
             elif now.paused:
                 renewed += 1
 
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         group.on_lease.append(lose)
         token = group.order("pause", {}, machine)
         assert token is not None, "it would not be whole"
@@ -100,17 +100,20 @@ class LosingLease(Trying):
         group.on_lease.remove(lose)
         self._until(lambda: token in ha.replies, QUIET_MS)
         reply, known = ha.replies.get(token), True if machine is master else None
-        # Not the master's: whoever made it so is not known, if the master has written since.
+        # If the master has written the lease since, another node cannot know which node made the
+        # change.
         if reply is None or not reply.ok or reply.body.get("changed") is not known:
             raise Violation(
-                f"{machine.name} pauses failover, gets no answer of the lease, and answers so: "
-                f"{reply}"
+                f"{machine.name} pauses failover, gets no answer of the lease, and replies {reply}"
             )
         self._order("resume", {})
-        self._world.operator_rests = False
+        self._world.operator_paused = False
         self._must_be_whole_again(f"the answer to an order of {machine.name} was lost")
         if history.holder is None or history.holder.node != master.name:
-            raise Violation(f"the answer to an order of {machine.name} was lost, and {master.name}")
+            raise Violation(
+                f"the answer to an order of {machine.name} was lost, and {master.name} is no "
+                "master any more"
+            )
 
     def _lose_an_answer_of_a_growth(self) -> None:
         group, history, master = self._group, self._history, self._master()
@@ -121,7 +124,7 @@ class LosingLease(Trying):
             return slave.name in [member.node for member in history.published]
 
         if not self._until(lambda: not is_in(), AGAIN_MS):
-            raise Violation(f"ha of {slave.name} is gone, and it stays in the set")
+            raise Violation(f"ha of {slave.name} is gone, but it stays in the set")
 
         def lose(before: Lease, now: Lease) -> None:
             if len(now.in_sync) > len(before.in_sync):
@@ -139,14 +142,14 @@ class LosingLease(Trying):
         self._must_be_whole_again(f"the answer to the write that adds {slave.name} was lost")
 
     def _put_back_an_older_lease(self) -> None:
-        """Of the same epoch, with a member that was removed since: no node takes it or renews it,
-        and all say so, until an operator has it made again."""
+        """An older lease is put back, of the same epoch and with a removed member. No node takes or
+        renews it, and all report that, until an operator creates it again."""
         group, history, master = self._group, self._history, self._master()
         slave, stored = self._any_but(master), group.lease.stored
         assert stored is not None, "it would not be whole"
         if not self._may_lose_one:
             return
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         self._lose(slave, ["ha"])
         self._until(lambda: slave.name not in self._published, AGAIN_MS)
         history.is_restored = True
@@ -154,14 +157,14 @@ class LosingLease(Trying):
         put_back, left = group.lease.stored, [each for each in group.machines if each != slave.name]
 
         def is_noticed() -> bool:
-            return all(WENT_BACK in self._said(group.machines[name]) for name in left)
+            return all(WENT_BACK in self._alarms_of(group.machines[name]) for name in left)
 
         if not self._until(is_noticed, 2 * KNOWN_MS):
-            raise Violation(f"an older lease was put back, and not all of {left} say so")
+            raise Violation(f"an older lease was put back, but not all of {left} report it")
         self._wait(2 * TIMES.lease_ms)
         if group.lease.stored != put_back:
-            raise Violation(f"an older lease was put back, and became {group.lease.stored}")
-        self._world.operator_rests = False
+            raise Violation(f"an older lease was put back and became {group.lease.stored}")
+        self._world.operator_paused = False
         self._bring_back()
         self._must_be_whole_again("an older lease was put back")
         history.is_restored = False

@@ -1,8 +1,8 @@
-"""Trials in which the lease object is deleted, or is put back as an older backup has it.
+"""Trials in which the lease object is deleted, or an older backup is put back.
 
-Who may make it again, and with which set, is known: a master that all members promise the next
-epoch does so by itself; in every other case an operator does, from the newest set that any node has
-seen.
+The node that may create it again, and the set that it must use, are known. A master does so by
+itself if all members promise the next epoch. In every other case an operator does, with the newest
+set that any node has seen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 OLD_TERM_MS: Final = TIMES.lease_ms + TIMES.request_timeout_ms
-"""A term that is over has no deadline left by then, and its node has seen so."""
+"""Time within which the deadline of an ended term has passed, and its node has noticed that."""
 TAKEN_MS: Final = 2 * TIMES.lease_ms + 3 * (TIMES.wait_random_ms + TIMES.wait_rank_ms)
-"""A node that takes a lease which is not renewed has done so by then."""
+"""Time within which a node has taken a lease that is not renewed."""
 WENT_BACK: Final = "lease-went-backwards"
 
 
 class LostLeases(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -38,15 +38,16 @@ class LostLeases(Trying):
         )
 
     def _lose_lease(self) -> None:
-        """The lease is made again, with the same set and the next epoch, although answers are lost:
-        none, those of members, or that of the lease itself.
+        """The lease is created again, with the same set and the next epoch, although answers are
+        lost: none, those of members, or that of the lease itself.
 
-        In the second case slaves may read the lease before its holder does, and greet that one in
-        an epoch that it does not know of yet: it takes the lease anew then."""
+        In the last case slaves may read the lease before its holder does, and connect to it in an
+        epoch that it does not know yet. It then takes the lease anew.
+        """
         group, history, master = self._group, self._history, self._master()
         epoch, before = history.epoch, set(history.published)
         others = [each for each in group.machines.values() if each is not master]
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         is_deaf = self._random.random() < 0.3
         if is_deaf:
             self._any_but(master).arm_file(PROMISE.name, lambda: group.lease.deaf.add(master.name))
@@ -57,34 +58,36 @@ class LostLeases(Trying):
             breaks = partial(group.network.break_links, master.name, other.name)
             other.arm_file(PROMISE.name, breaks)
         group.lease.delete()
-        if not is_deaf and not broken:  # the question is lost instead, or nothing is
+        if not is_deaf and not broken:  # Lose the request instead, or nothing.
             group.network.break_links(*self._random.sample(sorted(group.machines), 2))
         is_made = self._until(lambda: group.lease.stored is not None, OLD_TERM_MS)
         group.lease.deaf.clear()
         if not is_made:
-            raise Violation(f"the lease was deleted, answers were lost, and {self._states()}")
+            raise Violation(
+                f"the lease was deleted and answers were lost; the states are {self._states()}"
+            )
         self._must_be_whole_again("the lease was deleted, and answers were lost")
         is_next = history.epoch == epoch + 1 or (is_deaf and history.epoch > epoch)
         is_next = is_next and self._master() is master
         if not is_next or set(history.published) != before:
             raise Violation(
-                f"{master.name} was to make the lease again with epoch {epoch + 1} of {before}, "
-                f"and it is {history.holder} with {history.epoch} of {history.published}"
+                f"{master.name} was to create the lease again with epoch {epoch + 1} of {before}, "
+                f"but it is {history.holder} with {history.epoch} of {history.published}"
             )
-        self._world.operator_rests = False
+        self._world.operator_paused = False
 
     def _states(self) -> dict[str, str]:
         return {name: self._world.state_of(name) for name in self._group.machines}
 
     def _lose_lease_and_member(self) -> None:
         """Without a member's promise the master gives up when its old term would have ended. Then
-        an operator who says that the member is stopped has the lease made again."""
+        an operator who states that the member is stopped has the lease created again."""
         group, master = self._group, self._master()
         member = self._any_but(master)
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         if self._random.random() < 0.5:
             self._lose(member, SERVICES)
-        else:  # its promise is written, and nobody hears of it
+        else:  # The promise is written, and its message is lost.
             member.arm_file(PROMISE.name, lambda: self._lose(member, SERVICES))
         group.lease.delete()
         self._wait(OLD_TERM_MS + TIMES.lease_ms)
@@ -101,30 +104,32 @@ class LostLeases(Trying):
         self._recreate_without(member)
         self._bring_back()
         self._must_be_whole_again(f"the lease was deleted, and {member.name} was gone")
-        self._world.operator_rests = False
+        self._world.operator_paused = False
 
     def _recreate_without(self, member: Machine) -> None:
-        """Nodes that run answer for one that is stopped, if an operator says that it is."""
+        """Create the lease again while one node is stopped, as the operator states."""
         group, history = self._group, self._history
         at = self._any_but(member)
         silent = self._ordered(at, {})
         if silent is None or silent.ok or member.name not in str(silent.body.get("detail")):
-            raise Violation(f"{member.name} is silent, and {at.name} makes the lease: {silent}")
+            raise Violation(f"{member.name} is silent, but {at.name} creates the lease: {silent}")
         epoch, published, acked = history.epoch, history.published, len(history.acked)
         known = {name for name in group.machines if name != member.name}
         dry = self._ordered(at, {"stopped": member.name, "dry_run": "true"})
         if dry is None or not dry.ok or group.lease.stored is not None:
-            raise Violation(f"{at.name} answers {dry}, and the lease is {group.lease.stored}")
+            raise Violation(f"{at.name} replies {dry}, and the lease is {group.lease.stored}")
         reply = self._ordered(at, {"stopped": member.name})
         if reply is None or not reply.ok or history.published != published:
-            raise Violation(f"{at.name} answers {reply}, and the set is {history.published}")
+            raise Violation(f"{at.name} replies {reply}, and the set is {history.published}")
         if reply.body.get("epoch", 0) <= epoch or dry.body.get("to") not in known:
-            raise Violation(f"{at.name} makes the lease behind epoch {epoch}: {reply}, {dry}")
+            raise Violation(
+                f"{at.name} creates the lease with an epoch after {epoch}: {reply}, {dry}"
+            )
         if self._may_lose_one and not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
-            raise Violation(f"the lease was made again, and {self._world.why_not_whole(0)}")
+            raise Violation(f"the lease was created again, and {self._world.why_not_whole(0)}")
 
     def _ordered(self, machine: Machine, arguments: dict[str, str]) -> Any:
-        """The answer to an order to make the lease again; None: there is none."""
+        """Reply to the command that creates the lease again, or None."""
         service = self._group.ha_of(machine.name)
         token = self._group.order("recreate-lease", arguments, machine)
         assert service is not None, "it was not struck"
@@ -135,15 +140,15 @@ class LostLeases(Trying):
     # -- backups ---------------------------------------------------------------------------
 
     def _restore_a_lease(self) -> None:
-        """Nobody takes or renews a lease that an older backup has put back, wherever it was seen
-        that it is older: all nodes may have started again since, and the member that the backup
-        has, and that was removed, has seen nothing newer."""
+        """No node takes or renews an older lease from a backup, as long as a newer one was seen
+        anywhere. All nodes may have restarted since, and a member that is in the backup but was
+        removed later has seen nothing newer."""
         if not self._may_lose_one:
             return
         group, history, slave = self._group, self._history, self._any_but(self._master())
         stored = group.lease.stored
         assert stored is not None, "it would not be whole"
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         self._lose(slave, SERVICES)
         self._until(lambda: slave.name not in self._members, AGAIN_MS)
         acked = len(history.acked)
@@ -151,7 +156,7 @@ class LostLeases(Trying):
         published = history.published
         all_begin_anew = self._random.random() < 0.5
         if all_begin_anew:
-            self._wait(QUIET_MS)  # what was seen is on the disks
+            self._wait(QUIET_MS)  # The newest lease is on the disks.
             for machine in group.machines.values():
                 if machine is not slave:
                     self._lose(machine, ["ha"])
@@ -164,9 +169,11 @@ class LostLeases(Trying):
         self._bring_back()
         self._recreate(published if all_begin_anew else ())
         if history.published != published:
-            raise Violation(f"the lease went back, and {published} became {history.published}")
-        self._must_be_whole_again("an older lease was put back, and made anew")
-        self._world.operator_rests = False
+            raise Violation(
+                f"an older lease was put back, and {published} became {history.published}"
+            )
+        self._must_be_whole_again("an older lease was put back, and created again")
+        self._world.operator_paused = False
 
     @property
     def _members(self) -> list[str]:
@@ -183,12 +190,12 @@ class LostLeases(Trying):
         if len(history.acked) > acked:
             raise Violation("an older lease was put back, and sends are acknowledged")
         for name, machine in group.machines.items():
-            if group.ha_of(name) is not None and WENT_BACK not in self._said(machine):
-                raise Violation(f"an older lease was put back, and {name} does not say so")
+            if group.ha_of(name) is not None and WENT_BACK not in self._alarms_of(machine):
+                raise Violation(f"an older lease was put back, but {name} does not report it")
 
     def _recreate(self, forgotten: tuple[Member, ...]) -> None:
-        """On any node, as soon as all nodes run. forgotten: the newest set, if no start of ha that
-        is left has seen it: an operator has to name its members."""
+        """Create the lease again on any node, once all nodes run. forgotten: the newest set if no
+        running start of ha has seen it; an operator has to name its members."""
         machine, reply = self._any_machine(), None
         named = {"in_sync": ",".join(member.node for member in forgotten)} if forgotten else {}
         until_all_answer = partial(self._is_ordered, machine, named)
@@ -196,13 +203,13 @@ class LostLeases(Trying):
             self._until(lambda: self._takes_orders(machine), AGAIN_MS)
             reply = self._ordered(machine, {})
         if (reply is not None and reply.ok) or not self._until(until_all_answer, AGAIN_MS):
-            raise Violation(f"the lease went back, and {machine.name} answers {reply}")
+            raise Violation(f"an older lease was put back, and {machine.name} replies {reply}")
 
     def _is_ordered(self, machine: Machine, arguments: dict[str, str]) -> bool:
         reply = self._ordered(machine, arguments) if self._takes_orders(machine) else None
         return reply is not None and reply.ok
 
     def _takes_orders(self, machine: Machine) -> bool:
-        """Whether its ha runs and has recovered the log."""
+        """Whether ha runs and has recovered the log."""
         service = self._group.ha_of(machine.name)
         return service is not None and service.replica is not None

@@ -1,4 +1,4 @@
-"""One node: its disk, page, clock and locks, and the starts of its three services."""
+"""One node: disk, page, clock, locks, and the current start of each of its three services."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ IDENTITY: Final = ROOT / "ha" / "identity"
 INTENT: Final = ROOT / "ha" / "intent"
 CONFIRM: Final = ROOT / "ha" / "confirm"
 DAMAGE: Final = ROOT / "ha" / "damage"
-TWIN: Final = TABLE.with_name(TABLE.name + ".bak")
+TABLE_BACKUP: Final = TABLE.with_name(TABLE.name + ".bak")
 CUT: Final = ROOT / "cut"
 WATCHED_FILES: Final = (
     *("promise", "confirm", "intent", "identity"),
     *(TABLE.name, TABLE.name, TABLE.name, "cut", "cut"),
 )
-"""Whose changes faults strike at."""
+"""Files after whose changes faults may strike."""
 WALL_AHEAD_MS: Final = 1_700_000_000_000
 
 
 class Judge(Protocol):
-    """What is told of everything that other processes, or the world, can see."""
+    """Receives every change that other processes or the outside can see, and checks it."""
 
     def publishes(self, machine: Machine, process: Process, slot: Slot, value: int) -> None:
         """A process is about to store to the page."""
         ...
 
     def writes(self, machine: Machine, process: Process, what: str) -> None:
-        """A process is about to write to the log, or has replaced what belongs to it."""
+        """A process is about to write to the log, or has replaced the epoch table."""
         ...
 
     def promises(self, machine: Machine, epoch: int) -> None:
-        """A promise stands in its file, not durable yet."""
+        """The promise file was replaced; it is not durable yet."""
         ...
 
-    def becomes_another(self, machine: Machine, *, alone: bool) -> None:
-        """A volume was emptied. alone: broker and reput are kept away."""
+    def empties_store(self, machine: Machine, *, alone: bool) -> None:
+        """A store was emptied. alone: this process holds the locks of broker and reput."""
         ...
 
     def notes_confirm(self, machine: Machine) -> None:
-        """A process has written down what is confirmed."""
+        """A process has written the confirm offset to its file."""
         ...
 
     def cut_is_over(self, machine: Machine) -> None:
@@ -78,7 +78,7 @@ class Judge(Protocol):
         ...
 
     def cuts(self, machine: Machine, point: int) -> None:
-        """The intent to cut the log at point stands in its file."""
+        """The intent to cut the log at point was written to its file."""
         ...
 
     def gives_log_back(self, machine: Machine, process: Process) -> None:
@@ -87,52 +87,52 @@ class Judge(Protocol):
 
 
 class Machine:
-    """What survives a start of a service; what survives a boot is ``disk``."""
+    """The state of a node across starts of its services. Only ``disk`` survives a boot."""
 
     def __init__(
         self, timeline: Timeline, name: str, judge: Judge, *, drift: float, disk_us: int
     ) -> None:
-        """disk_us: what a sync takes, about."""
+        """disk_us: approximate duration of a sync."""
         self.timeline, self.name, self._judge = timeline, name, judge
         self.disk = self._new_disk()
         self.clock = Clock(timeline, timeline.random, drift=drift)
         self.disk_us = disk_us
         self.is_on = True
         self.off_us = 0
-        """When its power was cut last."""
+        """When its power was last cut."""
         self.processes: dict[str, Process] = {}
-        """The present start of each service."""
+        """The current start of each service."""
         self.boot = self._new_boot()
         self.ended_us = 0
-        """When one of its processes has ended last."""
+        """When one of its processes last ended."""
         self.has_taken_up = False
-        """In this boot, reput has said what queues and index cover."""
-        self._was = ""
-        """Its incarnation."""
+        """Whether reput has published in this boot what queues and index cover."""
+        self._last_incarnation = ""
+        """Last known incarnation."""
         self.resync_of: str | None = None
-        """The incarnation that is given up by the resync that has begun last."""
+        """The incarnation that the last resync gives up."""
         self._syncs_fail = self.has_failed = False
-        """Has failed: a sync may have, once."""
+        """has_failed: a sync may have failed at some time."""
         self.roomy_us = 0
         """Since when its disk has room again."""
         self.is_crowded = False
-        """The disk is filled to where sends are refused, and takes everything all the same."""
+        """Whether the disk is so full that sends are refused; all writes still succeed."""
         self.queues_are_full = False
-        """The disk takes no further queue file."""
+        """Whether the disk has no room for another queue file."""
         self._armed_files: dict[str, Callable[[], None]] = {}
         self._armed_append: Callable[[], None] | None = None
         self._armed: dict[Slot, Callable[[], None]] = {}
         self._locks: dict[int, Process] = {}
         self.taken_us: dict[int, int] = {}
-        """When each byte of the lock file was taken last."""
+        """When each byte of the lock file was last taken."""
         self.changed_us: dict[Slot, int] = {}
-        """When another value was last stored to each slot."""
+        """When the value of each slot last changed."""
         self.log_size_max = 0
-        """Bytes of log that its broker keeps; 0: all. Of a slave: what its master keeps."""
+        """Size of the log that retention keeps; 0 for all. A slave uses the value of its master."""
         self.master_from: Callable[[], int | None] = lambda: None
-        """Says where the log of the master begins; None: there is none."""
+        """Returns the start of the master's log, or None without a master."""
         self.held_up: dict[str, int] = {}
-        """Files of which the next sync takes so many microseconds."""
+        """Files whose next sync takes that many microseconds."""
         self._armed_steps: dict[str, Callable[[], None]] = {}
 
     def _new_boot(self) -> tuple[int, int]:
@@ -148,21 +148,21 @@ class Machine:
     # -- clocks (``tidemark.clock.Clock``) ------------------------------------------------------
 
     def wall_ms(self) -> int:
-        """The same on all nodes: nothing may depend on it."""
+        """Wall clock, equal on all nodes. No decision may depend on it."""
         return WALL_AHEAD_MS + self.timeline.now_us // 1000
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Monotonic time in seconds."""
         return self.timeline.now_us / 1e6
 
     def boot_ms(self) -> int:
-        """CLOCK_BOOTTIME."""
+        """CLOCK_BOOTTIME in milliseconds."""
         return self.clock.now_ms()
 
     # -- what processes do ----------------------------------------------------------------------
 
     def publishes(self, process: Process, slot: Slot, value: int) -> None:
-        """Before a store to the page."""
+        """Have a store to the page checked before it becomes visible."""
         self._judge.publishes(self, process, slot, value)
         if value != self.slot(slot):
             self.changed_us[slot] = self.timeline.now_us
@@ -170,18 +170,21 @@ class Machine:
             self.has_taken_up = True
 
     def published(self, slot: Slot) -> None:
-        """Behind it: whoever reads the slot finds that its check fits."""
+        """Check after a store that the slot and its check value agree, and run what is armed for
+        the slot."""
         page = self._inode(PAGE)
         assert page is not None, "it was stored to"
         slots = memoryview(page.cache).cast("Q")
         fits = not slots[check_slot(Slot.MAGIC_AND_FORMAT)] or proven(slot, slots.__getitem__)
         if slots[slot] and not fits:
-            raise Violation(f"{self.name} publishes {slot.name} {slots[slot]} without its check")
+            raise Violation(
+                f"{self.name} publishes {slot.name} {slots[slot]} without its check value"
+            )
         if self._armed and slot in self._armed:
             self._armed.pop(slot)()
 
     def check_write(self, process: Process, path: Path) -> None:
-        """Before a write to a file."""
+        """Check before a write to a file that the process may write to the log."""
         if path.parent == LOG:
             self._judge.writes(self, process, "writes to the log")
             if self._armed_append is not None and process.name == "broker":
@@ -189,15 +192,15 @@ class Machine:
                 strike()
 
     def unlinks(self, path: Path) -> None:
-        """A name is about to go."""
+        """Check before a name is removed."""
         if path == INTENT:
             self._judge.cut_is_over(self)
 
     def touched(self, path: Path, process: Process) -> None:
-        """A name was made, replaced or removed."""
+        """Check after a name was created, replaced or removed."""
         if path == INTENT and self.is_being_emptied:
             self.resync_of = self.incarnation
-        point = self._said(INTENT).get("point") if path == INTENT else None
+        point = self._facts_in(INTENT).get("point") if path == INTENT else None
         if isinstance(point, int):
             self._judge.cuts(self, point)
         if path == CONFIRM:
@@ -207,17 +210,17 @@ class Machine:
         if path == PROMISE:
             self._judge.promises(self, self.promised)
         if path == IDENTITY:
-            before, self._was = self._was, self.incarnation
-            if before not in ("", self._was):
+            before, self._last_incarnation = self._last_incarnation, self.incarnation
+            if before not in ("", self._last_incarnation):
                 owners = [self._locks.get(byte) for byte in (Role.BROKER, Role.REPUT)]
                 alone = all(owner is not None and owner.name == "ha" for owner in owners)
-                self._judge.becomes_another(self, alone=alone)
+                self._judge.empties_store(self, alone=alone)
         name = "cut" if path.parent == CUT else path.name
         if name in self._armed_files:
             self._armed_files.pop(name)()
 
     def take_lock(self, byte: int, process: Process) -> bool:
-        """Lock one byte of the lock file; False if a living process has it."""
+        """Lock one byte of the lock file; False if a living process holds it."""
         owner = self._locks.get(byte)
         if owner is not None and owner.alive:
             return False
@@ -226,32 +229,32 @@ class Machine:
         return True
 
     def release_lock(self, byte: int, process: Process) -> None:
-        """Give it back."""
+        """Release the byte if the process holds it."""
         if self._locks.get(byte) is process:
             if byte == Role.APPEND:
                 self._judge.gives_log_back(self, process)
             del self._locks[byte]
 
     def holds(self, byte: int, process: Process) -> bool:
-        """Whether that process has it."""
+        """Whether the process holds the byte."""
         return self._locks.get(byte) is process and process.alive
 
     def holder(self, byte: int) -> Process | None:
-        """The process that has it."""
+        """The process that holds the byte."""
         return self._locks.get(byte)
 
     def is_held(self, byte: int) -> bool:
-        """Whether a living process has it (F_OFD_GETLK)."""
+        """Whether a living process holds the byte (F_OFD_GETLK)."""
         owner = self._locks.get(byte)
         return owner is not None and owner.alive
 
     def disk_delay_us(self, path: Path | None = None) -> int:
-        """How long the next sync takes, of that file."""
+        """Duration of the next sync of that file."""
         if path is not None and path.name in self.held_up:
             return self.held_up.pop(path.name)
         return self.timeline.random.randint(self.disk_us // 4 + 1, self.disk_us + 1)
 
-    # -- what the world does --------------------------------------------------------------------
+    # -- faults and trials --------------------------------------------------------------------
 
     def arm(self, slot: Slot, call: Callable[[], None]) -> None:
         """Call once, right after the next store to slot."""
@@ -262,7 +265,8 @@ class Machine:
         self._armed_append = call
 
     def arm_file(self, name: str, call: Callable[[], None]) -> None:
-        """Call once, right after that file of ha is replaced or removed; "cut": any kept tail."""
+        """Call once, right after that file of ha is replaced or removed. "cut": any file in
+        ``cut/``."""
         self._armed_files[name] = call
 
     def arm_step(self, step: str, call: Callable[[], None]) -> None:
@@ -270,12 +274,12 @@ class Machine:
         self._armed_steps[step] = call
 
     def reaches(self, step: str) -> None:
-        """A process is about to take that step (``services.ha.shell.hooks``)."""
+        """Run what is armed for the step (``services.ha.shell.hooks``)."""
         if step in self._armed_steps:
             self._armed_steps.pop(step)()
 
     def calm(self) -> None:
-        """Nothing is planned any more, and the disk is as it was."""
+        """Remove everything that is armed, and repair the disk."""
         self._armed.clear()
         self._armed_steps.clear()
         self.held_up.clear()
@@ -286,7 +290,7 @@ class Machine:
 
     @property
     def syncs_fail(self) -> bool:
-        """Whether syncs fail: what they were to write is on no disk, and called clean."""
+        """Whether syncs fail. The pages of a failed sync become clean without reaching the disk."""
         return self._syncs_fail
 
     @syncs_fail.setter
@@ -296,7 +300,7 @@ class Machine:
 
     @property
     def is_full(self) -> bool:
-        """The disk takes nothing more than what was reserved."""
+        """Whether the disk has no room beyond what is reserved."""
         return self.disk.capacity_bytes is not None
 
     @is_full.setter
@@ -306,7 +310,7 @@ class Machine:
         self.disk.capacity_bytes = 0 if value else None
 
     def power_off(self) -> None:
-        """Every process is gone, and what was not on disk."""
+        """End all processes and drop what is not durable."""
         self.is_on, self.off_us = False, self.timeline.now_us
         for process in list(self.processes.values()):
             process.end()
@@ -314,23 +318,23 @@ class Machine:
         self._locks.clear()
         self.disk = self.disk.power_cut()
         self.disk.failing_sync = lambda path: self._syncs_fail
-        self._was = self.incarnation  # a name that was not durable yet may be gone
+        self._last_incarnation = self.incarnation  # The name may not have been durable.
 
     def power_on(self) -> None:
-        """Another boot."""
+        """Begin another boot."""
         self.is_on, self.has_taken_up = True, False
         self.boot = self._new_boot()
         self.clock.boot()
 
     def replace_volume(self) -> None:
-        """A new disk instead of the old one; the machine is off."""
+        """Replace the disk by an empty one. The machine must be off."""
         self.disk = self._new_disk()
         self.ended_us = 0
-        """When one of its processes has ended last."""
-        self._was = ""
+        """When one of its processes last ended."""
+        self._last_incarnation = ""
 
     def flip(self, at: int, bit: int) -> None:
-        """One bit of the log is another, for whoever reads it and on the disk."""
+        """Flip one bit of the log, in the page cache and on the disk."""
         directory = self._directory()
         assert directory is not None
         inode = directory.names[offset_name(at - at % FILE_SIZE)]
@@ -338,22 +342,22 @@ class Machine:
         inode.flip(at % FILE_SIZE, bit)
 
     def page(self) -> bytes:
-        """As processes see it."""
+        """The page as processes see it."""
         return self.disk.peek(PAGE) or b""
 
     def put_page(self, data: bytes) -> None:
-        """The page is that one, for whoever opens it and on the disk; no process has it mapped."""
+        """Replace the page, in the page cache and on the disk. No process may have it mapped."""
         page = self._inode(PAGE)
         assert page is not None, "it was there"
         page.cache[:] = page.durable[:] = data
         page.lengths = [len(data)]
 
     def remove_log_file(self, at: int) -> None:
-        """The file that holds at is gone, for whoever opens it and on the disk."""
+        """Remove the log file that contains at, also on the disk."""
         self.disk.remove_tree(LOG / offset_name(at - at % FILE_SIZE))
 
     def put_file(self, path: Path, data: bytes | None) -> None:
-        """A file of the store is replaced, or removed (None), durably."""
+        """Replace a file of the store, or remove it (None), durably."""
         self.disk.remove_tree(path)
         if data is not None:
             file = self.disk.create(path, 0, reserve=False)
@@ -363,111 +367,110 @@ class Machine:
         self.disk.sync_directory(path.parent)
 
     def must_have_room(self, path: Path) -> None:
-        """A file is about to be made. Raises DiskFull."""
+        """Raise DiskFull if a file may not be created."""
         if self.queues_are_full and QUEUES in path.parents:
             raise DiskFull(f"no room for {path}.", path=path, free_bytes=0, limit=1)
 
     def remove_queues(self) -> None:
-        """Somebody removes every queue file."""
+        """Remove every queue file."""
         _remove_below(self.disk, QUEUES)
 
-    # -- what the judge looks at ----------------------------------------------------------------
+    # -- what the judge reads ----------------------------------------------------------------
 
     def slot(self, slot: Slot) -> int:
-        """What the page says."""
+        """Current value of a slot of the page."""
         page = self._inode(PAGE)
         if page is None or len(page.cache) < (slot + 1) * 8:
             return 0
         return int.from_bytes(page.cache[slot * 8 : slot * 8 + 8], "little")
 
     def durable_slot(self, slot: Slot) -> int:
-        """What the page will say after a power cut."""
+        """Value of a slot after a power cut."""
         raw = self._durable_file(PAGE)[slot * 8 : slot * 8 + 8]
         return int.from_bytes(raw, "little")
 
     @property
     def has_noted_damage(self) -> bool:
-        """Whether ``ha/damage`` is there."""
+        """Whether ``ha/damage`` exists, now or after a power cut."""
         return self._inode(DAMAGE) is not None or bool(self._durable_file(DAMAGE))
 
     @property
     def flushed(self) -> int:
-        """End of the log that is on disk, as the page says, of whichever boot."""
+        """Flushed offset of the page, whichever boot wrote it."""
         return self.slot(Slot.FLUSHED)
 
     @property
     def is_clean(self) -> bool:
-        """Whether its store is marked as stopped in order."""
+        """Whether the store is marked as cleanly stopped."""
         return self._inode(ROOT / "abort") is None
 
     @property
     def incarnation(self) -> str:
-        """As ``ha/identity`` says; empty: it says nothing."""
-        said = self._said(IDENTITY).get("incarnation")
-        return said if isinstance(said, str) else ""
+        """Incarnation in ``ha/identity``; empty without one."""
+        stored = self._facts_in(IDENTITY).get("incarnation")
+        return stored if isinstance(stored, str) else ""
 
     @property
     def noted_confirm(self) -> int:
-        """As ``ha/confirm`` says."""
-        said = self._said(CONFIRM).get("confirm")
-        return said if isinstance(said, int) else 0
+        """Confirm offset in ``ha/confirm``."""
+        stored = self._facts_in(CONFIRM).get("confirm")
+        return stored if isinstance(stored, int) else 0
 
     @property
     def noted_damage(self) -> int | None:
-        """Where ``ha/damage`` says that the log is damaged; None: it says nothing."""
-        said = self._said(DAMAGE).get("at")
-        return said if isinstance(said, int) else None
+        """Offset of the damage in ``ha/damage``; None without one."""
+        stored = self._facts_in(DAMAGE).get("at")
+        return stored if isinstance(stored, int) else None
 
     @property
     def has_durable_damage(self) -> bool:
-        """Whether a start after a power cut would know of damage."""
+        """Whether ``ha/damage`` survives a power cut."""
         return bool(self._durable_file(DAMAGE))
 
     @property
     def promised(self) -> int:
-        """As ``ha/promise`` says."""
-        said = self._said(PROMISE).get("promised")
-        return said if isinstance(said, int) else 0
+        """Epoch in ``ha/promise``."""
+        stored = self._facts_in(PROMISE).get("promised")
+        return stored if isinstance(stored, int) else 0
 
     @property
     def seen(self) -> tuple[int, int]:
-        """As ``ha/promise`` says: the largest epoch and version of the set that the lease had."""
-        said = self._said(PROMISE)
-        epoch, version = said.get("seen_epoch"), said.get("seen_version")
+        """The newest (epoch, version of the in-sync set) of the lease in ``ha/promise``."""
+        stored = self._facts_in(PROMISE)
+        epoch, version = stored.get("seen_epoch"), stored.get("seen_version")
         if isinstance(epoch, int) and isinstance(version, int):
             return epoch, version
         return 0, 0
 
     @property
     def durably_promised(self) -> int:
-        """As ``ha/promise`` will say after a power cut."""
-        said = _facts(self._durable_file(PROMISE)).get("promised", 0)
-        return said if isinstance(said, int) else 0
+        """Epoch in ``ha/promise`` after a power cut."""
+        stored = _facts(self._durable_file(PROMISE)).get("promised", 0)
+        return stored if isinstance(stored, int) else 0
 
     @property
     def durably_seen(self) -> tuple[int, int]:
-        """The newest (epoch, version of the in-sync set) that ``ha/promise`` will know after a
-        power cut."""
-        said = _facts(self._durable_file(PROMISE))
-        epoch, version = said.get("seen_epoch", 0), said.get("seen_version", 0)
+        """The newest (epoch, version of the in-sync set) in ``ha/promise`` after a power cut."""
+        stored = _facts(self._durable_file(PROMISE))
+        epoch, version = stored.get("seen_epoch", 0), stored.get("seen_version", 0)
         assert isinstance(epoch, int), "ha writes numbers"
         assert isinstance(version, int), "ha writes numbers"
         return epoch, version
 
     @property
     def durable_table(self) -> tuple[EpochStart, ...]:
-        """The epoch table as it will be after a power cut."""
-        return _entries(self._durable_file(TABLE)) or _entries(self._durable_file(TWIN))
+        """The epoch table after a power cut."""
+        return _entries(self._durable_file(TABLE)) or _entries(self._durable_file(TABLE_BACKUP))
 
     @property
     def durable_incarnation(self) -> str:
-        """As ``ha/identity`` will say after a power cut."""
-        said = _facts(self._durable_file(IDENTITY)).get("incarnation", "")
-        return said if isinstance(said, str) else ""
+        """Incarnation in ``ha/identity`` after a power cut."""
+        stored = _facts(self._durable_file(IDENTITY)).get("incarnation", "")
+        return stored if isinstance(stored, str) else ""
 
     @property
     def has_durable_intent(self) -> bool:
-        """Whether the next start after a power cut would repeat a cut or a resync."""
+        """Whether the intent of a cut or a resync survives a power cut."""
         return bool(self._durable_file(INTENT))
 
     def _durable_file(self, path: Path) -> bytes:
@@ -477,11 +480,11 @@ class Machine:
 
     @property
     def intent(self) -> dict[str, object]:
-        """As ``ha/intent`` says; empty: there is none."""
-        return self._said(INTENT)
+        """Content of ``ha/intent``; empty without one."""
+        return self._facts_in(INTENT)
 
     def kept(self, start: int) -> list[bytes]:
-        """What ``cut/`` has of cuts at that offset."""
+        """Files in ``cut/`` of cuts at that offset."""
         names = self.disk._find(CUT)
         if not isinstance(names, Directory):
             return []
@@ -499,29 +502,31 @@ class Machine:
     @property
     def table(self) -> tuple[EpochStart, ...]:
         """The epoch table."""
-        return _entries(self.disk.peek(TABLE) or b"") or _entries(self.disk.peek(TWIN) or b"")
+        return _entries(self.disk.peek(TABLE) or b"") or _entries(
+            self.disk.peek(TABLE_BACKUP) or b""
+        )
 
     @property
-    def has_twin(self) -> bool:
-        """Whether the table and its twin are the same."""
-        return self.disk.peek(TABLE) == self.disk.peek(TWIN)
+    def has_table_backup(self) -> bool:
+        """Whether the epoch table and its backup are equal."""
+        return self.disk.peek(TABLE) == self.disk.peek(TABLE_BACKUP)
 
     @property
     def begins_at(self) -> int:
-        """Where its log begins: as its page says, or by the first file until it was recovered."""
+        """Start of the log: MIN of the page, or the first file until the log is recovered."""
         if self.is_on and self.slot(Slot.RECOVERED_BY) and self._is_of_this_boot:
             return self.slot(Slot.MIN)
         return self.first_file()
 
     def files(self) -> list[int]:
-        """Where its log files begin, of those that a power cut leaves as well."""
+        """Starts of the log files, including those that return after a power cut."""
         directory = self._directory()
         names = {} if directory is None else {**directory.names, **directory.durable}
         starts = (parse_offset_name(name) for name in names)
         return sorted(start for start in starts if start is not None)
 
     def first_file(self, *, durable: bool = False) -> int:
-        """Where the first log file begins; 0: there is none. durable: after a power cut."""
+        """Start of the first log file; 0 without files. durable: after a power cut."""
         directory = self._directory()
         if directory is None:
             return 0
@@ -535,19 +540,19 @@ class Machine:
 
     @property
     def end(self) -> int:
-        """End of the log; 0 until it was recovered in this boot."""
+        """End of the log; 0 until it is recovered in this boot."""
         return self.slot(Slot.WRITTEN) if self.is_on and self._is_of_this_boot else 0
 
     def log(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the log as processes see them; fewer if some are not there."""
+        """Bytes [start, end) of the log as processes see them, up to the first missing byte."""
         return self._bytes(start, end, durable=False)
 
     def durable_log(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the log that no power cut can take; the first missing one ends."""
+        """Bytes [start, end) of the log that survive a power cut, up to the first missing byte."""
         return self._bytes(start, end, durable=True)
 
     def unsynced(self) -> Iterator[Path]:
-        """Log files, and marks that tell of them, of which a power cut can take something."""
+        """Log files, and their offset files, of which a power cut would lose something."""
         for path, names in ((LOG, None), (ROOT, TABLE.name), (IDENTITY.parent, IDENTITY.name)):
             node = self.disk._find(path)
             if not isinstance(node, Directory):
@@ -589,7 +594,7 @@ class Machine:
 
     @property
     def left_behind(self) -> list[str]:
-        """What a store that was emptied still has of the log before, after a power cut, too."""
+        """Files of the previous log that an emptied store would still have after a power cut."""
         log = self._directory()
         files = [] if log is None else list(log.durable)
         below = [self.disk._find(path) for path in (QUEUES, ROOT / "config")]
@@ -598,10 +603,10 @@ class Machine:
 
     @property
     def is_being_emptied(self) -> bool:
-        """Whether a resync has begun: nothing in the store counts, the identity is not new yet."""
-        return self._said(INTENT).get("what") == "resync"
+        """Whether a resync has begun and the identity has not changed yet."""
+        return self._facts_in(INTENT).get("what") == "resync"
 
-    def _said(self, path: Path) -> dict[str, object]:
+    def _facts_in(self, path: Path) -> dict[str, object]:
         return _facts(self.disk.peek(path) or b"")
 
 
@@ -617,12 +622,12 @@ def _remove_below(disk: SimDisk, directory: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _facts(raw: bytes) -> dict[str, object]:
-    """What a file of ha says; the judge asks again and again. Nothing, if it was spoiled."""
+    """Parse a file of ha, cached since the judge reads often. Empty if the file was corrupted."""
     try:
-        said = json.loads(raw.partition(b"\n")[0] or b"{}")
+        stored = json.loads(raw.partition(b"\n")[0] or b"{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
 @lru_cache(maxsize=1024)
@@ -630,4 +635,4 @@ def _entries(raw: bytes) -> tuple[EpochStart, ...]:
     try:
         return tuple(epochs.decode(raw)) if raw else ()
     except EpochsUnreadable:
-        return ()  # it was spoiled
+        return ()  # The file was corrupted on purpose.

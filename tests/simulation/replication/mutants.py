@@ -1,10 +1,10 @@
-"""Mistakes drawn at random in what the simulation runs, and how many of them it finds.
+"""Random mistakes in the simulated code, and the share of them that the simulation finds.
 
 ``make simulation-mutants SEED=n COUNT=50`` draws places of ``services.ha`` and
-``services.broker.replication`` that histories without a mistake reach. Each mistake drops a
-statement, turns a condition round, or forgets a part of one; then histories are played until one
-fails. One that changes nothing, as where another rule guards the same, is among those not found:
-each is printed with its place.
+``services.broker.replication`` that runs without a mistake execute. Each mistake drops a statement,
+negates a condition, or drops an operand of one. Then seeds are run until one fails. A mistake
+without an effect, for example because another check guards the same, counts as not found. Each one
+is printed with its place.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from tests.simulation.replication.run import SeedFailed, run_seed
 PACKAGES: Final = ("services.ha", "services.broker.replication")
 REACHED_SEEDS: Final = 6
 TIMEOUT_S: Final = 3_600
-"""A history that does not end in that time is one that fails."""
-SAYING: Final = {"debug", "info", "warning", "error", "exception", "tell", "inc", "observe"}
-"""Calls that change nothing but a line or a count."""
+"""A run that does not end within this time counts as failed."""
+LOGGING: Final = {"debug", "info", "warning", "error", "exception", "inc", "observe"}
+"""Calls that only write a log line or a metric."""
 
 
 class Mistake(NamedTuple):
     """One change of one statement."""
 
     statement: int
-    """Its number among the module's."""
+    """Index of the statement in its module."""
     kind: str
     part: int
-    """Of a condition: which part is forgotten."""
+    """Index of the operand of a condition that is dropped."""
 
 
 class Change(ast.NodeTransformer):
-    """A module with marks before its statements, or with one mistake; statements are numbered."""
+    """Marks the statements of a module, or makes one mistake. Statements are numbered."""
 
     def __init__(self, mistake: Mistake | None = None) -> None:
         self.mistakes: list[Mistake] = []
         self.lines: list[int] = []
-        """Of each statement."""
+        """Line of each statement."""
         self._mistake, self._depth = mistake, 0
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Change every list of statements within functions. Not in constructors: an object without
-        an attribute fails at once."""
+        """Change every list of statements within functions, but not in constructors: an object
+        without an attribute fails at once."""
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if getattr(node, "name", "") == "__init__":
             return node
@@ -83,7 +83,7 @@ class Change(ast.NodeTransformer):
 def _kinds(statement: ast.stmt) -> Iterator[tuple[str, int]]:
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))):
-            if name not in SAYING and not _only_notes(statement):
+            if name not in LOGGING and not _only_notes(statement):
                 yield "dropped", 0
         case ast.Expr(value=ast.Await()) | ast.Raise() | ast.Delete() | ast.AugAssign():
             yield "dropped", 0
@@ -97,7 +97,7 @@ def _kinds(statement: ast.stmt) -> Iterator[tuple[str, int]]:
 
 
 def _only_notes(statement: ast.stmt) -> bool:
-    """Whether it writes a line of the log."""
+    """Whether the statement only writes a line of the log."""
     calls = (node.func for node in ast.walk(statement) if isinstance(node, ast.Call))
     return any(ast.unparse(call).rpartition(".")[2] == "Note" for call in calls)
 
@@ -137,7 +137,7 @@ def _tree(module: ModuleType, change: Change) -> ast.Module:
 
 
 def _reached() -> list[tuple[str, Mistake]]:
-    """The mistakes at places that histories come by."""
+    """The mistakes at statements that the first seeds execute."""
     modules = {name: sys.modules[name] for name in sorted(sys.modules) if name.startswith(PACKAGES)}
     changes = {name: Change() for name in modules}
     with contextlib.ExitStack() as stack:
@@ -155,7 +155,7 @@ def _reached() -> list[tuple[str, Mistake]]:
 
 
 def _play(name: str, mistake: Mistake, tries: int) -> str:
-    """The seed that fails, and how; empty: none of so many does."""
+    """Description of the first seed that fails; empty if none does."""
     module = sys.modules[name]
     with exchanged(module, _tree(module, Change(mistake))):
         for seed in range(tries):
@@ -167,7 +167,7 @@ def _play(name: str, mistake: Mistake, tries: int) -> str:
 
 
 def _can_be_planted(name: str, mistake: Mistake) -> bool:
-    """Whether the changed function still uses the names around it that it was made with."""
+    """Whether the changed function has the same closure as the original."""
     module = sys.modules[name]
     try:
         with exchanged(module, _tree(module, Change(mistake))):
@@ -177,25 +177,27 @@ def _can_be_planted(name: str, mistake: Mistake) -> bool:
 
 
 def _find(place: tuple[str, Mistake], tries: int) -> tuple[bool, str]:
-    """Whether a process of its own finds it, and the line that says so. Raises RuntimeError if that
-    process fails itself."""
+    """Whether a separate process finds the mistake, and the line to print. Raises RuntimeError if
+    that process fails itself."""
     (name, mistake), change = place, Change()
     _tree(sys.modules[name], change)
-    said = f"{name} line {change.lines[mistake.statement]} {mistake.kind} {mistake.part}"
+    mistake_text = f"{name} line {change.lines[mistake.statement]} {mistake.kind} {mistake.part}"
     arguments = [name, str(mistake.statement), mistake.kind, str(mistake.part)]
     command = [sys.executable, "-m", __spec__.name, "--tries", str(tries), "--play", *arguments]
     try:
         played = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return True, f"{said}: found: no end in {TIMEOUT_S} s"
+        return True, f"{mistake_text}: found: no end in {TIMEOUT_S} s"
     if played.returncode:
-        raise RuntimeError(f"{said}: {played.stderr}")
+        raise RuntimeError(f"{mistake_text}: {played.stderr}")
     found = played.stdout.strip()
-    return bool(found), f"{said}: {f'found: {found}' if found else f'not found by {tries} seeds'}"
+    return bool(
+        found
+    ), f"{mistake_text}: {f'found: {found}' if found else f'not found by {tries} seeds'}"
 
 
 def main() -> None:
-    """Draw, play, count."""
+    """Draw the mistakes, run them and count those that are found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=50)

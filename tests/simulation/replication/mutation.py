@@ -1,8 +1,8 @@
-"""A mistake planted as a change of the product's text, for the length of a ``with``.
+"""A mistake planted as a change of the product's source, for the length of a ``with``.
 
-The module's source is changed, compiled, and the code of its functions exchanged in place: whoever
-has imported them runs the mistake, and nothing is written anywhere. Text that is no longer there
-breaks the test and not the proof.
+The source of the module is changed and compiled, and the code of its functions is exchanged in
+place. So all importers run the mistake, and nothing is written to a file. If the product no longer
+has the text, the test fails instead of proving nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from types import CodeType, FunctionType, ModuleType
 
 @contextmanager
 def changed(module: ModuleType, *changes: tuple[str, str]) -> Iterator[None]:
-    """changes: (old, new), each old text exactly once in the module, within functions."""
+    """Change the module. changes: (old, new), each old text exactly once in the module, within
+    functions."""
     source = inspect.getsource(module)
     for old, new in changes:
         assert source.count(old) == 1, f"{module.__name__} has {source.count(old)} times: {old}"
@@ -27,7 +28,7 @@ def changed(module: ModuleType, *changes: tuple[str, str]) -> Iterator[None]:
 
 @contextmanager
 def exchanged(module: ModuleType, source: str | ast.Module) -> Iterator[None]:
-    """The module's functions run the code of another source, which has the same functions."""
+    """Run the module's functions with the code of another source that has the same functions."""
     assert module.__file__ is not None
     functions = dict(_functions(module))
     before = {name: function.__code__ for name, function in functions.items()}

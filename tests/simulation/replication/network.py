@@ -1,8 +1,8 @@
-"""Connections between nodes: frames arrive in order, late, or not before a cut is healed.
+"""Connections between nodes: frames arrive in order, late, or only after a cut is healed.
 
-What is on its way when a path is cut waits there, as TCP repeats it; the ends learn of a dead peer
-only if a packet can reach them. Peers are authenticated before the core hears of a link, so a link
-tells both ends who the other one is.
+Frames under way on a path that is cut wait there, as TCP repeats them. An end learns of a dead peer
+only if a packet can reach it. Peers are authenticated before the core receives LinkUp, so both ends
+know the identity of the other.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tests.simulation.replication.violation import Violation
 
 CONNECT_TIMEOUT_US: Final = 700_000
 BUFFERED_MAX: Final = 4000
-"""Frames on their way in one direction; a link with more is closed."""
+"""Frames under way in one direction; a link with more is closed."""
 
 DECODED_AGAIN: Final = 64
-"""Of so many frames the bytes of one are decoded in other ways, too."""
+"""One frame of this many is also decoded in other ways."""
 FILLED: Final = 1024
-"""Of so many one comes so often that it fills a decoder's memory."""
+"""One frame of this many is repeated until it fills the memory of a decoder."""
 PIECE_SIZE_MAX: Final = 97
 _BODY_SIZE: Final = 24
 _BODY: Final = re.compile(rb"[0-9 ]{%d}" % _BODY_SIZE)
-"""Nothing but a message's body has that."""
+"""A pattern that only the body of a message has."""
 
 
 class Listener(Protocol):
@@ -52,12 +52,12 @@ class Listener(Protocol):
 
     @property
     def member(self) -> Member:
-        """Who it proves to be."""
+        """Identity that it proves to its peers."""
         ...
 
     @property
     def versions(self) -> Versions:
-        """Of the protocol, that it speaks."""
+        """Protocol versions that it supports."""
         ...
 
     def take(self, event: Event) -> None:
@@ -66,27 +66,27 @@ class Listener(Protocol):
 
 
 class End:
-    """One end of a link, as one start of ha knows it."""
+    """One end of a link, at one start of ha."""
 
     def __init__(self, number: int, owner: Listener, *, outbound: bool) -> None:
         self.number, self.owner, self.outbound = number, owner, outbound
         self.other: End
         self.open = True
         self.announced = False
-        """The owner has heard of the link."""
+        """Whether the owner has received LinkUp."""
         self.decoder = Decoder()
-        """Of the bytes that come."""
+        """Decoder of the bytes that arrive."""
         self.arriving: deque[tuple[int, Frame | None]] = deque()
-        """Frames on their way to here and when they come; None: the other end is closed."""
+        """Frames under way to this end with their arrival times; None: the other end is closed."""
         self.last_at_us = 0
-        """When the last of them comes."""
+        """Arrival time of the last of them."""
 
 
 class Network:
     """All nodes' links."""
 
     def __init__(self, timeline: Timeline, *, delay_max_us: int, spike: float) -> None:
-        """spike: chance of a frame to be late by up to half a second."""
+        """spike: probability that a frame is late by up to half a second."""
         self._timeline = timeline
         self._delay_max_us = delay_max_us
         self.spike = spike
@@ -95,19 +95,19 @@ class Network:
         self._cuts: set[tuple[str, str]] = set()
         self._number = 0
         self.off: set[str] = set()
-        """Nodes without power: nothing answers for them, not even with a refusal."""
+        """Nodes without power. Nothing answers for them, not even with a refusal."""
         self.frames_count = 0
-        self.to_spoil: set[tuple[str, str]] = set()
-        """(sender, receiver) of which the next piece of log is another on its way, once."""
+        self.to_corrupt: set[tuple[str, str]] = set()
+        """(sender, receiver) pairs whose next piece of log is corrupted once on its way."""
 
-    # -- the world's side ------------------------------------------------------------------
+    # -- for the world ------------------------------------------------------------------
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Nothing more from sender to receiver."""
+        """Drop everything from sender to receiver from now on."""
         self._cuts.add((sender, receiver))
 
     def heal(self, sender: str | None = None, receiver: str | None = None) -> None:
-        """The path is there again, or all are."""
+        """Restore the path, or all paths."""
         if sender is None or receiver is None:
             self._cuts.clear()
         else:
@@ -117,17 +117,17 @@ class Network:
                 self._timeline.after(self._delay(), self._deliver_to(end))
 
     def break_links(self, one: str, other: str) -> None:
-        """Something between two nodes forgets their connections: both ends are reset."""
+        """Reset both ends of all connections between two nodes."""
         for end in list(self._ends.values()):
             if {end.owner.node, end.other.owner.node} == {one, other} and end.open:
                 self._shut(end, "reset")
 
     def listen(self, listener: Listener) -> None:
-        """A start of ha accepts connections."""
+        """Accept connections for a start of ha."""
         self._listeners[listener.node] = listener
 
     def ended(self, listener: Listener) -> None:
-        """A start of ha is gone: what it had open is reset, if its kernel still runs."""
+        """Reset the connections of a start of ha that is gone, unless its machine is off."""
         if self._listeners.get(listener.node) is listener:
             del self._listeners[listener.node]
         for end in [end for end in self._ends.values() if end.owner is listener]:
@@ -136,10 +136,10 @@ class Network:
             if listener.node not in self.off:
                 self._post(end.other, None)
 
-    # -- ha's side -------------------------------------------------------------------------
+    # -- for ha -------------------------------------------------------------------------
 
     def connect(self, owner: Listener, node: str) -> None:
-        """LinkUp at both ends, or LinkDown with link 0."""
+        """Connect; the result is LinkUp at both ends, or LinkDown with link 0."""
         timeline = self._timeline
 
         def fail(reason: str) -> None:
@@ -167,7 +167,7 @@ class Network:
     def send(
         self, owner: Listener, link: int, frame: Frame, data: Sequence[memoryview] = ()
     ) -> None:
-        """Put a frame on a link; nothing if it is closed. data: its payload goes on with these."""
+        """Send a frame on a link, or nothing if it is closed. data: the rest of the payload."""
         end = self._ends.get(link)
         if end is None or end.owner is not owner or not end.open:
             return
@@ -176,10 +176,10 @@ class Network:
             return
         self.frames_count += 1
         path = owner.node, end.other.owner.node
-        if data and path in self.to_spoil:
-            spoilt = _spoilt(data)
-            self.to_spoil -= {path} if spoilt else set()
-            data = spoilt or data
+        if data and path in self.to_corrupt:
+            corrupted = _corrupted(data)
+            self.to_corrupt -= {path} if corrupted else set()
+            data = corrupted or data
         head, crc = encode_head(frame, sum(map(len, data)))
         arrived = end.other.decoder.feed(head)
         for piece in data[:-1]:
@@ -197,7 +197,7 @@ class Network:
         self._post(end.other, whole)
 
     def close(self, owner: Listener, link: int, reason: str) -> None:
-        """Close one end; the other hears of it behind what is on its way."""
+        """Close one end. The other end learns of it after the frames that are under way."""
         end = self._ends.get(link)
         if end is not None and end.owner is owner and end.open:
             self._down(end, reason)
@@ -237,10 +237,10 @@ class Network:
         return announce
 
     def _post(self, end: End, frame: Frame | None) -> None:
-        """Let a frame be on its way to end."""
+        """Put a frame on its way to end."""
         timeline = self._timeline
         if not end.open:
-            # A kernel that runs and does not know the connection (any more) resets it.
+            # A running kernel that does not know the connection (any more) resets it.
             if frame is not None and self._passes(end) and end.other.open:
                 timeline.after(self._delay(), lambda: self._reset(end.other))
             return
@@ -285,8 +285,8 @@ class Network:
             self._down(other, reason)
 
 
-def _spoilt(data: Sequence[memoryview]) -> list[memoryview]:
-    """The bytes with one changed inside a record; none if no record's body is surely there."""
+def _corrupted(data: Sequence[memoryview]) -> list[memoryview]:
+    """Return the bytes with one changed inside a record's body; empty if no body is found."""
     whole = bytearray(b"".join(data))
     found = _BODY.search(whole)
     if found is None:
@@ -296,17 +296,18 @@ def _spoilt(data: Sequence[memoryview]) -> list[memoryview]:
 
 
 def _check_decoding(raw: bytes, sent: Frame, came: Frame) -> None:
-    """What comes is what was sent; a length that no frame has is refused as soon as it is there."""
+    """Check that the frame arrives as it was sent, and that an invalid length is refused at
+    once."""
     if came != sent:
-        raise Violation(f"{sent} was sent, and {came} comes")
+        raise Violation(f"{sent} was sent, but {came} arrived")
     decoder = Decoder(len(raw) - LENGTH_SIZE)
     if decoder.feed(raw) != [sent]:
-        raise Violation(f"{sent} does not come where the longest frame is one of its length")
+        raise Violation(f"{sent} is refused at exactly the maximal frame size")
     _must_refuse(Decoder(len(raw) - LENGTH_SIZE - 1), raw[:LENGTH_SIZE], "a frame that is too long")
 
 
 def _check_pieces(raw: bytes, frame: Frame, turn: int) -> None:
-    """A transport reads as many bytes as it finds, of one frame or of several."""
+    """Check that frames arrive in whatever pieces a transport reads them."""
     is_filled = turn % FILLED == 0
     count = BUFFER_SIZE_MIN // len(raw) + 2 if is_filled else 2
     piece_size = BUFFER_SIZE_MIN if is_filled else 1 + turn // DECODED_AGAIN % PIECE_SIZE_MAX
@@ -315,15 +316,17 @@ def _check_pieces(raw: bytes, frame: Frame, turn: int) -> None:
         room = decoder.room()
         size = min(len(room), len(stream), piece_size)
         if not size:
-            raise Violation(f"no room is left for a frame of {len(raw)} bytes")
+            raise Violation(f"the decoder has no room for a frame of {len(raw)} bytes")
         room[:size], stream = stream[:size], stream[size:]
         found += decoder.received(size)
     if found != [frame] * count or decoder.pending:
-        raise Violation(f"{count} frames come as {len(found)}, and {decoder.pending} bytes wait")
+        raise Violation(
+            f"{count} frames arrive as {len(found)}, and {decoder.pending} bytes are pending"
+        )
 
 
 def _check_flipped(raw: bytes, turn: int) -> None:
-    """A frame of which a bit has changed on its way never comes, nor what is behind it."""
+    """Check that a frame with a flipped bit never arrives, nor anything after it."""
     at = LENGTH_SIZE + turn // DECODED_AGAIN * 31 % (len(raw) - LENGTH_SIZE)
     changed = bytearray(raw)
     changed[at] ^= 1 << turn // DECODED_AGAIN % 8
@@ -339,4 +342,4 @@ def _must_refuse(decoder: Decoder, data: bytes, what: str) -> None:
         if not str(error):
             raise Violation(f"{what} is refused without a reason") from error
         return
-    raise Violation(f"{what} is taken")
+    raise Violation(f"{what} is accepted")

@@ -1,7 +1,7 @@
-"""A node's disk as one process sees it: ``SimDisk``, with time, borders, locks of processes.
+"""A node's disk as one process sees it: ``SimDisk`` with time, borders and locks of processes.
 
-A sync takes a while, and makes durable what was stored when it began. Whatever a process does to
-the disk after its end raises ``Killed``.
+A sync takes time, and makes durable what was stored when it began. Every access of a process after
+its end raises ``Killed``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProcessDisk:
         self.machine, self.process = machine, process
 
     def create(self, path: Path, size: int, *, reserve: bool) -> File:
-        """As of a real disk."""
+        """Create a file."""
         self.machine.must_have_room(path)
         file = self._disk.create(path, size, reserve=reserve)
         self.machine.touched(path, self.process)
@@ -34,41 +34,41 @@ class ProcessDisk:
         return ProcessFile(self, file)
 
     def open(self, path: Path, *, writable: bool) -> File:
-        """As of a real disk."""
+        """Open a file."""
         return ProcessFile(self, self._disk.open(path, writable=writable))
 
     def stat(self, path: Path) -> FileStat | None:
-        """As of a real disk."""
+        """Return the size and the kind of a path; None if it does not exist."""
         return self._disk.stat(path)
 
     def list_directory(self, path: Path) -> Sequence[DirectoryEntry]:
-        """As of a real disk."""
+        """List a directory."""
         return self._disk.list_directory(path)
 
     def make_directory(self, path: Path, *, durable: bool = True) -> None:
-        """As of a real disk."""
+        """Create a directory."""
         self._disk.make_directory(path, durable=durable)
 
     def rename(self, old: Path, new: Path) -> None:
-        """As of a real disk."""
+        """Rename a file."""
         self._disk.rename(old, new)
         self.machine.touched(new, self.process)
         border()
 
     def unlink(self, path: Path) -> None:
-        """As of a real disk."""
+        """Remove a file."""
         self.machine.unlinks(path)
         self._disk.unlink(path)
         self.machine.touched(path, self.process)
         border()
 
     def remove_directory(self, path: Path) -> None:
-        """As of a real disk."""
+        """Remove an empty directory."""
         self._disk.remove_directory(path)
         border()
 
     def sync_directory(self, path: Path) -> None:
-        """As of a real disk."""
+        """Make the names in a directory durable."""
         self.process.check_alive()
         work(self.machine.disk_delay_us())
         if self.machine.syncs_fail:
@@ -77,19 +77,19 @@ class ProcessDisk:
         border()
 
     def whole_sync(self, path: Path) -> None:
-        """This disk does not tell of every failed write."""
+        """Do nothing: this disk does not report every failed write."""
         return
 
     def free_bytes(self, path: Path) -> int:
-        """As of a real disk."""
+        """Return the free space in bytes."""
         return self._disk.free_bytes(path)
 
     def space(self, path: Path) -> Space:
-        """As of a real disk."""
+        """Return the size of the disk and its free space."""
         return self._disk.space(path)
 
     def lock(self, path: Path, *, byte: int) -> ProcessLock | None:
-        """Lock a byte for this process; None if another living one has it."""
+        """Lock a byte for this process; None if another living process holds it."""
         self.process.check_alive()
         if self._disk.stat(path) is None:
             self._disk.create(path, 0, reserve=False)
@@ -105,16 +105,16 @@ class ProcessDisk:
 
 
 class ProcessLock:
-    """A byte that a process holds."""
+    """A byte of a lock file that a process holds."""
 
     def __init__(self, machine: Machine, byte: int, process: Process) -> None:
         self._machine, self._byte, self._process = machine, byte, process
 
     def show(self, sign: Path) -> None:
-        """Nothing: only programs of a real machine look for it."""
+        """Do nothing: only programs of a real machine read the sign."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the byte."""
         self._process.check_alive()
         self._machine.release_lock(self._byte, self._process)
         border()
@@ -128,7 +128,7 @@ class ProcessFile:
 
     @property
     def path(self) -> Path:
-        """Where it was opened."""
+        """Path at which the file was opened."""
         return self._file.path
 
     @property
@@ -137,23 +137,23 @@ class ProcessFile:
         return self._file.size
 
     def is_named(self) -> bool:
-        """As of a real file."""
+        """Whether the file still has a name."""
         self._disk.process.check_alive()
         return self._file.is_named()
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As of a real file."""
+        """Read bytes."""
         self._disk.process.check_alive()
         return self._file.pread(size, offset)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """As of a real file."""
+        """Write bytes. A process that is about to be killed may write only the first half."""
         self._disk.process.check_alive()
         self._disk.machine.check_write(self._disk.process, self.path)
         sectors = range(SECTOR - offset % SECTOR, len(data), SECTOR)
         if self._disk.process.is_threatened and sectors:
-            # Killed inside, a part of it is in the page cache: a kernel copies page by page, and
-            # this one sector by sector.
+            # A kernel copies page by page, so a kill inside a write leaves a part in the page
+            # cache. This disk copies sector by sector.
             half = self._disk.machine.timeline.random.choice(sectors)
             self._file.pwrite(data[:half], offset)
             border()
@@ -162,17 +162,17 @@ class ProcessFile:
         border()
 
     def reserve(self, offset: int, size: int) -> None:
-        """As of a real file."""
+        """Reserve space."""
         self._disk.process.check_alive()
         self._file.reserve(offset, size)
         border()
 
     def data_end(self) -> int:
-        """As of a real file."""
+        """End of the data before a trailing hole."""
         return self._file.data_end()
 
     def sync(self) -> None:
-        """Take a while; what was stored when it began is durable then."""
+        """Take some time, then make durable what was stored when the sync began."""
         disk = self._disk
         disk.process.check_alive()
         synced = self._file.begin_sync()
@@ -182,14 +182,14 @@ class ProcessFile:
         border()
 
     def map(self, *, writable: bool, scattered: bool = False) -> MappedRegion:
-        """As of a real file."""
+        """Map the file."""
         self._disk.process.check_alive()
         return self._file.map(writable=writable, scattered=scattered)
 
     def lock_pages(self) -> PageLock:
-        """As of a real file."""
+        """Lock the mapped pages in memory."""
         return self._file.lock_pages()
 
     def close(self) -> None:
-        """As of a real file."""
+        """Close the file."""
         self._file.close()

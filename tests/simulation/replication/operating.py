@@ -1,6 +1,6 @@
-"""What the operator of a whole group reads and orders.
+"""Trial of all status requests and admin commands of a whole group.
 
-Producers rest and nothing else happens, so each status and each answer is known in full.
+Producers are paused and nothing else happens, so each status and each reply is known in full.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 REST_MS: Final = TIMES.lease_ms
-"""What was sent is confirmed, and every node has said so, by then."""
+"""Time within which everything is confirmed and all nodes have reported that."""
 ANSWER_MS: Final = 3_000
-"""An order that waits for other nodes takes 2.5 s at most."""
+"""A command that waits for other nodes takes 2.5 s at most."""
 LATE_MS: Final = TIMES.link_dead_ms + TIMES.heartbeat_ms
-"""A status of another node is at most so old."""
+"""Maximal age of another node's status."""
 
 
 class Operating:
-    """Of one world; until and wait are its trials'."""
+    """Status requests and commands of one world; wait and until are those of its trials."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Operating:
         self._wait, self._until = wait, until
 
     def run(self) -> None:
-        """Read every status and give every order. Raises Violation."""
-        self._history.producers_rest = self._world.operator_rests = True
+        """Check every status and give every command. Raises Violation."""
+        self._history.producers_paused = self._world.operator_paused = True
         self._wait(REST_MS)
         for machine in self._group.machines.values():
             self._check_status(machine)
@@ -48,22 +48,22 @@ class Operating:
         self._wait(REST_MS)
         for machine in self._group.machines.values():
             self._check_status(machine)
-        self._history.producers_rest = self._world.operator_rests = False
+        self._history.producers_paused = self._world.operator_paused = False
 
     # -- status ----------------------------------------------------------------------------
 
     def _check_status(self, machine: Machine) -> None:
-        """A node says of itself, of the others and of the lease what is so."""
+        """Check the status of a node: its own state, the other nodes and the lease."""
         group, history, lease = self._group, self._history, self._lease
         service, holder = group.ha_of(machine.name), history.holder
         assert service is not None, "it would not be whole"
         assert service.replica is not None, "it would not be whole"
         assert holder is not None, "it would not be whole"
-        said = service.replica.status(machine.boot_ms())
+        reported = service.replica.status(machine.boot_ms())
         is_master = machine.name == holder.node
-        self._must_say(
+        self._must_report(
             machine,
-            said,
+            reported,
             {
                 "group": "g0",
                 "epoch": lease.epoch,
@@ -74,12 +74,12 @@ class Operating:
                 "reason": None,
                 "history": [
                     {"epoch": entry.epoch, "start": entry.start} for entry in machine.table
-                ][-len(said["history"]) :],
+                ][-len(reported["history"]) :],
             },
         )
-        self._must_say(
+        self._must_report(
             machine,
-            said["lease"],
+            reported["lease"],
             {
                 "holder": holder.node,
                 "in_sync_version": lease.in_sync_version,
@@ -89,26 +89,26 @@ class Operating:
         needed = machine.slot(Slot.NEEDED_FROM)
         if is_master and needed != machine.end:
             raise Violation(
-                f"{machine.name} keeps its log from {needed} on for others, and they have all up "
+                f"{machine.name} keeps its log from {needed} on, but all members have it up "
                 f"to {machine.end}"
             )
-        self._must_be_within(machine, "age_ms", said["lease"]["age_ms"], TIMES.lease_ms)
-        left_ms = said["lease"]["deadline_in_ms"]
+        self._must_be_within(machine, "age_ms", reported["lease"]["age_ms"], TIMES.lease_ms)
+        left_ms = reported["lease"]["deadline_in_ms"]
         if is_master:
             self._must_be_within(machine, "deadline_in_ms", left_ms, TIMES.lease_ms)
-        elif left_ms is not None or said["opening_ms"] is not None:
-            raise Violation(f"{machine.name} is a slave with a deadline: {said}")
-        if [node["node"] for node in said["nodes"]] != list(group.machines):
-            raise Violation(f"{machine.name} names the nodes {said['nodes']}")
-        for node in said["nodes"]:
+        elif left_ms is not None or reported["opening_ms"] is not None:
+            raise Violation(f"{machine.name} is a slave and reports a deadline: {reported}")
+        if [node["node"] for node in reported["nodes"]] != list(group.machines):
+            raise Violation(f"{machine.name} reports the nodes {reported['nodes']}")
+        for node in reported["nodes"]:
             self._check_node(machine, node, holder.node)
 
-    def _check_node(self, machine: Machine, said: dict[str, Any], master: str) -> None:
-        """What a node says of one of the group."""
-        of, end = self._group.machines[said["node"]], self._group.machines[master].end
-        self._must_say(
+    def _check_node(self, machine: Machine, reported: dict[str, Any], master: str) -> None:
+        """Check what the status of a node reports for one of the group."""
+        of, end = self._group.machines[reported["node"]], self._group.machines[master].end
+        self._must_report(
             machine,
-            said,
+            reported,
             {
                 "role": "master" if of.name == master else "slave",
                 "state": "master" if of.name == master else "in-sync",
@@ -122,21 +122,23 @@ class Operating:
                 "reason": None,
             },
         )
-        self._must_be_within(machine, f"lag_ms of {of.name}", said["lag_ms"], 0)
+        self._must_be_within(machine, f"lag_ms of {of.name}", reported["lag_ms"], 0)
         late_ms = 0 if of is machine else LATE_MS
-        self._must_be_within(machine, f"seen_ms_ago of {of.name}", said["seen_ms_ago"], late_ms)
+        self._must_be_within(machine, f"seen_ms_ago of {of.name}", reported["seen_ms_ago"], late_ms)
 
-    def _must_say(self, machine: Machine, said: dict[str, Any], so: dict[str, Any]) -> None:
+    def _must_report(self, machine: Machine, reported: dict[str, Any], so: dict[str, Any]) -> None:
         for name, value in so.items():
-            if said.get(name) != value:
+            if reported.get(name) != value:
                 raise Violation(
-                    f"the status of {machine.name} says {name} {said.get(name)!r}, and it is "
-                    f"{value!r}: {said}"
+                    f"the status of {machine.name} has {name} {reported.get(name)!r}, expected "
+                    f"{value!r}: {reported}"
                 )
 
-    def _must_be_within(self, machine: Machine, name: str, said: int | None, most: int) -> None:
-        if said is None or not 0 <= said <= most:
-            raise Violation(f"the status of {machine.name} says {name} {said}, of at most {most}")
+    def _must_be_within(self, machine: Machine, name: str, reported: int | None, most: int) -> None:
+        if reported is None or not 0 <= reported <= most:
+            raise Violation(
+                f"the status of {machine.name} has {name} {reported}, expected 0 to {most}"
+            )
 
     @property
     def _lease(self) -> Lease:
@@ -144,10 +146,10 @@ class Operating:
         assert stored is not None, "it would not be whole"
         return stored.lease
 
-    # -- orders ----------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
     def _order_all(self) -> None:
-        """Each order is answered with what came of it, and nothing else came of it."""
+        """Check each reply, and that the commands have no other effect."""
         history, machines = self._history, self._group.machines
         assert history.holder is not None, "it would not be whole"
         master = history.holder.node
@@ -169,12 +171,12 @@ class Operating:
             (slave, "failover", stopped | {"group": "another"}, False, loss),
             (master, "failover", stopped, False, {}),
             (master, "switchover", {"to": master}, True, {"changed": False, "master": master}),
-            (master, "switchover", {"to": "nobody"}, False, {}),
+            (master, "switchover", {"to": "n9"}, False, {}),
             (slave, "switchover", {"to": slave}, False, {"master": master}),
             (slave, "remove-member", {"node": slave}, False, {}),
             (master, "remove-member", {"node": slave}, False, {}),
             (master, "remove-member", {"node": master}, False, {}),
-            (master, "remove-member", {"node": "nobody"}, False, {}),
+            (master, "remove-member", {"node": "n9"}, False, {}),
             (slave, "pause", {}, True, {"changed": True, "paused": True}),
             (master, "pause", {}, True, {"changed": False, "paused": True}),
             (master, "resume", {}, True, {"changed": True, "paused": False}),
@@ -188,7 +190,7 @@ class Operating:
             self._order(node, order, arguments, ok, body)
         after = self._lease
         if after._replace(renewed=0) != before._replace(renewed=0):
-            raise Violation(f"orders that change nothing made {after} of {before}")
+            raise Violation(f"commands without effect changed the lease from {before} to {after}")
 
     def _order(
         self, node: str, order: str, arguments: dict[str, str], ok: bool, body: dict[str, Any]
@@ -200,9 +202,12 @@ class Operating:
         self._until(lambda: token in service.replies, ANSWER_MS)
         reply = service.replies.get(token)
         if reply is None or reply.ok != ok or not (ok or reply.body.get("detail")):
-            raise Violation(f"{node} answers {order} {arguments} with {reply}")
-        said = {name: reply.body.get(name) for name in body}
-        if said.get("changed", False) is None and not body["changed"]:
-            said["changed"] = False  # the lease was read anew meanwhile: it is not known who did it
-        if said != body:
-            raise Violation(f"{node} answers {order} {arguments} with {said}, and it is {body}")
+            raise Violation(f"{node} replies to {order} {arguments} with {reply}")
+        reported = {name: reply.body.get(name) for name in body}
+        if reported.get("changed", False) is None and not body["changed"]:
+            # The lease was read again meanwhile, so the writer is not known.
+            reported["changed"] = False
+        if reported != body:
+            raise Violation(
+                f"{node} replies to {order} {arguments} with {reported}, expected {body}"
+            )

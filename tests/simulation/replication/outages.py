@@ -1,7 +1,7 @@
-"""Trials of a whole group in which one thing is out of order for a while, and then is not.
+"""Trials in which one thing is out of order for a while and then works again.
 
-Each says what such an outage may cost: who may lead, how often the lease may change hands, whether
-senders are answered. Whatever was out of order, the group is whole again behind it.
+Each trial fixes what such an outage may cost: which node may lead, how often the lease may change
+hands, and whether sends are answered. Afterwards the group is whole again.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 OUTAGE_MS: Final = 100, 3_500
-"""Shorter than everything that is waited for, or longer."""
+"""From shorter to longer than every timeout."""
 CUT_MS: Final = 100, 1_200
-"""Shorter than ``World`` lets two running nodes be without a connection."""
+"""Shorter than the time for which ``World`` lets two running nodes be without a connection."""
 KILLS: Final = 3
 GONE_MS: Final = 100, 1_500
-"""A broker is missed within that, or is back before."""
+"""A broker is missed within this time, or is back before."""
 ENDED_MS: Final = 5_000
-"""A node that ends in order has ended by then."""
+"""Time within which a node that shuts down cleanly has ended."""
 FLAPPING_MS: Final = 6 * TIMES.lease_ms
-"""Time for several terms that come to nothing."""
+"""Time for several failed terms."""
 MOVED_MS: Final = 3_000
-"""A planned switch has ended by then, whatever became of it."""
-TOLD_MS: Final = 300
-"""ha samples the heartbeats of its services several times within that."""
+"""Time within which a planned switch has ended, with or without success."""
+SAMPLED_MS: Final = 300
+"""ha samples the heartbeats of its services several times within this."""
 ILL_MS: Final = 2_500
-"""A node that cannot lead has reported it by then."""
+"""Time within which a node that cannot lead has reported it."""
 
 
 class Outages(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -55,7 +55,7 @@ class Outages(Trying):
         epoch, slave = self._history.epoch, self._any_but(self._master())
         slave.is_full = True
         begins_anew = self._random.random() < 0.5
-        if begins_anew:  # there is an epoch to promise, and no room to write that down
+        if begins_anew:  # The slave has to promise an epoch and has no room to write the promise.
             self._master().processes["ha"].end()
         self._wait(self._random.randint(*OUTAGE_MS))
         slave.is_full = False
@@ -86,7 +86,7 @@ class Outages(Trying):
         self._must_be_epoch(epoch, f"{slave.name}, a slave, was cut off")
 
     def _cut_a_master_off(self) -> None:
-        """A master that does not reach the lease any more is replaced, and follows."""
+        """A master that loses access to the lease is replaced, and follows."""
         master, lease = self._master(), self._group.lease
         unreached = self._random.choice((lease.unreachable, lease.deaf))
         unreached.add(master.name)
@@ -95,10 +95,10 @@ class Outages(Trying):
         self._must_be_whole_again(f"{master.name} did not reach the lease")
 
     def _end_a_slave_in_order(self) -> None:
-        """Who ends in order says so: no sender waits for it."""
+        """A slave that shuts down cleanly reports it, so that no send waits for it."""
         group, history, slave = self._group, self._history, self._any_but(self._master())
         if group.plan.nodes < 3:
-            return  # with one other node, who asks for two copies waits in vain
+            return  # With one other node, a send for two copies waits in vain.
         if not self._may_lose_one:
             return
         epoch, late = history.epoch, history.late_count
@@ -111,16 +111,16 @@ class Outages(Trying):
         self._wait(QUIET_MS)
         if history.late_count > late:
             raise Violation(
-                f"{slave.name} has ended in order, and {history.late_count - late} sends waited "
+                f"{slave.name} shut down cleanly, but {history.late_count - late} sends waited "
                 "for it in vain"
             )
         self._bring_back()
-        self._must_be_whole_again(f"{slave.name} had ended in order")
-        self._must_be_epoch(epoch, f"{slave.name}, a slave, had ended in order")
+        self._must_be_whole_again(f"{slave.name} shut down cleanly")
+        self._must_be_epoch(epoch, f"{slave.name}, a slave, shut down cleanly")
 
     def _kill_again(self) -> None:
-        """A service that is killed, and starts again, did not stand still. The others go on without
-        a slave's services and without a master's reput."""
+        """A service that is killed and restarted does not count as stalled. The others go on
+        without a slave's services and without a master's reput."""
         history, machine = self._history, self._any_machine()
         service = self._random.choice(("broker", "reput", "ha"))
         gone_ms = self._random.randint(*GONE_MS)
@@ -134,12 +134,13 @@ class Outages(Trying):
             self._must_be_whole_again(why)
             if not costs:
                 self._must_be_epoch(epoch, why)
-        is_over = self._until(lambda: STALLED not in self._said(machine), TOLD_MS)
+        is_over = self._until(lambda: STALLED not in self._alarms_of(machine), SAMPLED_MS)
         if service != "ha" and not is_over:
-            raise Violation(f"{service} of {machine.name} was killed, and said to stand still")
+            raise Violation(f"{service} of {machine.name} was killed, but counts as stalled")
 
     def _kill_beside_a_sick_node(self) -> None:
-        """Of the nodes that are left, one that could not serve leaves the lease to another one."""
+        """After a kill of the master, a node that cannot serve leaves the lease to the other
+        one."""
         group, master = self._group, self._master()
         if group.plan.nodes < 3:
             return
@@ -149,7 +150,7 @@ class Outages(Trying):
         if what == "disk":
             sick.is_full = True
             if not self._until(lambda: bool(sick.slot(Slot.BROKER_TROUBLE)), ILL_MS):
-                what = ""  # it may not have met that yet
+                what = ""  # The broker may not have noticed the full disk yet.
         else:
             self._lose(sick, [what])
             self._wait(ILL_MS)
@@ -166,14 +167,15 @@ class Outages(Trying):
         sick.is_full = False
         if what and (well.name not in holders or sick.name in holders):
             raise Violation(
-                f"{master.name} was killed, {sick.name} cannot serve for its {what}, and the lease "
+                f"{master.name} was killed, {sick.name} cannot serve without its {what}, and the "
+                "lease "
                 f"went to {sorted(set(holders))}"
             )
         self._bring_back()
-        self._must_be_whole_again(f"{master.name} was killed, and {sick.name} was sick")
+        self._must_be_whole_again(f"{master.name} was killed, and {sick.name} could not serve")
 
     def _switch_to_a_sick_node(self) -> None:
-        """A node without broker or reput is refused as the target of a switchover; a master that
+        """A node without broker or reput is refused as the target of a switchover. A master that
         stops hands over to another node."""
         group, history, master = self._group, self._history, self._master()
         sick, service = self._any_but(master), group.ha_of(master.name)
@@ -189,32 +191,35 @@ class Outages(Trying):
         reply, holder = service.replies.get(token), history.holder
         who = None if holder is None else holder.node
         if is_stopping and (reply is None or not reply.ok or who in (master.name, sick.name)):
-            raise Violation(f"{master.name} stops, {sick.name} has no {what}: {who} has the lease")
+            raise Violation(
+                f"{master.name} stops, {sick.name} has no {what}, but {who} has the lease"
+            )
         if not is_stopping and (reply is None or reply.ok or history.epoch != epoch):
-            raise Violation(f"{sick.name} has no {what}, and is to be the master: {reply}")
+            raise Violation(f"{sick.name} has no {what}, but is accepted as target: {reply}")
         if is_stopping:
             self._lose(master, SERVICES)
         self._bring_back()
         self._must_be_whole_again(f"{sick.name} had no {what}")
 
     def _end_a_masters_broker(self) -> None:
-        """Another node takes over before it ends: senders wait for a planned switch, no longer."""
+        """Another node takes over before the broker ends. Sends wait as for a planned switch, and
+        no longer."""
         group, history, master = self._group, self._history, self._master()
         epoch = history.epoch
         group.gone.add((master.name, "broker"))
         group.services[master.name, "broker"].ask_to_end()
         if not self._until(lambda: history.epoch > epoch, MOVED_MS):
-            raise Violation(f"the broker of {master.name} is to end, and epoch {epoch} goes on")
+            raise Violation(f"the broker of {master.name} shuts down, but epoch {epoch} goes on")
         self._bring_back()
-        self._must_be_whole_again(f"the broker of {master.name} had ended in order")
+        self._must_be_whole_again(f"the broker of {master.name} shut down cleanly")
 
     def _estimate_a_loss(self) -> None:
-        """The last node that runs estimates the loss from what the others reported last, and names
+        """The last running node estimates the loss from the last reports of the others, and names
         the silent ones."""
         group, history, master = self._group, self._history, self._master()
         slave = self._any_but(master)
         others = [each for each in group.machines.values() if each is not slave]
-        history.producers_rest = True
+        history.producers_paused = True
         self._wait(QUIET_MS)
         epoch, confirmed = history.epoch, len(history.confirmed)
         for other in others:
@@ -232,20 +237,20 @@ class Outages(Trying):
                 "known_confirm": confirmed,
                 "known_from": sorted(group.machines),
             }
-            said = {} if reply is None else {name: reply.body.get(name) for name in so}
+            reported = {} if reply is None else {name: reply.body.get(name) for name in so}
             silent = "" if reply is None else str(reply.body.get("loss_reason"))
-            if said != so or any(other.name not in silent for other in others):
+            if reported != so or any(other.name not in silent for other in others):
                 raise Violation(
-                    f"{slave.name} is left, with {slave.end} bytes of {confirmed}, and "
-                    f"answers {reply}"
+                    f"{slave.name} is left with {slave.end} bytes of {confirmed}, and "
+                    f"replies {reply}"
                 )
-        history.producers_rest = False
+        history.producers_paused = False
         self._bring_back()
         self._must_be_whole_again(f"{slave.name} was alone")
 
     def _stand_alone(self) -> None:
-        """A master without slaves goes on if one member is enough. It recovers by itself and does
-        not release the lease while no other node can take it."""
+        """A master without slaves goes on if one member is enough. It recovers by itself and keeps
+        the lease while no other node can take it."""
         group, history, master = self._group, self._history, self._master()
         slaves = [each for each in group.machines.values() if each is not master]
         for slave in slaves:
@@ -263,17 +268,17 @@ class Outages(Trying):
             acked = len(history.acked)
             if not self._until(lambda: len(history.acked) > acked, AGAIN_MS):
                 raise Violation(
-                    f"{master.name} is alone, its {process.name} was away, and since then "
+                    f"{master.name} is alone, its {process.name} was away; since then "
                     f"{self._world.why_not_whole(0)}"
                 )
         terms = history.epoch - epoch
         if terms > 2:
-            raise Violation(f"{master.name} is alone, and took the lease {terms} times")
+            raise Violation(f"{master.name} is alone and took the lease {terms} times")
         self._bring_back()
         self._must_be_whole_again(f"{master.name} was alone")
 
     def _restart_all(self) -> None:
-        """All at once: in order, killed, or without power."""
+        """All nodes end at once: by a clean shutdown, a kill or a power cut."""
         group, history = self._group, self._history
         machines, how = list(group.machines.values()), self._random.choice(("end", "kill", "power"))
         confirmed = len(history.confirmed)
@@ -291,10 +296,10 @@ class Outages(Trying):
             if not machine.is_on:
                 group.boot(machine)
         self._bring_back()
-        self._must_be_whole_again(f"all nodes had ended: {how}")
+        self._must_be_whole_again(f"all nodes ended by {how}")
         if len(history.confirmed) < confirmed:
-            raise Violation(f"all nodes had ended: {how}, and less is confirmed than before")
+            raise Violation(f"all nodes ended by {how}, and confirmed records are lost")
 
     def _must_be_epoch(self, epoch: int, why: str) -> None:
         if self._history.epoch != epoch:
-            raise Violation(f"{why}, and epoch {epoch} became {self._history.epoch}")
+            raise Violation(f"{why}; epoch {epoch} became {self._history.epoch}")

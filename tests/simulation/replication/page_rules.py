@@ -1,9 +1,9 @@
-"""What may stand in a node's page: who stores to a slot, and what has to be so at that moment.
+"""Rules for the page of a node: the writer of each slot, and what must hold when it is stored.
 
-The page is how the three services tell each other what holds. Every rule here is about what a
-reader may conclude from a slot, whatever the writer did before: so it finds mistakes that nobody
-thought of. Called before a store becomes visible. Confirm offset, lease and log are judged in
-``history``.
+The three services inform each other through the page. Every rule is about what a reader may
+conclude from a slot, independent of the writer's history, so it also finds mistakes of kinds that
+were not foreseen. The rules are checked before a store becomes visible. Confirm offset, lease and
+log are checked in ``history``.
 """
 
 from __future__ import annotations
@@ -56,24 +56,26 @@ BEATS: Final = {
     "ha": (Role.HA, Slot.HA_HEARTBEAT_MS),
 }
 PIDS: Final = {"broker": Slot.BROKER_PID, "reput": Slot.REPUT_PID, "ha": Slot.HA_PID}
-"""Who runs; 0: it has ended in order."""
+"""PID of each service; 0 after a clean shutdown."""
 BEAT_MS_MAX: Final = 8_000
-"""A start has recovered the log by then, on a slow disk, too; until then it beats once."""
+"""A start has recovered the log within this time, also on a slow disk. Until then it writes one
+heartbeat."""
 YIELD_US: Final = 4_000_000
-"""A broker that runs has let go by then, on a slow disk, too."""
+"""A running broker has released its locks within this time, also on a slow disk."""
 LATE_FENCE_MS: Final = 1_000
-"""More than a request to the lease takes."""
+"""Longer than a request to the lease."""
 HELD_US: Final = 1_500_000
 """A switch gives up before, or ends the grant."""
 ROOMY_US: Final = 8_000_000
-"""A broker has tried by then whether its disk has room again."""
+"""Time within which a broker has tried whether its disk has room again."""
 STOPPED_APART_US: Final = 500_000
 LATE_APPEND_US: Final = 20_000
-"""Between the loads that allow an append and its publication, unless the process is stopped."""
+"""Longest time between the loads that allow an append and its publication, unless the process is
+paused."""
 
 
 def check_owner(machine: Machine, process: Process, slot: Slot, value: int) -> None:
-    """One writer of each slot at a time: whoever holds its byte of the lock file."""
+    """Check that the writer of the slot holds the slot's byte of the lock file."""
     if slot in OF_LOG:
         byte = Role.APPEND
     elif slot in OF_BROKER:
@@ -91,13 +93,13 @@ def check_owner(machine: Machine, process: Process, slot: Slot, value: int) -> N
 
 
 def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> None:
-    """What a reader takes the value to say is so."""
+    """Check that a reader may rely on the value."""
     match slot:
         case Slot.WRITTEN:
             _must_be(machine, slot, value, value >= machine.slot(Slot.FLUSHED), "below FLUSHED")
             _must_be_allowed_to_append(machine, process)
         case Slot.FLUSHED:
-            # Whoever empties the store keeps its readers away, and lets the log begin further on.
+            # ha empties the store without readers, and lets the log begin later.
             so = value <= machine.slot(Slot.WRITTEN) or _is_emptying(machine, process)
             _must_be(machine, slot, value, so, "above WRITTEN")
         case Slot.CONFIRM:
@@ -110,13 +112,15 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
             blank = not machine.slot(Slot.EPOCH_RECORD_END)
             _must_be(machine, slot, value, blank, "with the end of another epoch's record")
             shut = machine.slot(Slot.BROKER_STATE) != BrokerState.SERVING
-            _must_be(machine, slot, value, shut, "and says already that its gate is open")
+            _must_be(machine, slot, value, shut, "although BROKER_STATE is SERVING")
         case Slot.BROKER_STATE if value == BrokerState.SERVING:
             is_there = machine.has_taken_up
-            _must_be(machine, slot, value, is_there, "before reput says what the queues cover")
+            _must_be(machine, slot, value, is_there, "before reput has published the queues")
             end, serving = machine.slot(Slot.EPOCH_RECORD_END), machine.slot(Slot.SERVING_EPOCH)
             counts = not serving or 0 < end <= machine.slot(Slot.CONFIRM)
-            _must_be(machine, slot, value, counts, f"before the record of epoch {serving} counts")
+            _must_be(
+                machine, slot, value, counts, f"before the record of epoch {serving} is confirmed"
+            )
         case Slot.EPOCH_RECORD_END if value:
             _must_be(machine, slot, value, value <= machine.slot(Slot.WRITTEN), "above WRITTEN")
         case Slot.BROKER_NONCE if value:
@@ -126,7 +130,7 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
             _must_be(machine, slot, value, value <= machine.slot(Slot.GENERATION), "of no recovery")
         case Slot.HA_NONCE:
             fenced = bool(machine.slot(Slot.FENCED)) and not machine.slot(Slot.GRANTED_TO)
-            _must_be(machine, slot, value, fenced, "and the grant of the start before stands")
+            _must_be(machine, slot, value, fenced, "while the grant of the previous start is valid")
         case Slot.ROLE:
             _check_role(machine, process, NodeRole(value))
         case Slot.FENCED if not value:
@@ -136,45 +140,51 @@ def check_value(machine: Machine, process: Process, slot: Slot, value: int) -> N
 
 
 def check_deadline(machine: Machine) -> None:
-    """A node that runs ends a grant whose lease it could not renew."""
+    """Check that a running node ends a grant whose lease it could not renew."""
     ha, now_us = machine.processes.get("ha"), machine.timeline.now_us
     if ha is None or ha.paused or not ha.alive or machine.slot(Slot.FENCED):
         return
     late_ms = machine.boot_ms() - machine.slot(Slot.LEASE_DEADLINE)
     granted = machine.slot(Slot.GRANTED_TO) and machine.holds(Role.HA, ha)
-    # A lease whose grant was given late, for want of an answer, is renewed first.
+    # A lease whose grant came late because an answer was missing is renewed first.
     since_us = max(ha.resumed_us, machine.changed_us.get(Slot.FENCED, 0))
     if granted and min(late_ms, (now_us - since_us) // 1000) > LATE_FENCE_MS:
-        raise Violation(f"{machine.name} keeps its grant {late_ms} ms behind its lease's deadline")
+        raise Violation(
+            f"{machine.name} keeps its grant {late_ms} ms after the deadline of its lease"
+        )
 
 
 def check_beats(machine: Machine) -> None:
-    """A service that runs says so: the others take one that is silent for a dead one."""
+    """Check that a running service writes heartbeats: a silent one counts as dead."""
     for service, (byte, slot) in BEATS.items():
         process = machine.processes.get(service)
         if process is None or process.paused or not machine.holds(byte, process):
             continue
         holder = machine.holder(Role.APPEND)
         if holder is not None and holder.paused:
-            continue  # a start of ha waits for byte 0
+            continue  # A start of ha waits for byte 0.
         silent_ms = machine.boot_ms() - machine.slot(slot)
         ran_ms = (machine.timeline.now_us - process.resumed_us) // 1000
         if min(silent_ms, ran_ms) > BEAT_MS_MAX:
-            raise Violation(f"{service} of {machine.name} runs and is silent for {silent_ms} ms")
+            raise Violation(
+                f"{service} of {machine.name} runs without heartbeat for {silent_ms} ms"
+            )
 
 
 def check_held(machine: Machine) -> None:
-    """Sends are held for a switch only as long as one takes."""
+    """Check that sends are held for a switch no longer than a switch takes."""
     ha, now_us = machine.processes.get("ha"), machine.timeline.now_us
     if ha is None or ha.paused or not ha.alive or machine.slot(Slot.FENCED):
         return
     since_us = max(machine.changed_us.get(Slot.SENDS_HELD, now_us), ha.resumed_us)
     if machine.slot(Slot.SENDS_HELD) and now_us - since_us > HELD_US:
-        raise Violation(f"{machine.name} holds sends for {now_us - since_us} µs, and is not fenced")
+        raise Violation(
+            f"{machine.name} holds sends for {now_us - since_us} µs without being fenced"
+        )
 
 
 def check_trouble(machine: Machine) -> None:
-    """A broker that runs has no trouble long after its disk has room."""
+    """Check that a running broker clears its trouble some time after its disk has room."""
     broker, now_us = machine.processes.get("broker"), machine.timeline.now_us
     if broker is None or broker.paused or not broker.alive or machine.is_full:
         return
@@ -187,13 +197,14 @@ def check_trouble(machine: Machine) -> None:
     trouble = Trouble(machine.slot(Slot.BROKER_TROUBLE))
     if trouble is Trouble.DISK_FULL and now_us - since_us > ROOMY_US:
         raise Violation(
-            f"the disk of {machine.name} has room for {now_us - machine.roomy_us} µs, and its "
-            "broker says that it is full"
+            f"the disk of {machine.name} has had room for {now_us - machine.roomy_us} µs, but its "
+            "broker publishes DISK_FULL"
         )
 
 
 def check_yields(machine: Machine) -> None:
-    """A broker whose grant has ended gives the log back, one whose store is to be emptied ends."""
+    """Check that a broker without a grant releases the log, and that one whose store is to be
+    emptied ends."""
     broker, now_us = machine.processes.get("broker"), machine.timeline.now_us
     if broker is None or broker.paused or not broker.alive:
         return
@@ -203,21 +214,24 @@ def check_yields(machine: Machine) -> None:
         return now_us - since_us > YIELD_US
 
     if not machine.slot(Slot.BROKER_PID):
-        return  # it has stopped, and takes all locks to mark the store as stopped in order
+        return  # The broker has stopped and takes all locks to mark the store as clean.
     if machine.slot(Slot.FENCED) and lasts(Slot.FENCED) and machine.holds(Role.APPEND, broker):
-        raise Violation(f"the broker of {machine.name} keeps byte 0 long after its grant")
+        raise Violation(f"the broker of {machine.name} keeps byte 0 long after its grant ended")
     emptied = machine.slot(Slot.ROLE) == NodeRole.RESYNC
     if emptied and lasts(Slot.ROLE) and machine.holds(Role.BROKER, broker):
         raise Violation(f"the broker of {machine.name} keeps a store that is to be emptied")
 
 
 def check_stopped(machine: Machine) -> None:
-    """The last one that ends in order, with nothing left to do, marks the store: the next start
-    does not walk the log. Two that end at once may each leave it to the other."""
+    """Check that the last service that shuts down with no work left marks the store as clean, so
+    that the next start need not scan the log. Two that end at the same time may each leave it to
+    the other."""
     for service, process in machine.processes.items():
-        said_us = machine.changed_us.get(PIDS[service], 0)
-        if process.is_finished and machine.slot(PIDS[service]) and said_us >= process.begun_us:
-            raise Violation(f"{service} of {machine.name} has ended in order, and its page has it")
+        published_us = machine.changed_us.get(PIDS[service], 0)
+        if process.is_finished and machine.slot(PIDS[service]) and published_us >= process.begun_us:
+            raise Violation(
+                f"{service} of {machine.name} shut down cleanly, but its PID is still in the page"
+            )
     processes, slot = machine.processes.values(), machine.slot
     nothing_left = (
         slot(Slot.REPUT_GENERATION) == slot(Slot.GENERATION) != 0
@@ -228,7 +242,7 @@ def check_stopped(machine: Machine) -> None:
     alone = machine.timeline.now_us - machine.ended_us > STOPPED_APART_US
     fails = machine.is_full or machine.has_failed
     if is_last and alone and nothing_left and not fails and not machine.is_clean:
-        raise Violation(f"{machine.name} has stopped in order and is not marked as clean")
+        raise Violation(f"{machine.name} shut down cleanly, but is not marked as clean")
 
 
 def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:
@@ -236,28 +250,30 @@ def _check_role(machine: Machine, process: Process, role: NodeRole) -> None:
         if not machine.holds(Role.APPEND, process):
             raise Violation(f"{machine.name} becomes a follower without byte 0")
         if not machine.slot(Slot.FENCED):
-            raise Violation(f"{machine.name} becomes a follower, and its grant stands")
+            raise Violation(f"{machine.name} becomes a follower while its grant is valid")
     elif role is NodeRole.MASTER:
         end, epoch = machine.slot(Slot.EPOCH_RECORD_END), machine.slot(Slot.EPOCH)
         if not 0 < end <= machine.slot(Slot.CONFIRM):
-            raise Violation(f"{machine.name} is master before the record of epoch {epoch} counts")
+            raise Violation(
+                f"{machine.name} is master before the record of epoch {epoch} is confirmed"
+            )
 
 
 def _check_grant(machine: Machine, process: Process) -> None:
-    """Nothing is granted that a start after a power cut would not know of."""
+    """Check that everything on which a grant relies survives a power cut."""
     epoch = machine.slot(Slot.EPOCH)
     if machine.holds(Role.APPEND, process):
-        raise Violation(f"{machine.name} grants epoch {epoch} and keeps byte 0")
+        raise Violation(f"{machine.name} grants epoch {epoch} while it holds byte 0")
     if machine.durably_promised != epoch:
         raise Violation(
-            f"{machine.name} grants epoch {epoch}; its disk knows the promise of "
+            f"{machine.name} grants epoch {epoch}; the promise on its disk is "
             f"{machine.durably_promised}"
         )
     table = machine.durable_table
     if not table or table[-1].epoch != epoch:
         raise Violation(f"{machine.name} grants epoch {epoch}, which its table on disk lacks")
-    if not machine.has_twin:
-        raise Violation(f"{machine.name} grants epoch {epoch}, and its table has no twin")
+    if not machine.has_table_backup:
+        raise Violation(f"{machine.name} grants epoch {epoch}, but its table has no backup")
     boot = machine.slot(Slot.HA_BOOT_ID_HIGH), machine.slot(Slot.HA_BOOT_ID_LOW)
     if boot != machine.boot or not machine.slot(Slot.GRANTED_TO):
         raise Violation(f"{machine.name} grants epoch {epoch} to no start of this boot")
@@ -266,7 +282,7 @@ def _check_grant(machine: Machine, process: Process) -> None:
 
 
 def _must_be_allowed_to_append(machine: Machine, process: Process) -> None:
-    """A broker that serves an epoch appends only while its grant stands."""
+    """Check that a broker appends under an epoch only while its grant is valid."""
     serving, now_us = machine.slot(Slot.SERVING_EPOCH), machine.timeline.now_us
     if process.name != "broker" or not serving or not machine.slot(Slot.FENCED):
         return

@@ -1,4 +1,4 @@
-"""What one seed goes through: the group, how fast everything is, and which faults come when."""
+"""The plan of one seed: the group, the speed of everything, and which faults come when."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TIMES: Final = TimeRules(
     client_timeout_ms=1_000,
     broker_silent_ms=700,
 )
-"""Proportions of the local profile, three times as fast: more terms in a run."""
+"""Proportions of the local profile, three times as fast, for more terms in a run."""
 
 
 WINDOW_SIZE: Final = 8_000
-"""Bytes on their way to a slave: less than what a slow one is behind, more than a record."""
+"""Window of bytes under way to a slave: less than the lag of a slow one, more than a record."""
 GENTLE_SIZE: Final = 3_000
 
 
 class Fault(Enum):
-    """What happens to the group."""
+    """A kind of fault."""
 
     KILL = "kill one service"
     STOP = "stop one service for a while"
@@ -65,7 +65,7 @@ class Fault(Enum):
     REFUSED = "an operator gives an order that must be refused"
     RESYNC = "an operator has a node copied anew"
     NEW_VOLUME = "a node gets an empty disk"
-    DELETE_LEASE = "somebody deletes the lease object, now or when it is taken next"
+    DELETE_LEASE = "the lease object is deleted, now or when it is taken next"
     CLOCK = "a boot-time clock leaps ahead"
     HASTY = "a node takes the lease to have run out, whatever its clock says"
 
@@ -102,7 +102,7 @@ SUDDEN: Final = (
     Fault.SLOW_DISK,
     Fault.SWITCH,
 )
-"""What happens to a winner, or to a master whose set changes."""
+"""Faults of a winner, or of a master whose set changes."""
 SEVERE: Final = (
     Fault.STOP,
     Fault.STOP_NODE,
@@ -112,7 +112,7 @@ SEVERE: Final = (
     Fault.AT_SLOT,
     Fault.AT_FILE,
 )
-"""What costs a master its lease, more often than not."""
+"""Faults that usually cost a master its lease."""
 WATCHED: Final = (
     Slot.SERVING_EPOCH,
     Slot.EPOCH_RECORD_END,
@@ -179,47 +179,47 @@ THEMES: Final = (
     (Fault.PAUSE, Fault.SWITCH, Fault.END_NODE),
     (Fault.REFUSED, Fault.SWITCH, Fault.ISOLATE),
 )
-"""Faults that make something happen together which each of them hides among many others."""
+"""Combinations of faults whose joint effects would be hidden among many other faults."""
 OPERATED: Final = (
     *(Fault.SWITCH, Fault.SWITCH, Fault.END, Fault.END_OTHER, Fault.END_NODE),
     *(Fault.PAUSE, Fault.REMOVE, Fault.RESYNC, Fault.RESYNC),
 )
-"""What an operator does now and then, and what must then go well whatever happens beside it."""
-LYING: Final = (Fault.CLOCK, Fault.HASTY)
-"""Behind these, reads may be stale: what is judged is less from then on."""
+"""Frequent operations that must succeed whatever happens at the same time."""
+CLOCK_FAULTS: Final = (Fault.CLOCK, Fault.HASTY)
+"""Faults after which reads may be stale, so fewer rules are checked."""
 ROUNDS_EVERY: Final = 4
-"""Every fourth seed goes through rounds: few faults, and whole again behind each."""
+"""Every fourth seed has rounds: few faults, and a whole group after each round."""
 ROUNDS: Final = 6
 OFTEN_ENOUGH: Final = (Fault.HASTY, Fault.RESYNC, Fault.NEW_VOLUME)
-"""Of the rare ones those that need others beside them to show anything."""
+"""Rare faults that need other faults to show an effect, so they are drawn more often."""
 REFUSED_ORDERS: Final[tuple[tuple[str, dict[str, str]], ...]] = (
     ("failover", {"old_master_stopped": "true"}),
     ("failover", {"group": "another", "old_master_stopped": "true"}),
     ("failover", {"group": "g0"}),
-    ("failover", {"group": "g0", "old_master_stopped": "true", "to": "nobody"}),
-    ("switchover", {"to": "nobody"}),
-    ("remove-member", {"node": "nobody"}),
+    ("failover", {"group": "g0", "old_master_stopped": "true", "to": "n9"}),
+    ("switchover", {"to": "n9"}),
+    ("remove-member", {"node": "n9"}),
     ("resync", {}),
     ("resync", {"group": "another"}),
     ("adopt", {}),
     ("unheard-of", {}),
 )
-"""Orders and their arguments that no state of a group allows."""
+"""Commands with arguments that must be refused in every state."""
 SERVICES: Final = ("ha", "broker", "reput")
 
 
 class Left(NamedTuple):
-    """What is not healed: services of one node, of a group whose other nodes are enough."""
+    """Services of one node that are not healed, while the other nodes are enough."""
 
     services: tuple[str, ...]
     at_master: bool
-    """Of the node that holds the lease, or of another one."""
+    """Whether the node holds the lease."""
     gone: bool
-    """Ended for good; else stopped."""
+    """Whether the services are gone for good, or else paused."""
 
 
 class Plan(NamedTuple):
-    """Of one seed."""
+    """The plan of one seed."""
 
     nodes: int
     min_in_sync: int
@@ -232,15 +232,15 @@ class Plan(NamedTuple):
     weather: Weather
     faults: tuple[Fault, ...]
     gap_ms: int
-    """Between two faults, on average."""
+    """Average time between two faults."""
     duration_ms: int
     left: Left | None
     at_master: float
-    """How often a fault is aimed at the node that holds the lease."""
+    """Share of faults that are aimed at the node that holds the lease."""
 
 
 def draw_plan(random: Random) -> Plan:
-    """One of many."""
+    """Draw a plan."""
     nodes = random.choice((2, 3, 3))
     least = random.choice((1, 1, 2) if nodes == 2 else (1, 2, 2))
     bad = random.random() < 0.5
@@ -277,7 +277,7 @@ def draw_plan(random: Random) -> Plan:
 
 
 def theme_of(seed: int) -> tuple[Fault, ...]:
-    """The only faults of a seed. Every third seed has no theme: its plan says which faults come."""
+    """The only faults of a seed. Every third seed has no theme; its faults come from its plan."""
     turn, place = divmod(seed, 3)
     return THEMES[(2 * turn + place - 1) % len(THEMES)] if place else ()
 

@@ -1,7 +1,8 @@
 """Mistakes that the simulation has to find, planted for the length of a ``with``.
 
-Each takes one rule away from the code under test, or words it as it was worded once. They live here
-and nowhere in the product; what they patch is named, so a rename breaks the test and not the proof.
+Each removes one rule from the tested code, or restores an earlier wrong version of it. They live
+here and nowhere in the product. What they patch is named, so a rename breaks the test and not the
+proof.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Planted(NamedTuple):
 
     plant: Callable[[], AbstractContextManager[None]]
     symptom: str
-    """Regular expression of how it shows itself first: found for another reason is by chance."""
+    """Regular expression of the first symptom; another symptom would be found by chance."""
     seed: int
-    """One that finds it; another is looked for when it does not any more."""
+    """A seed that finds the mistake; the test searches for another one if it no longer does."""
     faults: tuple[Fault, ...] = ()
-    """What happens in these worlds: what the mistake needs, for those that need much at once."""
+    """The faults of these worlds, for mistakes that need several at once."""
 
 
 LINKS: Final = (Fault.SWITCH, Fault.POWER, Fault.RESET_LINKS, Fault.STOP, Fault.SLOW_DISK)
@@ -59,7 +60,9 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.shrunk_without_compare_and_set, "A: |may be in the published set", 0
     ),
     "shrunk-before-it-is-confirmed": Planted(
-        acks.shrunk_before_it_is_confirmed, "A: |members, 2 is the minimum|tells its broker of", 0
+        acks.shrunk_before_it_is_confirmed,
+        "A: |members, 2 is the minimum|publishes IN_SYNC_SIZE",
+        0,
     ),
     "added-below-the-confirm-offset": Planted(
         acks.added_below_the_confirm_offset, "A: |joins the set, and its table|lacks some of the", 2
@@ -79,7 +82,7 @@ FAULTS: Final[dict[str, Planted]] = {
         0,
     ),
     "promised-before-the-lease-is-won": Planted(
-        logs.promised_before_the_lease_is_won, "nobody has acquired it", 2
+        logs.promised_before_the_lease_is_won, "no node has acquired", 2
     ),
     "old-version-read-as-not-applied": Planted(
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES

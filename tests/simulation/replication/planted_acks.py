@@ -1,4 +1,4 @@
-"""Planted mistakes about what counts as acknowledged, and about who is in the in-sync set."""
+"""Planted mistakes about acknowledgements and about membership of the in-sync set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Planting = Iterator[None]
 
 @contextmanager
 def added_member_not_waited_for() -> Planting:
-    """A member that is being added is waited for only once its addition is known."""
+    """The master waits for a member that is being added only once its addition is known."""
     settle = InSync._settle
 
     def forgetful(self: InSync) -> None:
@@ -66,7 +66,7 @@ def quorum_instead_of_set() -> Planting:
 
 @contextmanager
 def acks_of_an_old_epoch_counted() -> Planting:
-    """What a member acknowledged to this node in an earlier term goes on to count."""
+    """Acknowledgements from an earlier term of this node still count."""
     begin = Mastership.__init__
 
     def remembering(self: Mastership, own: ReplicaContext, *arguments: Any, **named: Any) -> None:
@@ -87,13 +87,13 @@ def acks_of_an_old_epoch_counted() -> Planting:
 
 @contextmanager
 def ends_of_hello_counted() -> Planting:
-    """What a slave says that it has when it connects counts as acknowledged."""
+    """The end in a slave's HELLO counts as acknowledged."""
     hello = Mastership.hello
 
-    def counting(self: Mastership, incoming: Incoming, said: Hello) -> None:
-        hello(self, incoming, said)
+    def counting(self: Mastership, incoming: Incoming, payload: Hello) -> None:
+        hello(self, incoming, payload)
         if incoming.link in self.links:
-            self._durable[incoming.peer] = said.durable
+            self._durable[incoming.peer] = payload.durable
 
     with patch.object(Mastership, "hello", counting):
         yield
@@ -113,7 +113,7 @@ def unsynced_bytes_acknowledged() -> Planting:
 
 @contextmanager
 def candidate_goes_on_acknowledging() -> Planting:
-    """A candidate follows its master, and acknowledges, until it has won."""
+    """A candidate follows its master and acknowledges until it has won."""
     leave, settle, write = Following.leave, Campaign._settled, Campaign._written
 
     def stay(self: Following, reason: str) -> None:
@@ -159,7 +159,7 @@ def term_confirms_its_whole_log() -> Planting:
 
 @contextmanager
 def shrunk_without_compare_and_set() -> Planting:
-    """A silent member is not waited for any more; the lease is not changed."""
+    """The master stops waiting for a silent member without a change of the lease."""
     wanted = InSync.wanted
 
     def drop(self: InSync, now_ms: int) -> tuple[Member, ...] | None:
@@ -175,7 +175,7 @@ def shrunk_without_compare_and_set() -> Planting:
 
 @contextmanager
 def shrunk_before_it_is_confirmed() -> Planting:
-    """A member is dropped from the wait set when its removal is sent, not when it is known."""
+    """A member leaves the wait set when its removal is sent, not when it is known."""
 
     know = InSync.known
 
@@ -188,7 +188,7 @@ def shrunk_before_it_is_confirmed() -> Planting:
 
 @contextmanager
 def added_below_the_confirm_offset() -> Planting:
-    """Whoever is linked is added, wherever its log ends."""
+    """Every linked slave is added, wherever its log ends."""
     acknowledged = InSync.acknowledged
 
     def hasty(self: InSync, member: Member, durable: int, **facts: Any) -> None:
@@ -203,7 +203,7 @@ def added_below_the_confirm_offset() -> Planting:
 
 @contextmanager
 def no_growth_before_the_epoch_is_open() -> Planting:
-    """A term that is not open adds nobody."""
+    """A term that is not open adds no member."""
     write, grow = Mastership._write_lease, InSync._with_next
 
     def writing(self: Mastership) -> None:

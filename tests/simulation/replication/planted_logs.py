@@ -32,7 +32,7 @@ Planting = Iterator[None]
 
 @contextmanager
 def promotion_of_a_non_member() -> Planting:
-    """Whoever finds the lease run out takes it, and itself into the set."""
+    """Any node that finds the lease expired takes it and adds itself to the set."""
     may, write = campaign.claim, campaign.taken
 
     def joined(lease: Lease, own: ReplicaContext) -> Lease:
@@ -67,7 +67,7 @@ def candidate_removed_as_the_old_holder() -> Planting:
 
 @contextmanager
 def promised_before_the_lease_is_won() -> Planting:
-    """A candidate promises the epoch that it is about to ask for."""
+    """A candidate promises the epoch that it is about to request."""
     settled = Campaign._settled
 
     def eager(self: Campaign, done: Done) -> None:
@@ -82,7 +82,7 @@ def promised_before_the_lease_is_won() -> Planting:
 
 @contextmanager
 def old_version_read_as_not_applied() -> Planting:
-    """A read that shows the old version is taken to say that the write was not applied."""
+    """A read of the old version counts as proof that the write was not applied."""
     settle = LeaseSession._settle_by
 
     def hasty(self: LeaseSession, found: Stored, now_ms: int) -> Settled | None:
@@ -97,7 +97,7 @@ def old_version_read_as_not_applied() -> Planting:
 
 @contextmanager
 def lease_made_again_from_memory() -> Planting:
-    """A master that finds the object gone makes it again, and asks nobody."""
+    """A master that finds the object missing creates it again without promises."""
     begin = Recreation.__init__
 
     def alone(self: Recreation, *arguments: Any, **named: Any) -> None:
@@ -113,7 +113,7 @@ def lease_made_again_from_memory() -> Planting:
 
 @contextmanager
 def no_truncation_on_rejoin() -> Planting:
-    """A former master goes on behind its own tail."""
+    """A former master keeps its own tail and appends after it."""
 
     def plan(own: Extent, **named: Any) -> Outcome:
         return InOrder(own.end)
@@ -138,7 +138,7 @@ def table_cut_only_with_bytes() -> Planting:
 
 @contextmanager
 def no_entry_for_an_empty_term() -> Planting:
-    """A term that starts where the last one did gets no entry of its own."""
+    """A term that starts where the previous one did gets no entry of its own."""
     add = replica_context.with_entry
 
     def with_entry(table: tuple[EpochStart, ...], entry: EpochStart) -> tuple[EpochStart, ...]:
@@ -165,7 +165,7 @@ def log_taken_before_byte_0_is_free() -> Planting:
 
 @contextmanager
 def deadline_kept_over_a_reboot() -> Planting:
-    """What the page says of a lease counts in the next boot, too: its deadline is not over."""
+    """Grant and deadline in the page stay valid in the next boot."""
     judge, still, answer = grant.granted, grant.is_valid, grant.may_answer
     kept: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Planted mistakes in what carries decisions out, as changes of its text."""
+"""Planted mistakes in the code that carries decisions out, as changes of its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTE_0_BEFORE_THE_FLUSH_ENDED: Final = change(
         "",
     ),
 )
-"""The append lock goes back while a flush runs."""
+"""The append lock is released while a flush runs."""
 
 BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED: Final = change(
     grouped_store,
@@ -34,7 +34,7 @@ BYTE_0_BEFORE_SERVING_EPOCH_IS_CLEARED: Final = change(
         "        self.positions.publish(Slot.SERVING_EPOCH, 0)\n",
     ),
 )
-"""The page says that an epoch is served when the log is ha's already."""
+"""The page has a serving epoch while ha already holds the log."""
 
 HELLO_BEFORE_THE_PROMISE_IS_DURABLE: Final = change(
     following,
@@ -54,7 +54,7 @@ GRANT_NOT_LOOKED_AT_WITH_BYTE_0: Final = change(
         "                return True\n",
     ),
 )
-"""A grant that ended while the broker waited for byte 0 is served."""
+"""A broker serves a grant that ended while it waited for byte 0."""
 
 SILENT_BROKER_RENEWED: Final = change(
     mastership,
@@ -64,7 +64,7 @@ SILENT_BROKER_RENEWED: Final = change(
         "",
     ),
 )
-"""A node whose broker is silent goes on renewing the lease."""
+"""A node with a silent broker goes on renewing the lease."""
 
 RELEASED_BEFORE_THE_TARGET_HAS_THE_END: Final = change(
     switchover,
@@ -73,7 +73,7 @@ RELEASED_BEFORE_THE_TARGET_HAS_THE_END: Final = change(
         "elif self._stage is _Stage.DRAINING:",
     ),
 )
-"""A planned switch releases the lease as soon as the log's end is fixed."""
+"""A planned switch releases the lease as soon as the end of the log is fixed."""
 
 PROMISE_OF_A_REPLACED_VOLUME: Final = change(
     recreation,
@@ -84,4 +84,4 @@ PROMISE_OF_A_REPLACED_VOLUME: Final = change(
         "            self._missing = {each for each in self._missing if each.node != peer.node}\n",
     ),
 )
-"""What the new volume of a node promises counts for the member that the old one was."""
+"""The promise of a node's new volume counts for the member that its old volume was."""

@@ -1,9 +1,9 @@
 """Starts of services: threads that run the product's own code, and are killed and paused together.
 
 A thread is a greenlet. At a *border* (an access to the page, a step of the disk, a lock) any other
-thread may go on, and the process may be killed or stopped there. A killed process never goes on:
-its threads are unwound by ``Killed``, and whatever they touch meanwhile raises it again, so that no
-``finally`` of a dead process changes anything.
+thread may go on, and the process may be killed or paused there. A killed process never goes on: its
+threads are unwound by ``Killed``, and every access raises it again, so that no ``finally`` of a
+dead process changes anything.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 WAKE_MAX_US = 300
 SWITCH_MAX_US = 400
 LOADS_PER_STORE = 4
-"""Another thread goes on so many times more often behind a store than behind a load."""
+"""Another thread goes on this much more often after a store than after a load."""
 
 
 class Killed(SystemExit):
-    """The process is gone. Of all exceptions, asyncio lets this kind alone through."""
+    """The process is gone. Of all exceptions, asyncio only passes this kind on."""
 
 
-class Looked(NamedTuple):
-    """A look of a broker at the deadline of its lease."""
+class DeadlineCheck(NamedTuple):
+    """A check of the lease's deadline by a broker."""
 
     step: int
-    """Of its loop."""
+    """Step of its loop."""
     in_time: bool
 
 
@@ -49,27 +49,27 @@ class Process:
         self.alive = True
         self.paused = False
         self.is_opened = False
-        """Its parts that wait for an open epoch wait no more. Of a broker."""
+        """Whether the components of a broker that wait for an open epoch have been woken."""
         self.is_finished = False
-        """It has done all that there was to do before it ended."""
+        """Whether it shut down cleanly, with all work done."""
         self.begun_us = self.resumed_us = self.timeline.now_us
-        """When it began, or last went on after a stop."""
-        self.stood_us = 0
-        """How long it had stood then."""
+        """When it began, or last continued after a pause."""
+        self.pause_us = 0
+        """Duration of that pause."""
         self.idle_us = 0
-        """When it was stopped last, or ended."""
+        """When it was last paused, or ended."""
         self.resumed_at = -1
-        """The step of its loop in which that was."""
-        self.looked = Looked(-1, in_time=False)
-        """At its grant and its deadline, the last time."""
-        self.asked_us = -1
-        """When it looked last at whether it is fenced."""
+        """Step of its loop at the end of the last pause."""
+        self.last_check = DeadlineCheck(-1, in_time=False)
+        """Its last check of grant and deadline."""
+        self.fence_loaded_us = -1
+        """When it last loaded FENCED."""
         self.preemption = preemption
         self.on_end: list[Callable[[], None]] = []
         self.loop: Loop | None = None
         self._threads: list[Thread] = []
         self.quiet = 0
-        """Borders, stores counted several times, until somebody else may go on."""
+        """Remaining borders, with stores counted several times, until another thread may go on."""
         self._steps_left = 0
         self._strike: Callable[[], None] | None = None
         self._draw_quiet()
@@ -83,13 +83,13 @@ class Process:
         return thread
 
     def strike_after(self, steps: int, strike: Callable[[], None]) -> None:
-        """Call strike at the border behind so many steps: it kills or pauses."""
+        """Call strike at the border after that many steps: it kills or pauses the process."""
         self._steps_left, self._strike = steps, strike
         self.quiet = 0
 
     @property
     def is_threatened(self) -> bool:
-        """Whether it is about to be killed or stopped."""
+        """Whether it is about to be killed or paused."""
         return self._strike is not None
 
     def pause(self) -> None:
@@ -104,18 +104,18 @@ class Process:
         if self.paused:
             self.paused = False
             self.resumed_us = self.timeline.now_us
-            self.stood_us = self.resumed_us - self.idle_us
+            self.pause_us = self.resumed_us - self.idle_us
             self.resumed_at = -1 if self.loop is None else self.loop.steps
             for thread in self._threads:
                 thread.resumed()
 
     def calm(self) -> None:
-        """Go on, whatever was planned."""
+        """Cancel a planned strike and continue."""
         self._strike = None
         self.resume()
 
     def end(self) -> None:
-        """Gone, at once: killed, or ended by itself."""
+        """End the process at once, by a kill or by itself."""
         if self.alive:
             if not self.paused:
                 self.idle_us = self.timeline.now_us
@@ -131,7 +131,8 @@ class Process:
             raise Killed
 
     def interrupted(self) -> bool:
-        """Nothing is quiet any more: what was planned happens. Whether another one goes on."""
+        """Run a planned strike at a border that lets others go on; whether another thread goes
+        on."""
         if self._strike is not None:
             self._steps_left -= 1
             if self._steps_left <= 0:
@@ -149,7 +150,7 @@ class Process:
         self.quiet = int(between * LOADS_PER_STORE)
 
     def unwind(self) -> None:
-        """End its threads, behind its own end. From the hub."""
+        """End its threads after the end of the process. From the hub."""
         for thread in self._threads:
             thread.unwind()
         self._threads.clear()
@@ -168,14 +169,14 @@ class Thread:
         self._run, self._timeline = run, process.timeline
         self._greenlet = greenlet(self._body, parent=process.timeline.hub)
         self._ticket = 0
-        """Of the resumption that counts; older ones that are still on the timeline do nothing."""
+        """Number of the resumption that counts. Older ones on the timeline do nothing."""
         self._parked = False
         self._due = False
-        """Its time came while the process was stopped."""
+        """Whether its time came while the process was paused."""
         self._joining: list[Thread] = []
 
     def schedule(self, delay_us: int) -> None:
-        """Go on that much later, and not before."""
+        """Go on after the delay, and not before."""
         self._ticket += 1
         ticket = self._ticket
 
@@ -186,12 +187,12 @@ class Thread:
         self._timeline.after(delay_us, go_on)
 
     def work(self, duration_us: int) -> None:
-        """Take so long. Of the running thread only."""
+        """Spend that much time. Of the running thread only."""
         self.schedule(duration_us)
         self._let_others()
 
     def park(self, timeout_us: int | None = None) -> None:
-        """Wait until woken, or for so long. Of the running thread only."""
+        """Wait until woken, or until the timeout. Of the running thread only."""
         self._ticket += 1
         self._parked = True
         if timeout_us is not None:
@@ -199,25 +200,25 @@ class Thread:
         self._let_others()
 
     def wake(self) -> None:
-        """Cut its wait short; nothing if it works."""
+        """End the wait; does nothing if the thread does not wait."""
         if self._parked and not self._due:
             self._parked = False
             self.schedule(self._timeline.random.randint(1, WAKE_MAX_US))
 
     def resumed(self) -> None:
-        """The process goes on after a stop."""
+        """Continue after a pause of the process."""
         if self._due:
             self._due = False
             self.schedule(self._timeline.random.randint(1, SWITCH_MAX_US))
 
     def join(self, other: Thread) -> None:
-        """Wait until the other has ended. Of the running thread only."""
+        """Wait until the other thread has ended. Of the running thread only."""
         while not other.ended:
             other._joining.append(self)
             self.park()
 
     def border(self, *, of_load: bool) -> None:
-        """Others may go on here. Of the running thread only."""
+        """Let others go on if it is time. Of the running thread only."""
         process = self.process
         process.quiet -= 1 if of_load else LOADS_PER_STORE
         if process.quiet > 0:
@@ -230,7 +231,7 @@ class Thread:
             self.work(self._timeline.random.randint(1, SWITCH_MAX_US))
 
     def unwind(self) -> None:
-        """End it now. From the hub, behind the process's end."""
+        """End the thread now. From the hub, after the end of the process."""
         if self._greenlet and not self._greenlet.dead:
             with contextlib.suppress(Exception):
                 self._greenlet.throw(Killed)
@@ -271,21 +272,22 @@ _running: list[Thread] = []
 
 
 def running() -> Thread | None:
-    """The simulated thread that runs now; None: the world itself does."""
+    """The simulated thread that runs now; None if the world itself runs."""
     if _running and _running[-1]._greenlet is getcurrent():
         return _running[-1]
     return None
 
 
 def border(*, of_load: bool = False) -> None:
-    """Whoever runs has taken a step that other processes can see, or has looked at theirs."""
+    """Mark a step of the running thread that other processes can see, or a load of what they
+    store."""
     thread = running()
     if thread is not None:
         thread.border(of_load=of_load)
 
 
 def work(duration_us: int) -> None:
-    """Whoever runs takes so long."""
+    """Let the running thread spend that much time."""
     thread = running()
     if thread is not None:
         thread.work(duration_us)

@@ -1,7 +1,7 @@
-"""How soon a start of ha does the same again: what came to nothing is tried again, but not at once.
+"""Limits how soon a start of ha repeats an action: failed attempts are repeated, but not at once.
 
-A mistake in a pause breaks no promise. It shows itself as a storm of frames or of writes to a full
-disk, which on real machines takes the time of everything else.
+A wrong pause breaks no promise. It causes a storm of frames, or of writes to a full disk, which
+slows everything else on real machines.
 """
 
 from __future__ import annotations
@@ -15,65 +15,65 @@ from services.ha.lease.value import Member
 from tests.simulation.replication.violation import Violation
 
 HEARTBEATS_APART_MS: Final = 50
-"""Half of what the plan's times ask for."""
+"""Half of the interval in the plan."""
 GROWTHS_APART_MS: Final = 500
-"""Half of what a member waits that could not be added."""
+"""Half of the pause after a member could not be added."""
 TRIED_WITHIN_MS: Final = 3_000
 TRIES_MAX: Final = 10
-"""Pauses of 100, 200, 400, 800 and then 1000 ms are seven tries, and the pauses may begin anew once
-by an order."""
+"""Pauses of 100, 200, 400, 800 and then 1000 ms are seven attempts, and a command may restart the
+sequence once."""
 FENCES_MAX: Final = 2
 """By a switch, and by what ends its term before the switch is over."""
 WRITES_APART_MS: Final = 500
-"""A quarter of what a promise waits that found no room."""
+"""A quarter of the pause after a promise found no room."""
 
 
 class Repeats:
-    """Of one start of ha."""
+    """The repeated actions of one start of ha."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._sent: dict[int, tuple[int, int]] = {}
-        """By link: confirm offset that the last frame of a master told, and when it was sent."""
-        self._greeted: dict[tuple[int, int], tuple[int, int]] = {}
-        """By link and epoch in which it has introduced itself: epochs of the log that it told."""
+        """By link: the confirm offset of the last frame of a master, and when it was sent."""
+        self._hellos: dict[tuple[int, int], tuple[int, int]] = {}
+        """By link and epoch: number of epochs and end in the last HELLO."""
         self._added: dict[tuple[int, Member], tuple[str, int]] = {}
-        """By epoch and member that was to be added: version of the lease, and when it was asked."""
+        """By epoch and added member: version of the lease, and when the addition was requested."""
         self._tried: dict[str, tuple[int, list[int]]] = {}
-        """By node: the epoch, and when a connection was tried that came to nothing."""
+        """By node: epoch, and times of the failed attempts to connect."""
         self._fences = 0
-        """Since its last grant, or since it asked for a term."""
+        """Number since the last grant or the last campaign."""
         self.promise: int | None = None
-        """Token of the promise that is being written, or was last."""
+        """Token of the last promise that was written."""
         self._failed_ms: int | None = None
-        """When a promise could not be written, last."""
+        """When a promise last could not be written."""
 
     def happened(self, event: Event, now_ms: int) -> None:
-        """An effect has come to an end."""
+        """Note the outcome of an effect."""
         if isinstance(event, Failed) and event.token == self.promise:
             self._failed_ms = now_ms
 
     def sends(self, link: int, confirm: int, now_ms: int, *, empty: bool) -> None:
-        """A frame of a master. empty: a heartbeat, or to tell a new confirm offset."""
+        """Check a frame of a master. empty: a heartbeat, or a frame that only carries a new confirm
+        offset."""
         before, sent_ms = self._sent.get(link, (-1, 0))
         if empty and before == confirm and now_ms - sent_ms < HEARTBEATS_APART_MS:
             raise Violation(
-                f"{self._node} has nothing to tell on link {link}, and sends a frame "
+                f"{self._node} sends an empty frame on link {link} "
                 f"{now_ms - sent_ms} ms after another one"
             )
         self._sent[link] = confirm, now_ms
 
-    def greets(self, link: int, epoch: int, epochs_count: int, end: int) -> None:
-        """A slave describes its log to a master; again only if it has found less of it to be the
-        same."""
-        before = self._greeted.get((link, epoch))
+    def sends_hello(self, link: int, epoch: int, epochs_count: int, end: int) -> None:
+        """Check that a slave repeats HELLO only with a shorter log."""
+        before = self._hellos.get((link, epoch))
         if before is not None and epochs_count >= before[0] and end >= before[1]:
-            raise Violation(f"{self._node} says HELLO twice on link {link} in epoch {epoch}")
-        self._greeted[link, epoch] = epochs_count, end
+            raise Violation(f"{self._node} sends HELLO twice on link {link} in epoch {epoch}")
+        self._hellos[link, epoch] = epochs_count, end
 
     def connects(self, node: str, epoch: int, now_ms: int) -> None:
-        """A connection is tried again behind a pause, and ever more seldom. In another epoch a node
-        may be tried at once: it may be the new master."""
+        """Check that connections are tried after increasing pauses. In another epoch a node may be
+        tried at once, since it may be the new master."""
         known_epoch, tried = self._tried.get(node, (epoch, []))
         since = [at_ms for at_ms in tried if now_ms - at_ms < TRIED_WITHIN_MS]
         since = [*since, now_ms] if known_epoch == epoch else [now_ms]
@@ -84,30 +84,31 @@ class Repeats:
             )
 
     def connected(self, node: str) -> None:
-        """A connection that was tried is there."""
+        """Note that a connection exists."""
         self._tried.pop(node, None)
 
-    def _asks(self, put: LeasePut, now_ms: int) -> None:
-        """A master wants another set; of one version it is asked again until it is known."""
+    def _writes_lease(self, put: LeasePut, now_ms: int) -> None:
+        """Check that a master pauses between two requests for a member, except for repetitions of
+        one write."""
         if put.lease.epoch != put.base.lease.epoch:
-            self._fences = 0  # a term that ends before its first grant is fenced once more
+            self._fences = 0  # A term that ends before its first grant is fenced once more.
             return
         for member in sorted({*put.lease.in_sync} - {*put.base.lease.in_sync}):
             version, asked_ms = self._added.get((put.lease.epoch, member), ("", -GROWTHS_APART_MS))
             if version == put.base.version:
-                continue  # the same write, tried until its outcome is known
+                continue  # The same write is repeated until its outcome is known.
             if now_ms - asked_ms < GROWTHS_APART_MS:
                 raise Violation(
-                    f"{self._node} asks to add {member.node} again, {now_ms - asked_ms} ms after "
-                    "that came to nothing"
+                    f"{self._node} requests {member.node} again {now_ms - asked_ms} ms after "
+                    "that failed"
                 )
             self._added[put.lease.epoch, member] = put.base.version, now_ms
 
     def does(self, effect: Effect, now_ms: int) -> None:
-        """It is about to do that."""
+        """Check an effect before it is carried out."""
         match effect:
             case LeasePut():
-                self._asks(effect, now_ms)
+                self._writes_lease(effect, now_ms)
             case do.Grant() | do.LeaseCreate():
                 self._fences = 0
             case do.Fence():

@@ -1,4 +1,5 @@
-"""One start of reput: its own follower and dispatcher, on the node's simulated disk."""
+"""One start of reput: the service's own follower and dispatcher, on the simulated disk of the
+node."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Reput(Service):
     """A process of the service reput on one node."""
 
     async def main(self) -> None:
-        """As ``services.reput.service``."""
+        """Run as ``services.reput.service`` does."""
         store = None
         while store is None:
             await asyncio.sleep(POLL_S)

@@ -1,7 +1,8 @@
-"""Trials of a whole group in which a disk loses bytes or files that were confirmed.
+"""Trials in which a disk loses bytes or files that were confirmed.
 
-Each is one cause with a known outcome: the damaged node finds it, says so, knows it after a restart
-and leads no node that is sound; the others go on, and copied anew by order it is a member again.
+Each has one cause and a known outcome: the damaged node finds the damage, reports it, knows it
+after a restart, and does not lead while a healthy node can. The others go on, and after a resync by
+command the node is a member again.
 """
 
 from __future__ import annotations
@@ -27,24 +28,26 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 FOUND_MS: Final = 10_000
-"""A pass over the log begins every two seconds, and this is the longest that one takes."""
+"""A check of the log begins every two seconds and takes at most the rest of this time."""
 MET_MS: Final = 1_500
-"""Where a reader has met damage, the broker says so and ha has looked by then."""
+"""Time within which the broker reports damage that a reader has found, and ha has checked the
+log."""
 SHUT_MS: Final = 1_000
-"""The broker of a halted node serves no consumer by then."""
+"""The broker of a halted node refuses reads after this time."""
 KNOWN_MS: Final = 3_000
-"""A start has recovered the log, and read again where it is damaged, by then."""
+"""Time within which a start has recovered the log and read the damaged place again."""
 ALONE_MS: Final = 2 * TIMES.lease_ms + TIMES.wait_random_ms + 2 * TIMES.wait_rank_ms + 250
-"""A node with trouble waits no longer before it takes a lease that has run out."""
+"""A node with trouble waits no longer than this before it takes an expired lease."""
 DIFFER_MS: Final = 8_000
-"""A slave that found a difference asks again every two seconds; both logs are looked at by then."""
+"""A slave that found a difference asks again every two seconds; both logs are checked within
+this."""
 HANDED_MS: Final = 10_000 + 3 * TIMES.lease_ms
-"""Trouble of a master moves the lease by then, also if it did so a moment ago."""
+"""Trouble of a master moves the lease within this time, also shortly after a previous move."""
 TAIL_SIZE: Final = 40
-"""Properties end a record: no CRC but the record's covers them."""
+"""Properties end a record, and only the CRC of the record covers them."""
 SIZE_AND_MAGIC: Final = 8
 FILES_MIN: Final = 4
-"""Of a log in which one in the middle can be missing."""
+"""Minimum for a log from which a middle file can be removed."""
 
 
 class _Spot(NamedTuple):
@@ -57,7 +60,7 @@ class _Spot(NamedTuple):
 
 
 class Rotting(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -71,8 +74,8 @@ class Rotting(Trying):
     # -- trials ----------------------------------------------------------------------------
 
     def _rot_at_a_slave(self) -> None:
-        """The check of a slave finds what no reader meets: known when all nodes die in that moment,
-        and found again, by the same process, in a log that was copied anew."""
+        """The check of a slave finds damage that no reader meets. It is known after all nodes die
+        at that moment, and is found again by the same process in a log that was copied anew."""
         if not self._may_lose_one:
             return
         epoch, slave = self._history.epoch, self._any_but(self._master())
@@ -83,7 +86,7 @@ class Rotting(Trying):
         else:
             self._must_be_found(slave)
             if self._history.epoch != epoch:
-                raise Violation(f"{slave.name}, a slave, is damaged, and epoch {epoch} is over")
+                raise Violation(f"{slave.name}, a slave, is damaged, but epoch {epoch} has ended")
         self._copy_anew(slave)
         self._lose_a_log_file(slave)
         self._must_be_found(slave)
@@ -92,13 +95,13 @@ class Rotting(Trying):
         self._copy_anew(slave)
 
     def _rot_under_a_comparison(self) -> None:
-        """A slave that is compared with its master finds that the logs differ. It keeps what it has
-        of them; the master finds its damage, hands over to a sound node and halts."""
+        """A slave that is compared with its master finds that the logs differ. It keeps its log;
+        the master finds its own damage, hands over to a healthy node and halts."""
         if not self._may_lose_one:
             return
         history, group, master = self._history, self._group, self._master()
         slave, spot = self._any_but(master), None
-        history.producers_rest = True
+        history.producers_paused = True
         if self._random.random() < 0.5:
             end = slave.slot(Slot.FLUSHED)
             group.cut_power(slave)
@@ -113,23 +116,26 @@ class Rotting(Trying):
             group.boot(slave)
         if not self._until(lambda: self._knows(master), DIFFER_MS):
             raise Violation(
-                f"{slave.name} was compared with {master.name}, whose log is damaged, and they say "
-                f"{self._said(slave)} and {self._said(master)}"
+                f"{slave.name} was compared with {master.name}, whose log is damaged; the alarms "
+                "are "
+                f"{self._alarms_of(slave)} and {self._alarms_of(master)}"
             )
         self._must_hand_over(master)
-        history.producers_rest = False
+        history.producers_paused = False
         self._must_be_found(master)
         self._copy_anew(master)
-        if LOGS_DIFFER in self._said(slave):
-            raise Violation(f"the logs are the same, and {slave.name} says {self._said(slave)}")
+        if LOGS_DIFFER in self._alarms_of(slave):
+            raise Violation(
+                f"the logs are the same, but {slave.name} reports {self._alarms_of(slave)}"
+            )
 
     def _rot_at_the_last_node(self) -> None:
-        """A damaged master goes on while there is no other node, also behind a restart of its ha;
-        it hands over to the first sound one, and halts."""
+        """A damaged master goes on while there is no other node, also after a restart of its ha. It
+        hands over to the first healthy one, and halts."""
         history, group, master = self._history, self._group, self._master()
         spots = self._not_read_at_a_start(master)
         if not self._may_lose_one or not spots:
-            return  # the next master needs this node, or this one could not open its epoch
+            return  # The next master needs this node, or this one could not open its epoch.
         for other in history.others(master):
             self._lose(other, SERVICES)
         self._wait(UNHEARD_MS)
@@ -144,14 +150,14 @@ class Rotting(Trying):
 
         if not self._until(is_met, MET_MS):
             raise Violation(
-                f"a consumer of {master.name} meets a damaged record at {spot.place}, and its ha "
-                f"says {self._said(master)}"
+                f"a consumer of {master.name} meets a damaged record at {spot.place}, but its ha "
+                f"reports {self._alarms_of(master)}"
             )
         self._kill(master, self._random.choice((("ha",), SERVICES)))
         if not self._until(lambda: self._knows(master), KNOWN_MS):
-            raise Violation(f"{master.name} was damaged before it was started again, and is silent")
+            raise Violation(f"{master.name} was damaged before its restart, but reports nothing")
 
-        # With a member that is away, the record of the epoch is not confirmed.
+        # While a member is away, the epoch record is not confirmed.
         state = "master" if group.plan.min_in_sync == 1 else "promoting"
 
         def leads() -> bool:
@@ -159,7 +165,7 @@ class Rotting(Trying):
 
         if not self._until(leads, AGAIN_MS):
             raise Violation(
-                f"{master.name} is damaged and the last node, and {self._world.why_not_whole(0)}"
+                f"{master.name} is damaged and the last node; {self._world.why_not_whole(0)}"
             )
         self._bring_back()
         self._must_hand_over(master)
@@ -167,8 +173,8 @@ class Rotting(Trying):
         self._copy_anew(master)
 
     def _rot_at_a_master(self) -> None:
-        """A damaged master of a whole group hands over, or, if it is killed as soon as it has noted
-        the damage, leaves its lease to the others."""
+        """A damaged master of a whole group hands over. If it is killed as soon as it has noted the
+        damage, it leaves its lease to the others."""
         if not self._may_lose_one:
             return
         history, group, master = self._history, self._group, self._master()
@@ -186,32 +192,32 @@ class Rotting(Trying):
         self._until(is_moved, AGAIN_MS)
         if history.epoch == epoch or history.holder is None or history.holder.node == master.name:
             raise Violation(
-                f"{master.name} met damage in epoch {epoch}, and {history.holder} has the lease in "
+                f"{master.name} met damage in epoch {epoch}, but {history.holder} has the lease in "
                 f"epoch {history.epoch}"
             )
         self._must_be_found(master)
         self._copy_anew(master)
 
-    # -- what they do ----------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------
 
     def _die_when_it_is_known(self, slave: Machine) -> None:
-        """All nodes are killed when the slave has noted that it is damaged; it is in the set then.
-        It is the first that is back, and does not take the lease of another node."""
+        """Kill all nodes when the slave has noted its damage, while it is a member. It starts first
+        and does not take the lease of another node."""
         group, history = self._group, self._history
         delay_us = self._random.randint(0, 2_000)
         slave.arm_file(DAMAGE_FILE.name, lambda: self._timeline.after(delay_us, self._lose_all))
         if not self._until(lambda: bool(group.gone), FOUND_MS):
-            raise Violation(f"{slave.name} is damaged for {FOUND_MS} ms, and has noted nothing")
+            raise Violation(f"{slave.name} is damaged for {FOUND_MS} ms, but has noted nothing")
         epoch = history.epoch
         for service in SERVICES:
             group.gone.discard((slave.name, service))
             group.start_later(slave, service, 50)
         if not self._until(lambda: self._knows(slave), KNOWN_MS):
-            raise Violation(f"{slave.name} has noted damage, is started again and does not say so")
+            raise Violation(f"{slave.name} has noted damage and does not report it after a restart")
         is_member = Member(slave.name, slave.incarnation) in history.published
         self._wait(ALONE_MS if is_member else QUIET_MS)
         if history.epoch != epoch:
-            raise Violation(f"{slave.name} is damaged, and takes the lease of epoch {epoch}")
+            raise Violation(f"{slave.name} is damaged, but takes the lease of epoch {epoch}")
         self._bring_back()
         self._must_be_found(slave)
 
@@ -220,8 +226,8 @@ class Rotting(Trying):
             machine.processes[service].end()
 
     def _find_behind_an_older_mark(self, slave: Machine) -> None:
-        """Damage is known although the power cut leaves an older confirm offset: that page's sector
-        was written to the disk before the record was confirmed."""
+        """Damage is known although a power cut leaves an older confirm offset: the sector of the
+        page was written to the disk before the record was confirmed."""
         older, confirm = slave.page(), slave.slot(Slot.CONFIRM)
         spots: list[_Spot] = []
 
@@ -250,26 +256,26 @@ class Rotting(Trying):
             self._lose(machine, SERVICES)
 
     def _flip(self, machine: Machine, at: int) -> None:
-        """A bit of a byte of the log is another on one disk."""
-        self._group.tell("world", f"a bit of byte {at} of {machine.name} flips")
+        """Flip a bit of the log on one disk."""
+        self._group.trace("world", f"a bit of byte {at} of {machine.name} flips")
         self._history.damaged.add(machine.name)
         machine.flip(at, self._random.randrange(8))
 
     def _lose_a_log_file(self, machine: Machine) -> None:
-        """A file in the middle of the log is gone."""
+        """Remove a file in the middle of the log."""
         count = (self._world.shown(machine.name) or 0) // FILE_SIZE
         if count < FILES_MIN:
             self._flip(machine, self._any_spot(machine).place.start)
             return
         at = self._random.randrange(1, count - 1) * FILE_SIZE
-        self._group.tell("world", f"the log file {at} of {machine.name} is gone")
+        self._group.trace("world", f"the log file {at} of {machine.name} is gone")
         self._history.damaged.add(machine.name)
         machine.remove_log_file(at)
 
     def _copy_anew(self, machine: Machine) -> None:
-        """By order, by the process that runs; the group is whole again."""
+        """Resync the node by command, in the running process; then the group is whole again."""
         ha, before = self._group.ha_of(machine.name), machine.incarnation
-        assert ha is not None, "it says that it is damaged"
+        assert ha is not None, "it reports damage"
         self._history.replaced.add(machine.name)
         token: int | None = None
 
@@ -281,16 +287,16 @@ class Rotting(Trying):
             return machine.incarnation != before
 
         if not self._until(is_begun, AGAIN_MS):
-            raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
-        self._must_be_whole_again(f"{machine.name} was to be copied anew")
+            raise Violation(f"{machine.name} is damaged, but accepts no resync")
+        self._must_be_whole_again(f"{machine.name} was resynced")
         if machine.noted_damage is not None:
-            raise Violation(f"{machine.name} was copied anew, and ha/damage is there still")
+            raise Violation(f"{machine.name} was copied anew, but ha/damage is still there")
         self._history.damaged.clear()
 
-    # -- which records ---------------------------------------------------------------------
+    # -- choice of records ---------------------------------------------------------------------
 
     def _spots(self, end: int) -> list[_Spot]:
-        """Of all messages below end that every log still has, in the order of the log."""
+        """All messages below end that every log still has, in the order of the log."""
         records = self._history.records
         first = max(machine.begins_at for machine in self._group.machines.values())
         found = [
@@ -302,7 +308,7 @@ class Rotting(Trying):
         return sorted(found, key=lambda spot: spot.place)
 
     def _any_spot(self, machine: Machine) -> _Spot:
-        """One that its consumers may see: any, or the first or last one of a file."""
+        """A record that consumers of the node may see: any, or the first or last one of a file."""
         spots = self._spots(self._world.shown(machine.name) or 0)
         last = {spot.place.start // FILE_SIZE: spot for spot in spots}
         first = {spot.place.start // FILE_SIZE: spot for spot in reversed(spots)}
@@ -310,14 +316,14 @@ class Rotting(Trying):
         return self._random.choice(chosen)
 
     def _not_read_at_a_start(self, machine: Machine) -> list[_Spot]:
-        """Those that a broker which is granted an epoch does not read: it opens the epoch."""
+        """Records that a broker does not read before it opens an epoch."""
         durable = machine.slot(Slot.DISPATCHED_DURABLE)
         spots = self._spots(durable - durable % FILE_SIZE)
         return [spot for spot in spots if spot.topic != STATE_TOPIC]
 
     def _at_the_end_of_a_file(self, machine: Machine) -> _Spot:
-        """The last one of a file that is compared, but not of the log's last file; none that
-        consumers ask for all the time."""
+        """The last record of a file that is compared, except the last file of the log; none that
+        consumers read regularly."""
         records, end = self._history.records, len(self._history.confirmed)
         last = {spot.place.start // FILE_SIZE: spot for spot in self._spots(end)}
         found = [
@@ -330,20 +336,21 @@ class Rotting(Trying):
         return self._random.choice(found) if found else self._any_spot(machine)
 
     def _unknown_to(self, slave: Machine, end: int) -> _Spot | None:
-        """A confirmed one that a slave without power has on its disk, and does not know to be
-        confirmed; None: there is none. end: of what was on its disk."""
+        """A confirmed record that a slave without power has on its disk and does not know to be
+        confirmed, or None. end: end of the data on its disk."""
         marks = slave.slot(Slot.CONFIRM), slave.slot(Slot.DISPATCHED_DURABLE), slave.noted_confirm
         found = [spot for spot in self._spots(end) if spot.place.start >= max(marks)]
         return found[-1] if found else None
 
-    # -- what must be so -------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------
 
     def _knows(self, machine: Machine) -> bool:
-        """It says that a record of its log is damaged."""
-        return DAMAGE in self._said(machine)
+        """Whether it reports damage of its log."""
+        return DAMAGE in self._alarms_of(machine)
 
     def _must_be_found(self, machine: Machine) -> None:
-        """It halts, says why, shows consumers nothing; the others take sends."""
+        """Check that the node halts with the reason and refuses reads, and that the others accept
+        sends."""
 
         def is_found() -> bool:
             halted = self._world.state_of(machine.name).startswith("halted")
@@ -352,17 +359,17 @@ class Rotting(Trying):
         acked = len(self._history.acked)
         if not self._until(is_found, FOUND_MS):
             raise Violation(
-                f"{machine.name} is damaged for {FOUND_MS} ms, and it is "
-                f"{self._world.state_of(machine.name)} with the alarms {self._said(machine)}"
+                f"{machine.name} is damaged for {FOUND_MS} ms; its state is "
+                f"{self._world.state_of(machine.name)} with the alarms {self._alarms_of(machine)}"
             )
         if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):
-            raise Violation(f"{machine.name} is damaged, and its consumers are served")
+            raise Violation(f"{machine.name} is damaged and serves reads")
         is_answered = self._until(lambda: len(self._history.acked) > acked, AGAIN_MS)
         if self._may_lose_one and not is_answered:
-            raise Violation(f"nothing is acknowledged since {machine.name} is damaged")
+            raise Violation(f"no send is acknowledged since {machine.name} is damaged")
 
     def _must_hand_over(self, machine: Machine) -> None:
-        """Another node gets the lease."""
+        """Check that another node gets the lease."""
         history = self._history
 
         def is_moved() -> bool:

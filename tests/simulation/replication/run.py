@@ -10,13 +10,13 @@ from tests.simulation.replication.world import World
 
 
 class Outcome(NamedTuple):
-    """What a run that found nothing wrong went through."""
+    """Counts of a run without a violation."""
 
     epochs: int
     acked: int
     read: int
     confirmed: int
-    """Bytes of the confirmed history."""
+    """Bytes of the confirmed log."""
     faults: int
     frames: int
     actions: int
@@ -24,14 +24,13 @@ class Outcome(NamedTuple):
 
 
 class SeedFailed(AssertionError):
-    """A run broke a promise; says how to repeat it."""
+    """A run broke a promise; the message has the command that repeats it."""
 
 
 def run_seed(seed: int, fault: str = "", faults: tuple[Fault, ...] = ()) -> Outcome:
     """Run one seed. Raises SeedFailed.
 
-    fault: only a name for the command that repeats it. faults: what happens, instead of what the
-    seed says.
+    fault: name for the command that repeats the run. faults: replace the faults of the seed.
     """
     world = World(seed, faults=faults)
     try:

@@ -1,7 +1,8 @@
-"""Where the simulated world takes the place of the real one, for the length of a ``with``.
+"""Replaces the services' locks and threads, random numbers, the boot id and every access to the
+page.
 
-Locks and threads of the services, random numbers, the boot id, every access to the page. What is
-patched is named, so a rename in the product breaks the simulation and does not weaken it.
+The replacement lasts for a ``with``. What is patched is named, so a rename in the product breaks
+the simulation instead of weakening it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.simulation.replication import threads
 from tests.simulation.replication.consuming import NoConsuming
 from tests.simulation.replication.node_disk import ProcessDisk
 from tests.simulation.replication.plan import GENTLE_SIZE, WINDOW_SIZE
-from tests.simulation.replication.process import Killed, Looked, border, running
+from tests.simulation.replication.process import DeadlineCheck, Killed, border, running
 from tests.simulation.replication.timeline import Timeline
 from tidemark.formats.checkpoint import Slot
 
@@ -55,17 +56,17 @@ BOOTED: Final = (grouped_store, open_store, reput_store)
 HEARTBEAT_S: Final = 0.2
 """In proportion to the times of ``plan``, which are those of a fast profile."""
 ASK_AGAIN_MS: Final = 150
-"""In proportion, too: a promise whose answer is lost is asked for once more before the old term is
-over."""
+"""Also in proportion: a promise whose answer is lost is requested once more before the old term
+ends."""
 ANSWER_MAX_MS: Final = 5
-"""Between the look at the clock and the load of the deadline."""
+"""Between the reading of the clock and the load of the deadline."""
 BUSY_POLL_S: Final = 0.02
-"""Doorbells are hardly ever lost: what polls beside them costs time and finds nothing."""
+"""Doorbells are rarely lost, so frequent polls cost time and find nothing."""
 STREAM_SIZE_MAX: Final = 1_000
 """Frames end within records, as those of long logs do."""
 CHECKED_AT_ONCE: Final = 4_096
 CHECK_PASS_INTERVAL_S: Final = 2.0
-"""Passes over the log follow each other: in days of a real one, and in seconds here."""
+"""Time between two checks of the log: days in production, seconds here."""
 
 
 def _get(
@@ -81,12 +82,12 @@ def _get(
         value = self._slots[slot]
         thread = running()
         if thread is None or thread.process is not process:
-            return value  # a judge's look changes nothing
+            return value  # A load by the judge changes nothing.
         if slot is Slot.FENCED:
-            process.asked_us = process.timeline.now_us
+            process.fence_loaded_us = process.timeline.now_us
         if slot is Slot.LEASE_DEADLINE and process.loop is not None:
             in_time = process.machine.boot_ms() < value + ANSWER_MAX_MS
-            process.looked = Looked(process.loop.steps, in_time)
+            process.last_check = DeadlineCheck(process.loop.steps, in_time)
         process.quiet -= 1
         if process.quiet <= 0:
             border(of_load=True)
@@ -128,7 +129,7 @@ def _at_step(step: str) -> None:
 
 @contextmanager
 def simulated(timeline: Timeline) -> Iterator[None]:
-    """The services run in the world of that timeline."""
+    """Run the services in the world of that timeline."""
     random: Random = timeline.random
     secrets = SimpleNamespace(
         randbits=random.getrandbits,

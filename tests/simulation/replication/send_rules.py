@@ -1,4 +1,4 @@
-"""What the answer to a send may say: a level with its copies, a refusal, or an unknown outcome."""
+"""Rules for the answer to a send: a level with its copies, a refusal, or an unknown outcome."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidemark.errors import AckTimeout, NotEnoughReplicas, TidemarkError
 from tidemark.formats.checkpoint import Slot
 
 LATELY_US: Final = 50_000
-"""Between what a broker has seen in its page and the answer that follows from it."""
+"""Between what a broker has loaded from its page and the answer that follows from it."""
 SET: Final = (Slot.IN_SYNC_SIZE, Slot.MIN_IN_SYNC)
 
 
-class Asked:
-    """What a sender asks for, and what the page said when it did."""
+class SentRequest:
+    """A send with its level, and the page at its arrival."""
 
     def __init__(
         self, machine: Machine, process: Process, level: AckLevel | None, timeout_ms: int
@@ -29,38 +29,38 @@ class Asked:
 
     @property
     def by_the_group(self) -> bool:
-        """Whether it waits until the group has it."""
+        """Whether the send waits until the group has the record."""
         return self.level is not AckLevel.DISK
 
     @property
     def _needed(self) -> int:
-        """Members without which it is refused."""
+        """Members without which the send is refused."""
         least = self._machine.slot(Slot.MIN_IN_SYNC)
         return max(least, 2 if self.level is AckLevel.REPLICATED else 1)
 
     def check_level(self, level: AckLevel, copies: int) -> None:
-        """Replicated is what a second member has; as many copies as the set has members."""
+        """Check that REPLICATED means a second member, and that every member counts as a copy."""
         name, now = self._machine.name, self._machine.slot(Slot.IN_SYNC_SIZE)
         if (level is AckLevel.REPLICATED) != (copies > 1) or (self.level or level) is not level:
             raise Violation(f"{name} answers {level} on {copies} copies to a send for {self.level}")
         is_same = not self._has_changed(self.admitted_us, *SET) and now == self.members
         if self.by_the_group and is_same and copies != now:
-            raise Violation(f"{name} answers {copies} copies, and its set has {now} members")
+            raise Violation(f"{name} answers {copies} copies, but its set has {now} members")
 
     def check_error(
         self, error: TidemarkError, term: GrantedTerm | None, *, is_stored: bool
     ) -> None:
-        """A send is refused for its level, or told of no outcome, when there is a reason to."""
+        """Check that a refused level and an unknown outcome have a reason."""
         machine, now_us = self._machine, self._machine.timeline.now_us
         lately_us = now_us - LATELY_US
         if self._process.resumed_us >= lately_us or term is None or not term.is_valid:
             return
         if machine.has_failed:
-            return  # a failed sync ends the process, and its term with it
+            return  # A failed sync ends the process, and with it the term.
         size = machine.slot(Slot.IN_SYNC_SIZE)
         if isinstance(error, NotEnoughReplicas):
             if size >= self._needed and not self._has_changed(lately_us, *SET):
-                raise Violation(f"{machine.name} has {size} members, and refuses a send: {error}")
+                raise Violation(f"{machine.name} has {size} members, but refuses a send: {error}")
         elif isinstance(error, AckTimeout) and is_stored and self.by_the_group:
             waited_us = now_us - self.admitted_us
             is_early = waited_us < self.timeout_ms * 1000 - LATELY_US
@@ -73,7 +73,7 @@ class Asked:
             )
 
     def _runs_out_now(self, lately_us: int) -> bool:
-        """Whether the lease's deadline was passed or moved just now."""
+        """Whether the deadline of the lease was passed or moved just now."""
         late_ms = self._machine.boot_ms() - self._machine.slot(Slot.LEASE_DEADLINE)
         just = 0 <= late_ms <= LATELY_US // 1000
         return just or self._has_changed(lately_us, Slot.LEASE_DEADLINE)

@@ -1,4 +1,4 @@
-"""What the three simulated services have in common: a process, its loop, its doorbell, its end."""
+"""The common parts of the three simulated services: process, event loop, doorbell and end."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ IMPOSSIBLE = (
     WriteFailed,
     WrongFileSize,
 )
-"""Nothing is damaged, and no sync fails without a fault: these tell of a bug."""
+"""Errors that only damage, a failed sync or a bug can cause."""
 DAMAGED = (CorruptRecord, DamagedFile)
-"""What a flipped bit may end a process with."""
+"""Errors with which a flipped bit may end a process."""
 FAILED = (FlushFailed, PartEnded, WriteFailed)
-"""Of these, what a failed sync may end a process with."""
+"""Errors with which a failed sync may end a process."""
 
 
 class Bell:
-    """The doorbells of a node, as one service has them (``shared.runtime.doorbell.Doorbell``)."""
+    """The doorbells of a node for one service (``shared.runtime.doorbell.Doorbell``)."""
 
     def __init__(self, ring: Callable[[str], None]) -> None:
         self._ring = ring
@@ -48,7 +48,7 @@ class Bell:
         self._waiter: asyncio.Future[bool] | None = None
 
     def ring(self, service: str, note: bytes = b"") -> bool:
-        """Wake another service; may be lost."""
+        """Wake another service; the ring may be lost."""
         self._ring(service)
         border()
         return True
@@ -61,7 +61,7 @@ class Bell:
             self._waiter.set_result(True)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until rung, at most so long."""
+        """Wait until rung, or until the timeout."""
         if self._rung:
             self._rung = False
             return True
@@ -76,7 +76,7 @@ class Bell:
             self._waiter = None
 
     async def rest(self, seconds: float) -> None:
-        """Hear nothing for so long."""
+        """Ignore rings for that time."""
         await asyncio.sleep(seconds)
 
 
@@ -86,7 +86,7 @@ def _settle(waiter: asyncio.Future[bool]) -> None:
 
 
 class Service:
-    """One start of a service. ``main`` is what it does."""
+    """One start of a service; ``main`` runs it."""
 
     def __init__(
         self,
@@ -94,24 +94,24 @@ class Service:
         process: Process,
         history: History,
         ring: Callable[[str], None],
-        say: Callable[[str, str], None] | None,
+        write_trace: Callable[[str, str], None] | None,
     ) -> None:
-        """say: takes (node and service, line) of a trace."""
+        """write_trace: takes (node and service, line) of a trace."""
         self.machine, self.process, self.history = machine, process, history
-        self.say = say
+        self.write_trace = write_trace
         self.disk = ProcessDisk(machine, process)
         self.bell = Bell(ring)
         self.loop = Loop(process, self.failed)
         self.stop = asyncio.Event()
-        """Set: it is to end in order."""
+        """Set when the service is to shut down."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the process."""
         thread = self.process.start("loop", self._run, loop=self.loop)
         self.loop.turned_by(thread)
 
     def rung(self) -> None:
-        """A doorbell."""
+        """Receive a ring."""
         self.loop.call_soon_threadsafe(self.bell.wake)
 
     def ask_to_end(self) -> None:
@@ -120,11 +120,11 @@ class Service:
             self.loop.call_soon_threadsafe(self.stop.set)
 
     def main(self) -> Coroutine[Any, Any, None]:
-        """All that it does."""
+        """The coroutine that runs the service."""
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
-        """Something ended by error: by what the world does, or by a bug."""
+        """Judge an error: it is due to a fault, or to a bug."""
         for cause in _causes(error):
             if isinstance(cause, Killed | Violation):
                 raise cause
@@ -139,16 +139,16 @@ class Service:
                     f"{type(cause).__name__}: {cause}"
                 ) from cause
 
-    def tell(self, line: str) -> None:
-        """A line of the trace."""
-        if self.say is not None:
-            self.say(f"{self.machine.name} {self.process.name}", line)
+    def trace(self, line: str) -> None:
+        """Write a line of the trace."""
+        if self.write_trace is not None:
+            self.write_trace(f"{self.machine.name} {self.process.name}", line)
 
     def _run(self) -> None:
         try:
             self.loop.run_to_end(self.main())
-        except Exception as error:  # noqa: BLE001 - judged
-            self.tell(f"ends by {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - reported to failed()
+            self.trace(f"ends by {type(error).__name__}: {error}")
             self.failed(error)
         else:
             self.process.is_finished = True

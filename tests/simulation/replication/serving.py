@@ -1,7 +1,7 @@
-"""Trials of what a broker says of its group, and serves in it, while something is out of order.
+"""Trials of what a broker reports about its group, and serves, while something is out of order.
 
-Each looks at answers as clients get them: who is the master and why that is not known, what the
-probes say, and what comes of a request that waits for the group.
+Each checks answers as clients get them: the master or why it is unknown, the probes, and the
+outcome of requests that wait for the group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.replication.lease_object import Weather
 from tests.simulation.replication.loop import CLIENT
 from tests.simulation.replication.machine import Machine
 from tests.simulation.replication.plan import SERVICES, TIMES
-from tests.simulation.replication.trying import AGAIN_MS, LOOK_MS, QUIET_MS, Trying
+from tests.simulation.replication.trying import AGAIN_MS, CHECK_MS, QUIET_MS, Trying
 from tests.simulation.replication.violation import Violation
 from tidemark.errors import AckTimeout, DamagedFile, TidemarkError
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 ANSWER_MS: Final = 1_000
-"""GET /v1/cluster is answered by then, also where ha does not answer (``cluster_view``)."""
+"""Time within which GET /v1/cluster is answered, also if ha does not answer (``cluster_view``)."""
 SEEN_MS: Final = 2 * TIMES.lease_ms
-"""Every node has read the lease by then, and asked who has it what it is."""
+"""Time within which every node has read the lease and the status of its holder."""
 SHUT_MS: Final = 1_000
-"""A broker looks at its role twenty times a second."""
+"""A broker checks its role twenty times a second."""
 LONG_MS: Final = 6 * TIMES.ack_limit_ms
 """A send waits longer than a lease that is renewed late."""
 SHORT_MS: Final = 100
 STORED_MS: Final = 150
-"""What is sent is in the log by then."""
+"""Time within which a send is in the log."""
 BRIEF_MS: Final = 50
-"""With STORED_MS, less than a link may be silent."""
+"""With STORED_MS, shorter than a link may be silent."""
 LATE_MS: Final = 10, 80
-"""Behind the deadline of a lease, and with two requests before another node takes it."""
+"""After the deadline of a lease and, with two requests, before another node takes it."""
 SLOW_LEASE_MS: Final = 40
-"""Longer than a slave takes to write a record and to say so."""
+"""Longer than a slave takes to write and acknowledge a record."""
 ENDED_MS: Final = 3_000
-"""A restarted ha has fenced its broker by then, and what waited is answered."""
+"""Time within which a restarted ha has fenced its broker, and waiting requests are answered."""
 SENDS: Final = (None, None, AckLevel.REPLICATED)
 
 
 class Serving(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -56,8 +56,8 @@ class Serving(Trying):
         )
 
     def _lose_sight(self) -> None:
-        """A broker whose ha is gone, hangs or has only begun to start names no master, whoever is
-        the master meanwhile; the other nodes name it."""
+        """A broker whose ha is gone, paused or just starting names no master, whatever happens
+        meanwhile. The other nodes name the master."""
         group, master = self._group, self._master()
         node, how = self._any_machine(), self._random.choice(("gone", "hangs", "starts"))
         process = node.processes["ha"]
@@ -80,7 +80,7 @@ class Serving(Trying):
             self._must_name(others, to.name, SEEN_MS)
         self._must_name([node], None, ANSWER_MS)
         if how == "starts":
-            self._must_be_shut(node, "its ha has only begun to start")
+            self._must_be_shut(node, "its ha is still starting")
         self._wait(self._random.choice((0, QUIET_MS)))
         self._bring_back()
         node.processes["ha"].resume()
@@ -88,24 +88,25 @@ class Serving(Trying):
         self._must_all_agree()
 
     def _lose_a_master_for_good(self) -> None:
-        """No node takes over while failover is paused: the slaves say soon that there is no
+        """No node takes over while failover is paused, and the slaves soon report that there is no
         master."""
         master, group = self._master(), self._group
         slaves = [each for each in group.machines.values() if each is not master]
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         self._order("pause", {})
         self._lose(master, SERVICES)
         self._must_name(slaves, None, SEEN_MS)
         self._wait(QUIET_MS)
         self._must_name(slaves, None, ANSWER_MS)
         self._bring_back()
-        self._must_be_whole_again(f"{master.name} was gone, and failover paused")
+        self._must_be_whole_again(f"{master.name} was gone while failover was paused")
         self._order("resume", {})
-        self._world.operator_rests = False
+        self._world.operator_paused = False
         self._must_all_agree()
 
     def _start_without_reput(self) -> None:
-        """A node whose reput has not begun in this boot shows no queue: it would be too short."""
+        """A node whose reput has not started in this boot serves no queue, since queues could be
+        too short."""
         group, slave = self._group, self._any_but(self._master())
         group.gone.add((slave.name, "reput"))
         group.cut_power(slave)
@@ -113,14 +114,14 @@ class Serving(Trying):
         group.boot(slave)
         self._until(lambda: slave.slot(Slot.ROLE) == NodeRole.FOLLOWER, AGAIN_MS)
         self._wait(SHUT_MS)
-        self._must_be_shut(slave, "its reput has not begun")
+        self._must_be_shut(slave, "its reput has not started")
         self._bring_back()
         self._must_be_whole_again(f"{slave.name} started without reput")
         self._must_all_agree()
 
     def _wait_for_members(self) -> None:
-        """Requests wait for silent members: until these answer again, until the set goes on without
-        them, or until the term ends."""
+        """Requests wait for silent members: until these answer again, until the set continues
+        without them, or until the term ends."""
         master, broker = self._master(), self._broker(self._master())
         epoch, least = self._history.epoch, self._group.plan.min_in_sync
         slaves = [each for each in self._group.machines.values() if each is not master]
@@ -146,7 +147,9 @@ class Serving(Trying):
             return all(asked) and (change is None or change.done())
 
         if not self._until(is_answered, ENDED_MS) and broker.process.alive:
-            raise Violation(f"requests at {master.name} waited for members, and for ever: {how}")
+            raise Violation(
+                f"requests at {master.name} that wait for members are never answered: {how}"
+            )
         if how == "back" and self._history.epoch == epoch and broker.process.alive:
             self._must_have_succeeded(
                 master, asked, begun_us, "its slaves were silent for a moment"
@@ -155,8 +158,8 @@ class Serving(Trying):
         self._must_be_whole_again(f"requests at {master.name} waited for its slaves: {how}")
 
     def _renew_late(self) -> None:
-        """A master that renews its lease behind the deadline answers what waited meanwhile: its
-        slaves acknowledge as it stands still."""
+        """A master that renews its lease after the deadline answers what waited meanwhile. Its
+        slaves acknowledge while it is paused."""
         group, master = self._group, self._master()
         epoch, broker, process = self._history.epoch, self._broker(master), master.processes["ha"]
         slave = self._any_but(master)
@@ -182,8 +185,8 @@ class Serving(Trying):
         self._must_be_whole_again(f"{master.name} renewed its lease late")
 
     def _rise_damaged(self) -> None:
-        """A node that cannot read its state as it becomes master leaves the lease to another one,
-        and serves again when it can."""
+        """A node that cannot read its state while it becomes master leaves the lease to another
+        one, and serves again when it can."""
         node = self._any_but(self._master())
         broker = self._broker(node)
         assert broker.node is not None, "it would not be whole"
@@ -206,8 +209,8 @@ class Serving(Trying):
         self._must_be_whole_again(f"{node.name} could not read its state")
 
     def _lead_alone(self, machine: Machine, broker: Broker) -> None:
-        """It can read its state again, and no other node is left: what it met before counts no
-        more, and its answers end with its lease."""
+        """The node can read its state again and no other node is left. The earlier error no longer
+        counts, and its answers end with its lease."""
         for other in self._group.machines.values():
             if other is not machine:
                 self._lose(other, SERVICES)
@@ -217,10 +220,11 @@ class Serving(Trying):
         machine.processes["ha"].resume()
         self._bring_back()
 
-    # -- what clients see ------------------------------------------------------------------
+    # -- checks of answers ------------------------------------------------------------------
 
     def _must_all_agree(self) -> None:
-        """Every node names the master and its epoch; probes lead to one primary."""
+        """Check that every node names the master and its epoch, and that the probes have one
+        primary."""
         master, machines = self._master().name, list(self._group.machines.values())
         self._must_name(machines, master, SEEN_MS)
         for machine in machines:
@@ -233,26 +237,26 @@ class Serving(Trying):
             of_ha = (ha.probes.is_primary, ha.probes.is_replica)
             if not of_broker == of_ha == so or broker.hindrances:
                 raise Violation(
-                    f"{master} is the master; GET /primary and /replica of {machine.name} say "
+                    f"{master} is the master; GET /primary and /replica of {machine.name} return "
                     f"{of_broker} and {of_ha}, /ready {broker.hindrances}"
                 )
 
     def _must_name(self, machines: Iterable[Machine], master: str | None, within_ms: int) -> None:
-        """GET /v1/cluster of these nodes is answered so, soon."""
+        """Check that GET /v1/cluster of these nodes soon names that master."""
         for machine in machines:
-            said: dict[str, Any] | None = None
+            answer: dict[str, Any] | None = None
 
             def is_named(machine: Machine = machine) -> bool:
-                nonlocal said
-                said = self._group_of(machine)
-                if said is None or said["master"] != master:
+                nonlocal answer
+                answer = self._group_of(machine)
+                if answer is None or answer["master"] != master:
                     return False
-                return master is None or said["epoch"] == self._history.epoch
+                return master is None or answer["epoch"] == self._history.epoch
 
             if not self._until(is_named, within_ms):
                 raise Violation(
-                    f"the master is {master}, of epoch {self._history.epoch}, and GET /v1/cluster "
-                    f"of {machine.name} is answered: {said}"
+                    f"the master is {master} of epoch {self._history.epoch}, but GET /v1/cluster "
+                    f"of {machine.name} returns {answer}"
                 )
 
     def _must_be_shut(self, machine: Machine, why: str) -> None:
@@ -264,18 +268,18 @@ class Serving(Trying):
             return not broker.shows and not broker.node.is_slave and bool(broker.hindrances)
 
         if not self._until(is_shut, SHUT_MS):
-            raise Violation(f"{machine.name} serves, and {why}: {broker.hindrances}")
+            raise Violation(f"{machine.name} serves although {why}: {broker.hindrances}")
 
     def _must_have_succeeded(
         self, machine: Machine, asked: list[list[TidemarkError | None]], begun_us: int, why: str
     ) -> None:
-        """Of sends that were stored: each, unless a member has left the set meanwhile."""
+        """Check that all stored sends succeeded, unless a member has left the set meanwhile."""
         errors = [error for outcome in asked for error in outcome if isinstance(error, AckTimeout)]
         has_changed = machine.changed_us.get(Slot.IN_SYNC_SIZE, 0) >= begun_us
         if (errors and not has_changed) or not all(asked):
-            raise Violation(f"{why}, and sends at {machine.name} are answered: {errors}")
+            raise Violation(f"{why}, but sends at {machine.name} failed: {errors}")
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def _group_of(self, machine: Machine) -> dict[str, Any] | None:
         broker, answers = self._broker(machine), list[dict[str, Any] | None]()
@@ -290,7 +294,7 @@ class Serving(Trying):
     def _send(
         self, broker: Broker, level: AckLevel | None, timeout_ms: int
     ) -> list[TidemarkError | None]:
-        """Send a message; what came of it will be in the list."""
+        """Send a message; the outcome will be in the list."""
         outcome: list[TidemarkError | None] = []
 
         async def send() -> None:
@@ -317,4 +321,4 @@ class Serving(Trying):
     def _resume(self, machines: Iterable[Machine]) -> None:
         for machine in machines:
             machine.processes["ha"].resume()
-        self._wait(LOOK_MS)
+        self._wait(CHECK_MS)

@@ -1,4 +1,4 @@
-"""What happens to a simulated group: faults drawn by the seed, each undone after a while."""
+"""Faults that the seed draws for a simulated group, each undone after a while."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.ha.lease.value import Lease
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.machine import WATCHED_FILES, Machine
 from tests.simulation.replication.plan import (
-    LYING,
+    CLOCK_FAULTS,
     OPERATED,
     RARE,
     REFUSED_ORDERS,
@@ -26,8 +26,8 @@ from tests.simulation.replication.service import Service
 from tidemark.formats.checkpoint import Slot
 
 GRACE_US: Final = 4_000_000
-FEW: Final = (*(fault for fault in (*USUAL, *RARE) if fault not in LYING), *OPERATED)
-"""Of a round: what an operator does is as frequent as what happens."""
+FEW: Final = (*(fault for fault in (*USUAL, *RARE) if fault not in CLOCK_FAULTS), *OPERATED)
+"""Faults of a round: operations are as frequent as failures."""
 SWITCH_TRIES: Final = 5
 SWITCH_AGAIN_US: Final = 200_000
 
@@ -43,16 +43,17 @@ class Strikes:
         self._machines = group.machines
         self._armed: set[Fault] = set()
         self._round = 0
-        """What was planned in an earlier one does not happen any more."""
+        """Faults that an earlier round planned do not happen any more."""
         group.on_lease.append(self._lease_changed)
 
     def begin(self) -> None:
-        """Plan the first one; each plans the next."""
+        """Plan the first fault; each one plans the next."""
         if self._plan.faults:
             self._plan_next_fault()
 
     def strike_few(self) -> int:
-        """One to three faults, close together; in how many milliseconds the last one comes."""
+        """Strike one to three times within a short time; returns the delay of the last strike in
+        milliseconds."""
         random, at_ms = self._random, 0
         self._round += 1
         self._armed.clear()
@@ -102,7 +103,7 @@ class Strikes:
             return
         machine, random = machine or self._aim(), self._random
         name = machine.name
-        self._group.tell("world", f"{fault.value}: {name}")
+        self._group.trace("world", f"{fault.value}: {name}")
         match fault:
             case Fault.KILL:
                 process = machine.processes.get(random.choice(SERVICES))
@@ -186,13 +187,13 @@ class Strikes:
             case Fault.RESYNC:
                 holder = self._history.holder
                 is_master = holder is not None and holder.node == name
-                # A master is not emptied by an order.
+                # A command must not empty a master.
                 slave = self._other(machine) if is_master else machine
                 if len(self._history.replaced | {slave.name}) < len(self._machines):
                     self._history.replaced.add(slave.name)
                     self._group.order("resync", {"group": "g0"}, slave)
             case Fault.NEW_VOLUME:
-                # One node keeps its disk: a group of empty disks alone is another group.
+                # One node keeps its disk: a group with only empty disks is another group.
                 if len(self._history.replaced | {name}) < len(self._machines):
                     self._power_cut(machine, then=lambda: self._replace_volume(machine))
             case Fault.DELETE_LEASE:
@@ -203,12 +204,12 @@ class Strikes:
             case Fault.HASTY:
                 self._make_hasty(random.choice(list(self._machines.values())))
             case Fault.CLOCK:
-                self._history.clocks_lie = True
+                self._history.clocks_wrong = True
                 machine.clock.jump(random.choice((300, 2_000, 100_000)))
 
     def _switch(self, tries: int) -> None:
-        """Order it again and again until it is taken, as an operator does; something may happen to
-        the master while it hands over."""
+        """Repeat the command until it is accepted, as an operator does. A fault may strike the
+        master while it hands over."""
         holder, random = self._history.holder, self._random
         if holder is None or self._group.healed:
             return
@@ -220,20 +221,21 @@ class Strikes:
             strike = self._end_broker_soon if end else self._strike_at_once
             master.arm(slot, lambda: strike(master))
 
-        def look() -> None:
+        def check() -> None:
             service = self._group.ha_of(master.name)
             reply = None if service is None or token is None else service.replies.get(token)
             if tries > 1 and (token is None or (reply is not None and not reply.ok)):
                 self._switch(tries - 1)
 
-        self._timeline.after(SWITCH_AGAIN_US, look)
+        self._timeline.after(SWITCH_AGAIN_US, check)
 
     def _strike_at_once(self, machine: Machine) -> None:
-        """Between two accesses to the page, or soon after."""
+        """Strike between two accesses to the page, or soon after."""
         random = self._random
         process = machine.processes.get(random.choice(("ha", "ha", "broker", "broker", "reput")))
         if random.random() < 0.3:
-            # Two at once: one is late, and the other one begins anew or says otherwise meanwhile.
+            # Two strikes at once: one process is late, and the other one restarts or changes its
+            # decision meanwhile.
             late = machine.processes.get(random.choice(("broker", "ha")))
             if late is not None and late is not process:
                 late.strike_after(random.randint(1, 12), lambda: self._stop([late]))
@@ -246,7 +248,8 @@ class Strikes:
                 self._power_cut_soon(machine)
 
     def _stop_within(self, machine: Machine) -> None:
-        """What its broker appends is in the file, and published when the switch has begun."""
+        """Stop the broker within an append: the bytes are in the file and are published after the
+        switch has begun."""
         broker = machine.processes.get("broker")
         if broker is not None:
             for_ms = self._random.choice((200, 400, 600))
@@ -255,29 +258,30 @@ class Strikes:
             )
 
     def _end_broker_soon(self, machine: Machine) -> None:
-        """With what it was appending on its way to nobody."""
+        """Kill the broker while an append is under way."""
         broker = machine.processes.get("broker")
         if broker is not None:
             broker.strike_after(self._random.randint(1, 12), broker.end)
 
     def _power_cut_soon(self, machine: Machine) -> None:
-        """Or, now and then, nobody reaches it any more."""
+        """Cut the power soon or, now and then, isolate the node."""
         random = self._random
         fault = Fault.POWER if random.random() < 0.8 else Fault.ISOLATE
         delay_us = random.randint(0, random.choice((200, 3_000, 30_000)))
         self._timeline.after(delay_us, lambda: self._strike(fault, machine))
 
     def _make_hasty(self, machine: Machine) -> None:
-        """No clock can be so wrong; but nothing except stale reads may depend on clocks."""
+        """Let a node take the lease to have run out. No clock is so wrong, but nothing except stale
+        reads may depend on clocks."""
         service = self._group.ha_of(machine.name)
         if service is not None and service.replica is not None:
-            self._history.clocks_lie = True
+            self._history.clocks_wrong = True
             session = service.replica.session
             session.__dict__["unchanged_ms"] = lambda now_ms: 10 * TIMES.lease_ms
             self._timeline.after(500_000, lambda: session.__dict__.pop("unchanged_ms", None))
 
     def _cut_off_changed(self, before: Lease, wanted: Lease) -> None:
-        """The members that a change adds or removes lose their links to the master."""
+        """Break the links between the master and the members that a change adds or removes."""
         holder = wanted.holder
         for node in sorted({member.node for member in {*before.in_sync} ^ {*wanted.in_sync}}):
             if holder is not None and node != holder.node:
@@ -334,16 +338,16 @@ class Strikes:
         if ending is None or token is None:
             return
 
-        def look() -> None:
+        def check() -> None:
             if token in ending.replies or self._timeline.now_us >= until_us:
                 self._ask_to_end(ending)
             elif ending.process.alive:
-                self._timeline.after(20_000, look)
+                self._timeline.after(20_000, check)
 
-        look()
+        check()
 
     def _ask_to_end(self, service: Service) -> None:
-        """SIGTERM; SIGKILL after a while."""
+        """SIGTERM, then SIGKILL after a while."""
         service.ask_to_end()
         self._timeline.after(GRACE_US, service.process.end)
 

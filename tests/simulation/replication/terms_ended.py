@@ -1,7 +1,7 @@
-"""When a term may end, and when it must, by what is so of its node, the others and the lease.
+"""Rules for the end of a term: when it may end, and when it must.
 
-A term that ends for nothing breaks no promise: the group has a new master a second later. One that
-goes on for nothing keeps the others from having one.
+A term that ends without a reason breaks no promise: the group has a new master a second later. A
+term that goes on without a reason keeps the others from having a master.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from tests.simulation.replication.ha import Ha
 
 LATELY_US: Final = 2 * TIMES.lease_ms * 1000
-"""What happened to a service counts for so long: ha may hear of it late."""
+"""Time for which a fault of a service counts, since ha may notice it late."""
 GONE_US: Final = 300_000
-"""A broker that is gone is missed by then."""
+"""Time within which a broker that is gone is missed."""
 
 
 class TermsEnded:
-    """Of one start of ha."""
+    """The ends of terms at one start of ha."""
 
     def __init__(self, ha: Ha, replica: Replica) -> None:
         self._ha, self._replica = ha, replica
         self._term: Mastership | None = None
-        """Before what is being judged."""
+        """The term before the present decision."""
         self._switches = 0
-        """That it had carried out then."""
+        """Number of its completed switches then."""
         self._was_fenced = False
-        """A switch had ended the grant then."""
+        """Whether a switch had ended the grant then."""
         self._released_to: Member | None = None
-        """A switch was releasing the lease for it then."""
+        """Member for which a switch was releasing the lease then."""
         self._granted_us: int | None = None
         """When the term was granted."""
 
     def handled(self) -> None:
-        """Something has been decided."""
+        """Check a decision of the replica after it was made."""
         term, before = self._replica.leadership.term, self._term
         if before is not None and term is not before:
             self._must_have_a_reason(before)
@@ -59,13 +59,13 @@ class TermsEnded:
 
     def _must_have_a_reason(self, term: Mastership) -> None:
         own, ha, history = self._replica.context, self._ha, self._ha.history
-        if own.count.switchovers > self._switches or history.clocks_lie:
+        if own.count.switchovers > self._switches or history.clocks_wrong:
             return
         stored = own.session.stored
         holder = None if stored is None else stored.lease.holder
         if holder is not None and holder.member == self._released_to:
             raise Violation(
-                f"{ha.node} has released the lease for {holder.node}, which has it, and counts its "
+                f"{ha.node} has released the lease for {holder.node}, which has it, but counts its "
                 "own term as deposed"
             )
         if self._was_fenced:
@@ -77,11 +77,11 @@ class TermsEnded:
         late = term.deadline_ms is None or own.now_ms >= term.deadline_ms
         if late or self._is_sick or (not term.gate_open and self._has_others):
             return
-        raise Violation(f"{ha.node} ends epoch {term.epoch}, which is its own, for nothing")
+        raise Violation(f"{ha.node} ends its own epoch {term.epoch} without a reason")
 
     @property
     def _is_sick(self) -> bool:
-        """Whether its disk or its broker has, or had lately, what ends a term."""
+        """Whether its disk or its broker has, or recently had, a fault that ends a term."""
         machine = self._ha.machine
         now_us, broker = machine.timeline.now_us, machine.processes.get("broker")
         if machine.is_full or machine.has_failed or now_us - machine.roomy_us < LATELY_US:
@@ -105,7 +105,7 @@ class TermsEnded:
         return False
 
     def _must_have_its_broker(self, term: Mastership) -> None:
-        """The start of the broker that it was granted to is there."""
+        """Check that the start of the broker that holds the grant still runs."""
         ha, broker = self._ha, self._ha.machine.processes.get("broker")
         if broker is None or self._granted_us is None:
             return
@@ -118,6 +118,6 @@ class TermsEnded:
         late_us = ha.machine.timeline.now_us - max(gone_us, ha.process.resumed_us)
         if late_us > GONE_US:
             raise Violation(
-                f"{ha.node} goes on with epoch {term.epoch}, and the broker that serves it is gone "
+                f"{ha.node} goes on with epoch {term.epoch}, but the broker that serves it is gone "
                 f"for {late_us} µs"
             )

@@ -1,8 +1,7 @@
-"""``threading``, ``queue``, ``concurrent.futures`` and ``time.sleep`` for code that is simulated.
+"""``threading``, ``queue``, ``concurrent.futures`` and ``time.sleep`` for simulated code.
 
 One simulated thread runs at a time, so nothing here needs a lock of its own; each wait lets others
-go on. The names and the contracts are those of the standard library, as far as the services use
-them.
+go on. Names and contracts are those of the standard library, as far as the services use them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Lock:
         self._waiting: deque[Running] = deque()
 
     def acquire(self) -> bool:
-        """Wait until it is free, and take it."""
+        """Wait until the lock is free, and take it."""
         me = running()
         while self._depth:
             assert me is not None, "the world takes no locks of processes"
@@ -38,7 +37,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._depth -= 1
         if not self._depth:
             self._owner = None
@@ -46,7 +45,7 @@ class Lock:
                 self._waiting.popleft().wake()
 
     def locked(self) -> bool:
-        """Whether somebody has it."""
+        """Whether a thread holds the lock."""
         return self._depth > 0
 
     def __enter__(self) -> bool:
@@ -60,7 +59,7 @@ class RLock(Lock):
     """``threading.RLock``."""
 
     def acquire(self) -> bool:
-        """As ``Lock.acquire``; its owner may take it again."""
+        """Take the lock; its owner may take it again."""
         me = running()
         if self._depth and self._owner is me:
             self._depth += 1
@@ -82,33 +81,33 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until notified, or for so many seconds."""
+        """Wait until notified, or until the timeout in seconds."""
         me = running()
         assert me is not None
         self._waiting.append(me)
         self._lock.release()
         me.park(None if timeout is None else int(timeout * 1e6))
-        told = me not in self._waiting
-        if not told:
+        notified = me not in self._waiting
+        if not notified:
             self._waiting.remove(me)
         self._lock.acquire()
-        return told
+        return notified
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until predicate is true; with a time-out, that is its last look."""
+        """Wait until predicate is true; after a timeout it is checked once more."""
         while not predicate():
             if not self.wait(timeout) and timeout is not None:
                 return predicate()
         return True
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting threads."""
         waiting, self._waiting = self._waiting, []
         for thread in waiting:
             thread.wake()
 
     def notify(self) -> None:
-        """Wake one."""
+        """Wake one waiting thread."""
         if self._waiting:
             self._waiting.pop(0).wake()
 
@@ -121,22 +120,22 @@ class Event:
         self._waiting: list[Running] = []
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Wake all who wait."""
+        """Set the event and wake all waiting threads."""
         self._is_set = True
         waiting, self._waiting = self._waiting, []
         for thread in waiting:
             thread.wake()
 
     def clear(self) -> None:
-        """Not set any more."""
+        """Clear the event."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or for so many seconds."""
+        """Wait until the event is set, or until the timeout in seconds."""
         me = running()
         if self._is_set or me is None:
             return self._is_set
@@ -155,13 +154,13 @@ class SimpleQueue(Generic[T]):
         self._waiting: deque[Running] = deque()
 
     def put(self, item: T) -> None:
-        """Append; wakes one who waits."""
+        """Append an item; wakes one waiting thread."""
         self._items.append(item)
         if self._waiting:
             self._waiting.popleft().wake()
 
     def get(self) -> T:
-        """The oldest, as soon as there is one."""
+        """Return the oldest item, as soon as there is one."""
         me = running()
         while not self._items:
             assert me is not None
@@ -190,20 +189,20 @@ class Thread:
         return None if self._thread is None else id(self._thread)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         me = running()
         assert me is not None
         self._thread = me.process.start(self.name, lambda: self._target(*self._args))
         border()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
+        """Wait until the thread has ended."""
         me = running()
         if self._thread is not None and me is not None:
             me.join(self._thread)
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the thread runs."""
         return self._thread is not None and not self._thread.ended
 
 
@@ -217,7 +216,7 @@ class ThreadPoolExecutor:
         self._workers: list[Running] = []
 
     def give(self, process: Process, job: Callable[[], None]) -> None:
-        """Have it run by a worker, in the order of giving."""
+        """Have a worker run the job; jobs run in the order of the calls."""
         self._jobs.append(job)
         self._workers = [worker for worker in self._workers if not worker.ended]
         if len(self._workers) < self._workers_max:
@@ -228,11 +227,12 @@ class ThreadPoolExecutor:
             self._jobs.popleft()()
 
     def map(self, call: Callable[[T], object], items: Iterable[T]) -> Iterator[object]:
-        """One after the other: what runs beside it is drawn by the world's seed anyway."""
+        """Run the calls one after the other: the seed draws the order of concurrent steps
+        anyway."""
         return map(call, items)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Wait for what was given."""
+        """Wait for all jobs."""
         me = running()
         if wait and me is not None:
             for worker in self._workers:

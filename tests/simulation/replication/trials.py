@@ -1,7 +1,7 @@
-"""What a group goes through that is whole: each trial has one cause, so its outcome is known.
+"""Trials of a whole group: each introduces one cause, so its outcome is known.
 
-Faults hide mistakes from each other: whatever is late or lost may be a fault's doing. Here nothing
-else happens, so a switch that is slow, an alarm that stays or a bit that is not found is a mistake.
+Faults hide each other's effects: a delay or a loss may be due to any of them. Nothing else happens
+during a trial, so a slow switch, a lasting alarm or undetected damage is a mistake.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ from tidemark.formats.checkpoint import BrokerState, Slot
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-QUIET_LOOKS: Final = 2
-"""How often that long."""
+QUIET_INTERVALS: Final = 2
+"""Number of these intervals."""
 TAKEN_US: Final = (TIMES.renew_ms + 50 + 50) * 1000
-"""Whoever gets the lease finds it so at its next look, if the frame that says so is lost with its
-link, and takes it after three requests."""
-TOLD_US: Final = 120_000
-"""It takes the lease that soon, when it hears of it."""
+"""The target of a release finds it with its next read if the frame about it is lost with its link,
+and takes the lease with three requests."""
+NOTIFIED_US: Final = 120_000
+"""Longest time from that frame to the new epoch."""
 SWITCH_MS: Final = 2_000
-"""The longest that a planned switch takes (design, replication)."""
+"""Longest duration of a planned switch (design, replication)."""
 END_MS: Final = 5_000
-"""A node that ends in order has ended by then."""
+"""A node that shuts down cleanly has ended after this time."""
 FOUND_MS: Final = 10_000
-"""A pass over the log begins every two seconds, and this is the longest that one takes."""
+"""A check of the log begins every two seconds and takes at most the rest of this time."""
 MET_MS: Final = 1_000
-"""Where a reader has met it, ha looks by then."""
+"""ha checks the log within this time after a reader has found damage."""
 SHUT_MS: Final = 1_000
-"""The broker of a halted node serves no consumer by then."""
+"""The broker of a halted node refuses reads after this time."""
 NOTICED_MS: Final = 600
-"""A broker looks that often at which start of reput the queue files are of, three times over."""
+"""Three intervals at which a broker checks which start of reput wrote the queue files."""
 FOLLOWED_MS: Final = 2_500
-"""A broker that runs serves with what was new before."""
+"""A broker has loaded the new queues after this time."""
 HANDED_MS: Final = SWITCH_PAUSE_MS + 3 * TIMES.lease_ms
-"""A switch that failed is tried again after that pause."""
+"""A failed switch is tried again after this time."""
 SLOW_US: Final = 5_000_000
-"""A sync takes at least a quarter of it, which is longer than a member may lag."""
+"""A sync takes at least a quarter of this, which is longer than the lag limit of a member."""
 COPYING_MS: Final = 300
-"""Copying a log takes longer than nothing and less than that."""
+"""Upper limit for copying a log."""
 EMPTYING_US: Final = 30_000
-"""Emptying a store takes about as long."""
-STOOD_MS: Final = 300, 500
+"""Approximate time to empty a store."""
+PAUSED_MS: Final = 300, 500
 """With the time since the last renewal and two requests, shorter than a lease."""
 APART_MS: Final = 700
-"""Between the ends of two services of which each is to notice the other's."""
+"""Time between the ends of two services, so that each notices the other's end."""
 
 
 class Trials(Trying):
-    """Of one world."""
+    """All trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -101,12 +101,12 @@ class Trials(Trying):
         )
 
     def run(self, count: int) -> None:
-        """Nothing happens for a while; then so many trials. Raises Violation."""
+        """Check for a while that nothing happens; then run count trials. Raises Violation."""
         self._wait(SETTLE_MS)
         self.must_be_forgotten()
         self._stay_whole()
         for trial in self._random.sample(self._trials, count):
-            self._group.tell("world", f"trial {trial.__name__}")
+            self._group.trace("world", f"trial {trial.__name__}")
             self._history.replaced.clear()
             self._world.strikes.count += 1
             trial()
@@ -114,7 +114,8 @@ class Trials(Trying):
             self.must_be_forgotten()
 
     def _stay_whole(self) -> None:
-        """Nobody takes the lease anew, the set stays as it is, no alarm stands."""
+        """Check that epoch and in-sync set do not change, that no alarm is raised, and that sends
+        and reads go on."""
         history, group = self._history, self._group
         epoch, published = history.epoch, set(history.published)
         states = {name: self._world.state_of(name).partition(":")[0] for name in group.machines}
@@ -129,7 +130,7 @@ class Trials(Trying):
                     f"without a fault the broker of {machine.name} is {hindrances}, with the "
                     f"troubles {troubles}"
                 )
-        for _ in range(QUIET_LOOKS):
+        for _ in range(QUIET_INTERVALS):
             acked, confirmed = len(history.acked), len(history.confirmed)
             self._wait(QUIET_MS)
             shown = {name: self._world.shown(name) for name in group.machines}
@@ -145,7 +146,7 @@ class Trials(Trying):
             )
 
     def _switch_once(self) -> None:
-        """A planned switch succeeds where nothing hinders it, and the group goes on."""
+        """A planned switch without obstacles succeeds, and the group goes on."""
         history, group = self._history, self._group
         master = history.holder
         assert master is not None, "it would not be whole"
@@ -160,25 +161,25 @@ class Trials(Trying):
         reply, holder = service.replies.get(token), history.holder
         if reply is None or not reply.ok or holder is None or holder.node != to:
             raise Violation(
-                f"without a fault a planned switch from {master.node} to {to} ends so: {reply}, "
+                f"without a fault a planned switch from {master.node} to {to} ends with {reply}; "
                 f"the holder is {holder and holder.node}"
             )
         waited_us = history.won_us - history.released_us
-        since_told_us = history.won_us - history.told_us.get(to, 0)
-        if waited_us > TAKEN_US or TOLD_US < since_told_us < waited_us:
-            raise Violation(
-                f"{to} takes the lease {waited_us} µs after {master.node} has given it to it"
-            )
+        since_notified_us = history.won_us - history.campaign_now_us.get(to, 0)
+        if waited_us > TAKEN_US or NOTIFIED_US < since_notified_us < waited_us:
+            raise Violation(f"{to} takes the lease {waited_us} µs after {master.node} released it")
         if len(history.acked) == acked or not self._world.is_whole():
-            raise Violation(f"{len(history.acked) - acked} sends follow on a planned switch")
+            raise Violation(
+                f"{len(history.acked) - acked} sends were acknowledged after a planned switch"
+            )
 
     def _end_a_node(self) -> None:
-        """Its services end in order, in any order, and the last one marks the store as stopped
-        (``page_rules.check_stopped``); started again, the group is whole."""
+        """Its services shut down cleanly in any order, and the last one marks the store as clean
+        (``page_rules.check_stopped``). After their restart the group is whole."""
         group, history = self._group, self._history
         machine = self._any_machine()
-        # What nobody sends any more is dispatched soon: nothing is left to do.
-        history.producers_rest = True
+        # Without sends everything is dispatched soon, so no service has work left.
+        history.producers_paused = True
         self._wait(QUIET_MS)
         group.gone |= {(machine.name, service) for service in SERVICES}
         gap_ms = self._random.choice((0, APART_MS))
@@ -189,8 +190,8 @@ class Trials(Trying):
         self._until(lambda: not any(process.alive for process in processes), END_MS)
         left = [process.name for process in processes if not process.is_finished]
         if left:
-            raise Violation(f"{left} of {machine.name} are asked to end, and do not")
-        history.producers_rest = False
+            raise Violation(f"{left} of {machine.name} were asked to end and did not")
+        history.producers_paused = False
         group.gone.clear()
         for service in SERVICES:
             group.start_later(machine, service, 50)
@@ -203,13 +204,13 @@ class Trials(Trying):
             token = self._group.order("switchover", {"reason": "stopping"}, machine)
             self._until(lambda: token in ha.replies, END_MS)
             if token not in ha.replies:
-                raise Violation(f"{machine.name} is about to end, and does not hand over")
+                raise Violation(f"{machine.name} was asked to end and did not hand over")
         ending.ask_to_end()
 
     def _flip_a_bit(self) -> None:
-        """Once, or again when the node was copied anew."""
+        """Damage a node, or damage it again after it was copied anew."""
         if not self._may_lose_one:
-            return  # the others take no sends, by order
+            return  # The remaining nodes would refuse sends, as configured.
         machine = self._any_machine()
         self._damage(machine)
         if self._random.random() < 0.4:
@@ -220,8 +221,8 @@ class Trials(Trying):
         self._must_be_whole_again(f"{machine.name} was copied anew, and started again")
 
     def _damage(self, machine: Machine) -> None:
-        """A bit of an acknowledged record changes on one disk: that node says so and serves no such
-        bytes, the others go on, and copied anew it is a member again (P6)."""
+        """A bit of an acknowledged record flips on one disk. The node reports it and does not serve
+        the record, the others go on, and after a resync the node is a member again (P6)."""
         group, history = self._group, self._history
         assert history.holder is not None, "it would not be whole"
         leads = machine.name == history.holder.node
@@ -237,22 +238,23 @@ class Trials(Trying):
             if at >= live and places[at + 1].start // FILE_SIZE > place.end // FILE_SIZE
         ]
         if last and self._random.random() < 0.3:
-            offset = self._random.choice(last)  # a pass over the log goes on in the next file
+            offset = self._random.choice(last)  # The check of the log continues in the next file.
         place = places[offset]
         at = self._random.randrange(place.start, place.end)
         history.damaged.add(machine.name)
-        group.tell("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
+        group.trace("world", f"a bit of byte {at} of {machine.name} flips, in {place}")
         machine.flip(at, self._random.randrange(8))
         acked, found_ms = len(history.acked), FOUND_MS
         broker, reader = group.broker_of(machine.name), None
         if leads and len(group.machines) > 2 and self._random.random() < 0.3:
-            # Only a slave that is copied anew reads it there.
+            # Only a slave that is copied anew reads the record there.
             slave = self._any_but(machine)
             history.replaced.add(slave.name)
             group.order("resync", {"group": "g0"}, slave)
         elif (leads or self._random.random() < 0.5) and broker is not None:
             reader, found_ms = broker, FOUND_MS if leads else MET_MS
-            if leads and self._random.random() < 0.5:  # a slave's log is compared with its own
+            # The log of a slave is compared with the master's.
+            if leads and self._random.random() < 0.5:
                 self._any_machine().processes["ha"].end()
         else:
             for service in SERVICES:
@@ -261,22 +263,22 @@ class Trials(Trying):
 
         def is_found() -> bool:
             if reader is not None:
-                reader.show(topic, queue, offset)  # again and again: reput may mend a unit
+                reader.show(topic, queue, offset)  # Repeat the pull: reput may repair a unit.
             return self._is_found(machine)
 
         if not self._until(is_found, found_ms):
             raise Violation(
-                f"a bit of byte {at} of {machine.name} flipped {found_ms} ms ago, and it is "
-                f"{self._world.state_of(machine.name)} with the alarms {self._said(machine)}"
+                f"a bit of byte {at} of {machine.name} flipped {found_ms} ms ago; its state is "
+                f"{self._world.state_of(machine.name)} with the alarms {self._alarms_of(machine)}"
             )
         if not self._until(lambda: not self._world.shown(machine.name), SHUT_MS):
-            raise Violation(f"{machine.name} is damaged, and its consumers are served")
+            raise Violation(f"{machine.name} is damaged and serves reads")
         self._until(lambda: len(history.acked) > acked, AGAIN_MS)
         if len(history.acked) == acked:
-            raise Violation(f"nothing is acknowledged since {machine.name} is damaged")
+            raise Violation(f"no send is acknowledged since {machine.name} is damaged")
         before = machine.incarnation
         history.replaced.add(machine.name)
-        if self._random.random() < 0.3:  # the power goes while its store is being emptied
+        if self._random.random() < 0.3:  # Cut the power while the store is being emptied.
             machine.arm_file(INTENT.name, lambda: self._lose_power_soon(machine))
         ha, token = group.ha_of(machine.name), None
 
@@ -291,12 +293,12 @@ class Trials(Trying):
             return False
 
         if not self._until(is_ordered, AGAIN_MS):
-            raise Violation(f"{machine.name} is damaged, and takes no order to be copied anew")
+            raise Violation(f"{machine.name} is damaged and accepts no resync")
         self._until(lambda: machine.incarnation != before or not machine.is_on, AGAIN_MS)
         if machine.is_on and self._random.random() < 0.6:
             self._wait(self._random.randint(1, COPYING_MS))
             machine.processes[self._random.choice(("ha", "ha", *SERVICES))].end()
-        self._must_be_whole_again(f"{machine.name} was to be copied anew")
+        self._must_be_whole_again(f"{machine.name} was resynced")
         history.damaged.clear()
 
     def _lose_power_soon(self, machine: Machine) -> None:
@@ -307,14 +309,16 @@ class Trials(Trying):
         self._timeline.after(self._random.randint(0, EMPTYING_US), lose)
 
     def _is_found(self, machine: Machine) -> bool:
-        """It is halted, and says that its log is damaged, or that an epoch begins at no record."""
-        said = self._said(machine).keys() & {DAMAGE, "halted-replica"}
-        return bool(said) and self._world.state_of(machine.name).startswith("halted")
+        """Whether it is halted for damage of its log, or because an epoch begins within a
+        record."""
+        codes = self._alarms_of(machine).keys() & {DAMAGE, "halted-replica"}
+        return bool(codes) and self._world.state_of(machine.name).startswith("halted")
 
     def _lose_queues(self) -> None:
-        """Queues are derived (P4): removed, they are made again from the log."""
+        """Queues are derived data (P4): when they are removed, reput builds them again from the
+        log."""
         machine = self._any_machine()
-        self._group.tell("world", f"the queues of {machine.name} are removed")
+        self._group.trace("world", f"the queues of {machine.name} are removed")
         before, shown = machine.slot(Slot.RESUMED_BY), machine.slot(Slot.DISPATCHED)
         self._history.lost_queues.add(machine.name)
         machine.processes["reput"].end()
@@ -325,11 +329,11 @@ class Trials(Trying):
             return resumed and machine.slot(Slot.DISPATCHED) >= shown
 
         if not self._until(are_there, AGAIN_MS):
-            raise Violation(f"reput of {machine.name} does not make its queues again")
+            raise Violation(f"reput of {machine.name} does not rebuild its queues")
         self._wait(NOTICED_MS)
         self._history.lost_queues.clear()
         self._must_be_whole_again(f"the queues of {machine.name} were removed")
-        # What is told of from now on is in the new queues only, and brokers follow it.
+        # Topics created from now on are in the new queues only, and brokers read them there.
         self._history.late_topics.append("returns")
         self._wait(FOLLOWED_MS)
         to = machine.name
@@ -338,11 +342,11 @@ class Trials(Trying):
             self._wait(FOLLOWED_MS)
 
     def _fill_a_disk(self) -> None:
-        """A master without room on its disk hands over to a node that has some."""
+        """A master without room on its disk hands over to a node with room."""
         machine, plan = self._master(), self._group.plan
         if plan.nodes - 1 < plan.min_in_sync:
-            return  # the others take no sends, by order
-        self._group.tell("world", f"the disk of {machine.name} is full")
+            return  # The remaining nodes would refuse sends, as configured.
+        self._group.trace("world", f"the disk of {machine.name} is full")
         machine.is_full = True
         if self._until(lambda: bool(machine.slot(Slot.BROKER_TROUBLE)), AGAIN_MS):
             self._must_move_from(machine, HANDED_MS, "its disk is full")
@@ -350,30 +354,32 @@ class Trials(Trying):
         self._must_be_whole_again(f"the disk of {machine.name} was full")
 
     def _slow_a_disk(self) -> None:
-        """A member whose disk takes seconds leaves the set, and senders wait for it no longer."""
+        """A member whose syncs take seconds leaves the set, and sends do not wait for it any
+        more."""
         history, plan = self._history, self._group.plan
         if plan.nodes - 1 < plan.min_in_sync:
             return
         slave = self._any_but(self._master())
         usual, slave.disk_us = slave.disk_us, SLOW_US
-        self._group.tell("world", f"the disk of {slave.name} is slow")
+        self._group.trace("world", f"the disk of {slave.name} is slow")
 
         def is_removed() -> bool:
             return slave.name not in [member.node for member in history.published]
 
         if not self._until(is_removed, SLOW_US // 1000):
-            raise Violation(f"the disk of {slave.name} takes seconds, and it stays in the set")
+            raise Violation(f"the disk of {slave.name} takes seconds, but it stays in the set")
         acked, stored = len(history.acked), history.stored_count
         self._until(lambda: len(history.acked) > acked, QUIET_MS)
-        # Who asks for more copies than there are is refused, and nothing is stored.
+        # A send for more copies than members is refused, and nothing is stored.
         if len(history.acked) == acked and history.stored_count > stored:
-            raise Violation(f"{slave.name} has left the set, and no sender is answered")
+            raise Violation(f"{slave.name} has left the set, but no send is acknowledged")
         slave.disk_us = usual
-        self._wait(SLOW_US // 1000)  # what was begun ends
+        self._wait(SLOW_US // 1000)  # Wait for the syncs that have begun.
         self._must_be_whole_again(f"the disk of {slave.name} was slow")
 
     def _stall_a_target(self) -> None:
-        """A planned switch to a node that falls silent fails, and senders are answered again."""
+        """A planned switch to a node that becomes silent fails, and sends are acknowledged
+        again."""
         history, group, master = self._history, self._group, self._master()
         target, service = self._any_but(master), group.ha_of(master.name)
         assert service is not None, "it would not be whole"
@@ -387,19 +393,19 @@ class Trials(Trying):
         self._until(lambda: token in service.replies, AGAIN_MS)
         reply, acked = service.replies.get(token), len(history.acked)
         if reply is None:
-            raise Violation(f"a planned switch to {target.name}, which is silent, is not answered")
+            raise Violation(f"a planned switch to the silent node {target.name} gets no reply")
         self._until(lambda: len(history.acked) > acked, AGAIN_MS)
         is_enough = group.plan.nodes - 1 >= group.plan.min_in_sync
         if process.paused and is_enough and len(history.acked) == acked:
             raise Violation(
-                f"a planned switch to {target.name}, which is silent, ended so: {reply}; since "
+                f"a planned switch to the silent node {target.name} ended with {reply}; since "
                 f"then {self._world.why_not_whole(0)}"
             )
         process.resume()
         self._must_be_whole_again(f"{target.name} was silent")
 
     def _stall_a_winner(self) -> None:
-        """Who takes the lease and cannot open its epoch leaves it to a node that can."""
+        """A node that takes the lease and cannot open its epoch leaves it to a node that can."""
         group = self._group
         winner = self._any_but(self._master())
         service = self._random.choice(("broker", "reput"))
@@ -414,13 +420,13 @@ class Trials(Trying):
         is_stopped = self._until(lambda: process.paused, SWITCH_MS)
         group.on_lease.remove(stop)
         if is_stopped and winner.slot(Slot.BROKER_STATE) != BrokerState.SERVING:
-            self._must_move_from(winner, AGAIN_MS, f"its {service} stands still")
+            self._must_move_from(winner, AGAIN_MS, f"its {service} is paused")
         process.resume()
-        self._must_be_whole_again(f"the {service} of {winner.name} stood still")
+        self._must_be_whole_again(f"the {service} of {winner.name} was paused")
 
     def _lose_a_winner(self) -> None:
-        """Who takes the lease, writes its epoch into its table and dies leaves nothing behind: the
-        next epoch begins at the same byte."""
+        """A node takes the lease, writes its epoch into its table and dies. It leaves nothing
+        behind: the next epoch begins at the same byte."""
         group, master = self._group, self._master()
         winner = self._any_but(master)
         services = self._random.choice((("ha", "broker"), ("ha",), SERVICES))
@@ -429,17 +435,17 @@ class Trials(Trying):
         is_lost = self._until(lambda: (winner.name, "ha") in group.gone, SWITCH_MS)
         winner.calm()
         if is_lost and self._may_lose_one:
-            self._must_move_from(winner, AGAIN_MS, "it is gone")
+            self._must_move_from(winner, AGAIN_MS, "it was killed")
         self._bring_back()
-        self._must_be_whole_again(f"{winner.name} was gone")
+        self._must_be_whole_again(f"{winner.name} was killed")
 
     def _lose_soon(self, machine: Machine, services: Iterable[str]) -> None:
-        """As a process dies: between two of its steps."""
+        """Kill the services a few steps of ha later."""
         process = machine.processes["ha"]
         process.strike_after(self._random.randint(1, 20), lambda: self._lose(machine, services))
 
     def _remove_a_member(self) -> None:
-        """A silent member is taken out by order, and is in the set again once it runs."""
+        """A silent member is removed by command, and is in the set again once it runs."""
         group, history, plan = self._group, self._history, self._group.plan
         master = self._master()
         slave, service = self._any_but(master), group.ha_of(master.name)
@@ -458,21 +464,21 @@ class Trials(Trying):
             return reply is not None and reply.ok
 
         if not self._until(is_removed, AGAIN_MS):
-            raise Violation(f"{slave.name} is silent, and no order takes it out of the set")
+            raise Violation(f"{slave.name} is silent, and no command removes it from the set")
         if slave.name in [member.node for member in history.published]:
-            raise Violation(f"an order took {slave.name} out of the set, and it is in it")
+            raise Violation(f"{slave.name} was removed by command and is still in the set")
         group.gone.clear()
         group.start_later(slave, "ha", 50)
-        self._must_be_whole_again(f"{slave.name} was taken out of the set")
+        self._must_be_whole_again(f"{slave.name} was removed from the set")
 
     def _order_in_the_dark(self) -> None:
-        """A slave that does not reach the lease is to change it, and is copied anew meanwhile: each
-        order is answered."""
+        """A slave without access to the lease is given a command that changes the lease, and one to
+        copy itself anew. Both get a reply."""
         group = self._group
         slave = self._any_but(self._master())
         service = group.ha_of(slave.name)
         assert service is not None, "it would not be whole"
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         group.lease.unreachable.add(slave.name)
         pause = group.order("pause", {}, slave)
         self._wait(self._random.randint(1, TIMES.request_timeout_ms))
@@ -481,69 +487,70 @@ class Trials(Trying):
         answered = self._until(lambda: {pause, resync} <= service.replies.keys(), AGAIN_MS)
         group.lease.unreachable.clear()
         if not answered:
-            raise Violation(f"{slave.name} does not reach the lease, and does not answer orders")
-        self._world.operator_rests = False
-        self._must_be_whole_again(f"{slave.name} was cut off from the lease")
+            raise Violation(
+                f"{slave.name} does not reach the lease, and does not reply to commands"
+            )
+        self._world.operator_paused = False
+        self._must_be_whole_again(f"{slave.name} did not reach the lease")
 
     def _pause_failover(self) -> None:
-        """Without automatic failover a planned switch goes well, and who holds the lease goes on
-        after a restart."""
+        """While automatic failover is paused, a planned switch succeeds, and the holder of the
+        lease keeps it over a restart."""
         group, history = self._group, self._history
-        self._world.operator_rests = True
+        self._world.operator_paused = True
         self._order("pause", {})
         self._switch_once()
         epoch, master = history.epoch, self._master()
         ended = master.processes[self._random.choice(("ha", "broker"))]
         ended.end()
         self._until(lambda: master.processes[ended.name] is not ended, AGAIN_MS)
-        self._must_be_whole_again(f"{ended.name} of {master.name} ended, and failover is paused")
+        self._must_be_whole_again(f"{ended.name} of {master.name} endedwhile failover was paused")
         if history.holder is None or history.holder.node != master.name:
             raise Violation(
-                f"failover is paused, and {history.holder} took over epoch {epoch} of {master.name}"
+                f"failover is paused, but {history.holder} took over from epoch {epoch} of "
+                f"{master.name}"
             )
         self._order("resume", {})
-        self._world.operator_rests = False
+        self._world.operator_paused = False
         stored = group.lease.stored
         if stored is None or stored.lease.paused:
-            raise Violation("failover goes on by order, and the lease says that it is paused")
+            raise Violation("failover was resumed, but the lease still has it paused")
 
     def _stand_still(self) -> None:
-        """A process of a master, or all, that stand still for less than a lease cost no epoch."""
+        """A pause of one or all services of a master that is shorter than a lease costs no
+        epoch."""
         epoch, master = self._history.epoch, self._master()
         services = self._random.choice((*((service,) for service in SERVICES), SERVICES))
         stopped = [master.processes[service] for service in services]
         for process in stopped:
             process.pause()
-        self._wait(self._random.randint(*STOOD_MS))
+        self._wait(self._random.randint(*PAUSED_MS))
         for process in stopped:
             process.resume()
-        self._must_be_whole_again(f"{services} of {master.name} stood still")
+        self._must_be_whole_again(f"{services} of {master.name} were paused")
         if self._history.epoch != epoch:
             raise Violation(
-                f"{services} of {master.name} stood still for less than a lease, and epoch "
+                f"{services} of {master.name} were paused for less than a lease, but epoch "
                 f"{epoch} became {self._history.epoch}"
             )
 
     def _lose_members(self) -> None:
-        """Where fewer nodes are left than the minimum, nothing is stored."""
+        """With fewer nodes than the minimum, nothing is stored."""
         group, history, master = self._group, self._history, self._master()
         least = group.plan.min_in_sync
         if least < 2:
             return
         others = [name for name in group.machines if name != master.name]
-        for name in self._random.sample(others, len(others) - least + 2):
-            group.gone.add((name, "ha"))
-            group.machines[name].processes["ha"].end()
+        lost = self._random.sample(others, len(others) - least + 2)
+        for name in lost:
+            self._lose(group.machines[name], ["ha"])
         self._wait(UNHEARD_MS)
         stored = history.stored_count
         self._wait(QUIET_MS)
         if history.stored_count != stored:
             raise Violation(
-                f"{master.name} stores {history.stored_count - stored} messages, and fewer than "
+                f"{master.name} stores {history.stored_count - stored} messages, but fewer than "
                 f"{least} members answer"
             )
-        lost = [name for name, service in group.gone if service == "ha"]
-        group.gone.clear()
-        for name in lost:
-            group.start_later(group.machines[name], "ha", 50)
-        self._must_be_whole_again(f"ha of {lost} was gone")
+        self._bring_back()
+        self._must_be_whole_again(f"ha of {lost} was killed")

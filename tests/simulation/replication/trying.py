@@ -1,4 +1,4 @@
-"""What every trial of a whole group needs: to wait, to order, and to see all whole again."""
+"""Base of all trials of a whole group: waits, admin commands, and the checks that all is whole."""
 
 from __future__ import annotations
 
@@ -18,59 +18,64 @@ from tidemark.formats.checkpoint import Slot
 if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
-LOOK_MS: Final = 20
+CHECK_MS: Final = 20
 """Interval at which a condition is checked."""
 QUIET_MS: Final = TIMES.lease_ms
 UNHEARD_MS: Final = 2 * TIMES.link_dead_ms + TIMES.heartbeat_ms
-"""A node that ended is missed by then."""
+"""A node that ended counts as silent after this time."""
 HANDED_OVER: Final = "handed-over"
 SETTLE_MS: Final = 4 * TIMES.lease_ms
-"""What was ordered before the healing is over by then."""
+"""Commands that were given before the healing have ended after this time."""
 FORGOTTEN_MS: Final = (FORGIVEN_PER_MS * STALLED_LEASES_MAX + 2) * TIMES.lease_ms
-"""The longest that stalls are remembered, and the time in which nobody can take over."""
+"""Longest time for which stalls are remembered, plus the time without a possible successor."""
 CALM_MS: Final = SETTLE_MS
 AGAIN_MS: Final = 10 * TIMES.lease_ms
-"""What was taken from a group is there again by then."""
+"""Whatever was lost has recovered after this time."""
 
 
 class Trying:
-    """Of one world."""
+    """Waits, commands and checks on one world."""
 
     def __init__(self, world: World) -> None:
         self._world, self._group, self._history = world, world.group, world.history
         self._timeline, self._random = world.timeline, world.timeline.random
 
     def must_be_forgotten(self) -> None:
-        """What stood still is a bad master for a while, and no longer."""
+        """Wait until stalls are forgotten: a node that was stalled is no good master for a
+        while."""
 
         def is_forgotten() -> bool:
             services = [self._group.ha_of(name) for name in self._group.machines]
             if any(service is None or service.replica is None for service in services):
-                return False  # it begins anew
-            return not any([self._alarms(name) for name in self._group.machines])
+                return False  # A service is still starting.
+            return not any([self._remembered_stalls(name) for name in self._group.machines])
 
         if not self._until(is_forgotten, FORGOTTEN_MS):
-            said = {name: sorted(self._alarms(name)) for name in self._group.machines}
-            raise Violation(f"nothing stood still for {FORGOTTEN_MS} ms, and these say so: {said}")
-        self._must_be_whole_again("what stood still is forgotten")
+            state_text = {
+                name: sorted(self._remembered_stalls(name)) for name in self._group.machines
+            }
+            raise Violation(
+                f"no service stalled for {FORGOTTEN_MS} ms, but alarms are {state_text}"
+            )
+        self._must_be_whole_again("stalls were forgotten")
 
     def calm_down(self) -> None:
-        """What an alarm says is over soon."""
-        if not self._until(lambda: not any(map(self._all_said, self._group.machines)), CALM_MS):
-            alarms = {name: self._all_said(name) for name in self._group.machines}
-            raise Violation(f"all is whole for {CALM_MS} ms, and these alarms stay: {alarms}")
+        """Wait until no alarm and no trouble is left."""
+        if not self._until(lambda: not any(map(self._open_alarms, self._group.machines)), CALM_MS):
+            alarms = {name: self._open_alarms(name) for name in self._group.machines}
+            raise Violation(f"the group is whole for {CALM_MS} ms, but alarms remain: {alarms}")
         if not self._until(lambda: not any(map(self._troubles, self._group.machines)), CALM_MS):
             troubles = {name: self._troubles(name) for name in self._group.machines}
-            raise Violation(f"all is whole for {CALM_MS} ms, and these troubles stay: {troubles}")
+            raise Violation(f"the group is whole for {CALM_MS} ms, but troubles remain: {troubles}")
 
     def _troubles(self, name: str) -> dict[str, int]:
-        """What broker and reput of a node publish that hinders them."""
+        """Trouble that broker and reput of a node publish, by slot."""
         slots = (Slot.BROKER_TROUBLE, Slot.REPUT_TROUBLE)
         found = {slot.name: self._group.machines[name].slot(slot) for slot in slots}
         return {slot: trouble for slot, trouble in found.items() if trouble}
 
     def _order(self, name: str, arguments: dict[str, str]) -> None:
-        """Give the master an order, which succeeds."""
+        """Give the master a command that must succeed."""
         service = self._group.ha_of(self._master().name)
         token = self._group.order(name, arguments)
         assert service is not None, "it would not be whole"
@@ -78,16 +83,16 @@ class Trying:
         self._until(lambda: token in service.replies, AGAIN_MS)
         reply = service.replies.get(token)
         if reply is None or not reply.ok:
-            raise Violation(f"without a fault {name} is answered so: {reply}")
+            raise Violation(f"without a fault {name} is answered with {reply}")
 
     def _lose(self, machine: Machine, services: Iterable[str]) -> None:
-        """Kill services, which stay away until ``_bring_back``."""
+        """Kill services. They stay away until ``_bring_back``."""
         for service in services:
             self._group.gone.add((machine.name, service))
             machine.processes[service].end()
 
     def _bring_back(self) -> None:
-        """Start what was lost."""
+        """Start the services that were lost."""
         lost, gone = sorted(self._group.gone), self._group.gone
         gone.clear()
         for name, service in lost:
@@ -95,7 +100,7 @@ class Trying:
 
     @property
     def _may_lose_one(self) -> bool:
-        """Whether all but one node are enough to take sends."""
+        """Whether all nodes but one are enough to accept sends."""
         return self._group.plan.nodes - 1 >= self._group.plan.min_in_sync
 
     def _master(self) -> Machine:
@@ -104,7 +109,7 @@ class Trying:
         return self._group.machines[holder.node]
 
     def _must_move_from(self, machine: Machine, within_ms: int, why: str) -> None:
-        """Another node takes the lease, and senders are answered."""
+        """Wait until another node holds the lease and sends are acknowledged."""
         acked = len(self._history.acked)
 
         def is_moved() -> bool:
@@ -114,38 +119,38 @@ class Trying:
 
         if not self._until(is_moved, within_ms):
             raise Violation(
-                f"{machine.name} is the master for {within_ms} ms, and {why}: "
+                f"{machine.name} is still the master after {within_ms} ms, although {why}: "
                 f"{self._world.why_not_whole(len(self._history.acked) - acked)}"
             )
 
     def _must_be_whole_again(self, since: str) -> None:
-        """All are in the set, sends are acknowledged, and no alarm stands."""
+        """Wait until all nodes are in the set, sends are acknowledged, and no alarm is left."""
         acked = len(self._history.acked)
         self._world.expect_all_confirmed()
         whole = self._until(
             lambda: len(self._history.acked) > acked and self._world.is_whole(), AGAIN_MS
         )
         if not whole:
-            raise Violation(f"{since}, and {self._world.why_not_whole(0)}")
+            raise Violation(f"{since}; since then {self._world.why_not_whole(0)}")
         self.calm_down()
 
-    def _all_said(self, name: str) -> dict[str, str]:
-        alarms = self._said(self._group.machines[name])
+    def _open_alarms(self, name: str) -> dict[str, str]:
+        alarms = self._alarms_of(self._group.machines[name])
         return {} if STALLED in alarms else alarms
 
-    def _alarms(self, name: str) -> set[str]:
-        """Of a node that had no fault for a while."""
+    def _remembered_stalls(self, name: str) -> set[str]:
+        """Alarms of a node without faults; only a recent stall may be among them."""
         service = self._group.ha_of(name)
         assert service is not None, "it would not be whole"
         assert service.replica is not None, "it would not be whole"
         alarms = set(service.replica.context.alarms)
-        # What stood still lately is a bad master for a while, and the alarms say so.
+        # A node that was stalled recently is no good master for a while, and has an alarm for that.
         if alarms - ({STALLED, HANDED_OVER} if STALLED in alarms else set()):
             raise Violation(f"{name} has alarms without a fault: {sorted(alarms)}")
         shown = {reason.code for reason in service.health.reasons}
         if shown != alarms:
             raise Violation(
-                f"the probes of {name} say {sorted(shown)}, its alarms {sorted(alarms)}"
+                f"the probes of {name} report {sorted(shown)}, its alarms are {sorted(alarms)}"
             )
         return alarms
 
@@ -160,15 +165,15 @@ class Trying:
         self._timeline.run_until(self._timeline.now_us + ms * 1000)
 
     def _until(self, is_so: Callable[[], bool], ms: int) -> bool:
-        """Look again and again for so long; whether it came to be so."""
+        """Run until the condition holds, for at most ms; whether it holds."""
         until_us = self._timeline.now_us + ms * 1000
         while not is_so():
             if self._timeline.now_us >= until_us:
                 return False
-            self._wait(LOOK_MS)
+            self._wait(CHECK_MS)
         return True
 
-    def _said(self, machine: Machine) -> dict[str, str]:
+    def _alarms_of(self, machine: Machine) -> dict[str, str]:
         service = self._group.ha_of(machine.name)
         return {} if service is None or service.replica is None else service.replica.context.alarms
 
@@ -190,6 +195,6 @@ class Trying:
         return None if link is None else link.link
 
     def _must_be(self, machine: Machine, state: State, why: str) -> None:
-        said = self._world.state_of(machine.name)
-        if said.partition(":")[0] != state.value:
-            raise Violation(f"{machine.name} {why}, and is {said}")
+        state_text = self._world.state_of(machine.name)
+        if state_text.partition(":")[0] != state.value:
+            raise Violation(f"{machine.name} {why}; its state is {state_text}")

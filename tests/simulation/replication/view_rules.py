@@ -1,7 +1,7 @@
-"""What a node may say of its group: who is the master, in which epoch, and why that is not known.
+"""Rules for what a node reports about its group: the master, its epoch, or why it is unknown.
 
-The lease's own history says what is so. How old an answer may be follows from the constants of
-``cluster_view`` and from the times of the lease.
+The past of the lease is the truth. The maximal age of an answer follows from the constants of
+``cluster_view`` and the times of the lease.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ if TYPE_CHECKING:
 
 MASTER: Final = NodeRole.MASTER
 SLACK_US: Final = 300_000
-"""For what a busy loop and a switch of threads take."""
+"""For a busy event loop and a switch of threads."""
 FRESH_US: Final = int((FRESH_S + TIMEOUT_S) * 1e6) + SLACK_US
-"""An answer counts for so long, and callers share one that is asked for meanwhile."""
+"""Maximal age of an answer, which callers share while it is being requested."""
 WATCHED_US: Final = int((WATCH_S + TIMEOUT_S) * 1e6) + SLACK_US
-"""A broker that is no master has asked its ha again by then, and has noted what it answered."""
+"""Time within which a broker that is not master has asked its ha again and noted the answer."""
 PATIENCE_US: Final = int(TIMES.lease_ms * 1.05) * 1000 + 20_000
-"""A lease that does not change has run out by then, by a clock that runs a little wrong."""
+"""Time after which an unchanged lease has run out, by a clock with a small error."""
 LEFT_US: Final = (TIMES.lease_ms + 2 * TIMES.link_dead_ms) * 1000
-"""A slave that is in the set no longer has heard so by then, or has lost its link."""
+"""Time within which a slave that left the set has learned it, or has lost its link."""
 LATE_MS: Final = 50
-"""Between the wake of whoever waits, which looks at the deadline, and the answer."""
+"""Between the wake of a waiting request, which checks the deadline, and the answer."""
 
 
-def check_said(replica: Replica, machine: Machine, said: Mapping[str, Any], seen_us: int) -> None:
-    """ha names a master that holds the lease, as far as it can know, or says why it names none.
+def check_status(
+    replica: Replica, machine: Machine, answer: Mapping[str, Any], seen_us: int
+) -> None:
+    """Check that ha names a master that holds the lease, as far as it can know, or a reason for
+    none.
 
-    seen_us: since when this start of ha has seen the lease as it is.
+    seen_us: since when this start of ha has read the lease with its present content.
     """
-    name, reason, own = said.get("master"), said.get("reason"), machine.name
+    name, reason, own = answer.get("master"), answer.get("reason"), machine.name
     _must_have_a_reason(own, name, reason)
     if name is None:
         return
@@ -55,22 +58,25 @@ def check_said(replica: Replica, machine: Machine, said: Mapping[str, Any], seen
     holder = None if stored is None else stored.lease.holder
     if name == own:
         if replica.context.state is not State.MASTER or machine.slot(Slot.FENCED):
-            raise Violation(f"ha of {own} names itself as the master, and is fenced")
+            raise Violation(f"ha of {own} names itself as the master, but is fenced")
     elif holder is None or holder.node != name:
-        raise Violation(f"ha of {own} names {name} as the master, and the lease says {holder}")
+        raise Violation(
+            f"ha of {own} names {name} as the master, but the holder of the lease is {holder}"
+        )
     elif now_us - seen_us > PATIENCE_US:
         raise Violation(
-            f"ha of {own} names {name} as the master, and has seen no change of its lease for "
+            f"ha of {own} names {name} as the master, but has seen no change of the lease for "
             f"{now_us - seen_us} µs"
         )
 
 
 def check_answer(
-    history: History, machine: Machine, process: Process, said: Mapping[str, Any], view: View
+    history: History, machine: Machine, process: Process, answer: Mapping[str, Any], view: View
 ) -> None:
-    """GET /v1/cluster names what ha says now, of an epoch that the named node has acquired."""
-    name, now_us = said.get("master"), machine.timeline.now_us
-    _must_have_a_reason(machine.name, name, said.get("reason"))
+    """Check that GET /v1/cluster names the master that ha reports, with an epoch that this node
+    acquired."""
+    name, now_us = answer.get("master"), machine.timeline.now_us
+    _must_have_a_reason(machine.name, name, answer.get("reason"))
     if name is None:
         return
     heard = view.heard or {}
@@ -80,9 +86,9 @@ def check_answer(
             f"GET /v1/cluster of {machine.name} names {name}; its ha named {heard.get('master')} "
             f"{now_us - view.heard_us} µs ago"
         )
-    if not history.has_led(name, said.get("epoch")):
+    if not history.has_led(name, answer.get("epoch")):
         raise Violation(
-            f"GET /v1/cluster of {machine.name} names {name} in epoch {said.get('epoch')}, which "
+            f"GET /v1/cluster of {machine.name} names {name} in epoch {answer.get('epoch')}, which "
             "it never acquired"
         )
 
@@ -95,9 +101,9 @@ def check_refusal(
     *,
     since_us: int,
 ) -> None:
-    """Who is refused is sent to the master of ha's last answer, and to no other node.
+    """Check that a refused client is sent to the master in ha's last answer, and to no other node.
 
-    since_us: since when the broker runs, and its node has not been the master.
+    since_us: since when the broker runs and its node has not been the master.
     """
     now_us, name = machine.timeline.now_us, refusal.facts.get("master")
     if now_us - since_us <= WATCHED_US:
@@ -108,7 +114,7 @@ def check_refusal(
         if name is None:
             return
     elif now_us - heard_us < SLACK_US and known != name:
-        return  # an answer of this moment
+        return  # The answer of ha is still being applied.
     if name != known:
         raise Violation(
             f"{machine.name} sends clients to {name}; its ha named {known} "
@@ -119,18 +125,18 @@ def check_refusal(
 
 
 def check_in_time(machine: Machine, process: Process, what: str) -> None:
-    """A master answers for its group before its deadline, or no more than a few steps behind it."""
+    """Check that a master answers for its group at most a few steps after its deadline."""
     late_ms = machine.boot_ms() - machine.slot(Slot.LEASE_DEADLINE)
     now_us = machine.timeline.now_us
     fenced_us = machine.changed_us.get(Slot.FENCED, 0)
     since_us = max(fenced_us, process.resumed_us, machine.changed_us.get(Slot.LEASE_DEADLINE, 0))
     if min(late_ms, (now_us - since_us) // 1000) > LATE_MS:
-        raise Violation(f"{machine.name} {what} {late_ms} ms behind the deadline of its lease")
+        raise Violation(f"{machine.name} {what} {late_ms} ms after the deadline of its lease")
 
 
 def check_roles(history: History, machine: Machine, process: Process, probes: Probes) -> None:
-    """ha calls its node the primary while the lease lasts, a replica while it follows, and in sync
-    while a master could lose its place to it."""
+    """Check the probes of ha: primary while the lease lasts, replica while the node follows, and in
+    sync while it may be a member of the set."""
     name, now_us, slot = machine.name, machine.timeline.now_us, machine.slot
     in_time = machine.boot_ms() < slot(Slot.LEASE_DEADLINE) and not slot(Slot.FENCED)
     leads = in_time and slot(Slot.ROLE) == NodeRole.MASTER
@@ -138,21 +144,21 @@ def check_roles(history: History, machine: Machine, process: Process, probes: Pr
     if (probes.is_primary, probes.is_replica) != (leads, follows):
         raise Violation(
             f"ha of {name} answers /primary with {probes.is_primary} and /replica with "
-            f"{probes.is_replica}; it is {leads} and {follows}"
+            f"{probes.is_replica}; correct are {leads} and {follows}"
         )
     member = Member(name, machine.incarnation)
     left_us = now_us if member in history.published else history.member_us.get(member, 0)
     is_in_sync = _status(probes) == 200
     if is_in_sync and now_us - max(left_us, process.resumed_us) > LEFT_US and not leads:
         raise Violation(
-            f"/in-sync of {name} says 200, and it left the set {now_us - left_us} µs ago"
+            f"/in-sync of {name} returns 200, but the node left the set {now_us - left_us} µs ago"
         )
     if leads and not is_in_sync:
-        raise Violation(f"{name} is the primary, and its /in-sync does not say 200")
+        raise Violation(f"{name} is the primary, but its /in-sync does not return 200")
 
 
 def _status(probes: Probes) -> int:
-    """What ``/in-sync`` is answered: its handler waits for nothing."""
+    """Status code of ``/in-sync``, whose handler never waits."""
     try:
         probes._in_sync(cast(web.Request, None)).send(None)
     except StopIteration as answered:

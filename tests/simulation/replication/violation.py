@@ -1,8 +1,8 @@
-"""What the simulation raises when something that must hold does not."""
+"""The error of a broken rule."""
 
 
 class Violation(SystemExit):
-    """The message says what; the runner adds the seed.
+    """A rule of the simulation is broken; the message says which.
 
-    Of a kind that neither the product's code nor asyncio takes for an error of its own.
+    Neither the product's code nor asyncio catches an exception of this kind.
     """

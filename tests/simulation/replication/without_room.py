@@ -1,7 +1,7 @@
-"""Trials of a whole group in which a disk has no room, or a file of ha is not what it was.
+"""Trials in which a disk has no room, or a file of ha is damaged.
 
-A node without room leaves the lease to others and goes on by itself when it has some again. A node
-with an unreadable file halts for a reason that is always the same, and serves no client.
+A node without room leaves the lease to others and continues by itself when it has room. A node with
+an unreadable file halts for a fixed reason and serves no client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulation.replication.machine import (
     INTENT,
     PROMISE,
     TABLE,
-    TWIN,
+    TABLE_BACKUP,
     Machine,
 )
 from tests.simulation.replication.plan import SERVICES, TIMES
@@ -37,35 +37,35 @@ if TYPE_CHECKING:
     from tests.simulation.replication.world import World
 
 ILL_MS: Final = 3_000
-"""Broker or reput has met that there is no room, and said so, by then."""
+"""Time within which broker or reput has noticed and published that there is no room."""
 SEEN_MS: Final = 300
-"""ha has seen it, and said so to the other nodes."""
+"""Time within which ha has read that and reported it to the other nodes."""
 HANDED_MS: Final = 10_000 + 3 * TIMES.lease_ms
-"""Trouble of a master moves the lease by then, also if it did so a moment ago."""
+"""Trouble of a master moves the lease within this time, also shortly after a previous move."""
 HALTED_MS: Final = 3_000
-"""A start has recovered the log, and said what it found, by then."""
+"""Time within which a start has recovered the log and reported what it found."""
 CROWDED: Final = "crowded"
-"""Filled to where sends are refused."""
+"""So full that sends are refused."""
 QUEUES: Final = "queues"
-"""No room for a further queue file."""
+"""No room for another queue file."""
 OFTEN: Final = 10
-"""Producers choose a topic that has no queue yet more often than all others."""
+"""Producers choose a topic without a queue more often than all others."""
 SPOILED: Final = 8
-"""Files in a row."""
+"""Number of files that are damaged in turn."""
 DAMAGED_FILE: Final = "damaged-file"
 CONTRADICTION: Final = "halted-replica"
 UNCONFIRMED: Final = "corrupt-record", "log-files-missing"
-"""The log ends below what was confirmed."""
+"""The log ends below the confirm offset."""
 HOW: Final = ("a byte", "short", "another format", "no facts", "value", "value")
 
 
 class WithoutRoom(Trying):
-    """Of one world."""
+    """Trials of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._topics = 0
-        """Made for a queue that has no room."""
+        """Number of topics that were created for a queue without room."""
         self.trials: tuple[Callable[[], None], ...] = (
             self._have_no_room_for_a_promise,
             self._crowd_a_disk,
@@ -75,14 +75,14 @@ class WithoutRoom(Trying):
     # -- trials ----------------------------------------------------------------------------
 
     def _have_no_room_for_a_promise(self) -> None:
-        """A slave that cannot promise an epoch does so when it has room, without another cause; a
+        """A slave that cannot write a promise does so when it has room, without another cause. A
         winner that cannot leaves the lease to the others."""
         group, history, master = self._group, self._history, self._master()
         slave, epoch = self._any_but(master), history.epoch
         slave.is_full = True
         master.processes["ha"].end()
         self._until(lambda: history.epoch > epoch, AGAIN_MS)
-        if self._may_lose_one:  # nothing changes any more for which the slave would write
+        if self._may_lose_one:  # No further change makes the slave write its promise.
             self._until(lambda: not self._is_member(slave), QUIET_MS)
         self._wait(self._random.randint(0, RETRY_MS))
         slave.is_full = False
@@ -103,32 +103,34 @@ class WithoutRoom(Trying):
         self._must_be_whole_again(f"{winner.name} had won the lease with a full disk")
 
     def _crowd_a_disk(self) -> None:
-        """A master that refuses sends for want of room, or whose reput has none, hands over; such a
-        node is no target, and comes behind sound ones."""
+        """A master that refuses sends for lack of room, or whose reput has none, hands over. Such a
+        node is refused as a target, and healthy nodes come first."""
         history = self._history
         for what in self._random.sample((CROWDED, QUEUES), 2):
             master = self._master()
             self._crowd(master, what)
             if not self._until(partial(self._is_ill, master), ILL_MS):
-                raise Violation(f"{master.name} is {what}, and none of its services says so")
+                raise Violation(f"{master.name} is {what}, but none of its services reports it")
             self._must_move_from(master, HANDED_MS, f"it is {what}")
             epoch = history.epoch
             self._must_refuse_as_target(master, what)
             if history.epoch != epoch:
-                raise Violation(f"{master.name} is {what}, and epoch {epoch} of another is over")
+                raise Violation(
+                    f"{master.name} is {what}, but epoch {epoch} of another node has ended"
+                )
             self._uncrowd(master)
             self._must_be_whole_again(f"{master.name} was {what}")
         if self._group.plan.nodes > 2:
             self._kill_beside_a_crowded_one()
 
     def _kill_beside_a_crowded_one(self) -> None:
-        """Of two slaves with the same log the first in order is crowded: the other one wins."""
+        """Of two slaves with equal logs the first in order is crowded, so the other one wins."""
         history, master = self._history, self._master()
-        history.producers_rest = True
+        history.producers_paused = True
         ill, sound = history.others(master)
         self._crowd(ill, CROWDED)
         if not self._until(lambda: self._is_ill(ill), ILL_MS):
-            raise Violation(f"{ill.name}, a slave, is crowded and does not say so")
+            raise Violation(f"{ill.name}, a slave, is crowded but does not report it")
         self._wait(QUIET_MS)
         holders: set[str] = set()
 
@@ -140,7 +142,7 @@ class WithoutRoom(Trying):
         self._group.on_lease.append(note)
         self._until(lambda: bool(holders), AGAIN_MS)
         self._group.on_lease.remove(note)
-        history.producers_rest = False
+        history.producers_paused = False
         if holders != {sound.name}:
             raise Violation(
                 f"{master.name} was killed, {ill.name} is crowded, {sound.name} is not, and the "
@@ -151,32 +153,32 @@ class WithoutRoom(Trying):
         self._must_be_whole_again(f"{master.name} was killed, and {ill.name} crowded")
 
     def _spoil_files(self) -> None:
-        """A slave whose file of ha is unreadable, or contradicts its log, halts and says which; put
-        right and started again, it is a member."""
+        """A slave with an unreadable file of ha, or one that contradicts its log, halts and reports
+        the file. After a repair and a restart it is a member again."""
         group, history, master = self._group, self._history, self._master()
         slave = self._any_but(master)
         for path, how in self._random.sample(self._ways(slave), SPOILED):
             self._lose(slave, ["ha"])
-            kept = {each: slave.disk.peek(each) for each in (path, TWIN)}
-            group.tell("world", f"{path} of {slave.name} is spoiled: {how}")
+            kept = {each: slave.disk.peek(each) for each in (path, TABLE_BACKUP)}
+            group.trace("world", f"{path} of {slave.name} is spoiled: {how}")
             history.damaged.add(slave.name)
             codes = self._spoil(slave, path, how)
             self._bring_back()
             if codes:
                 self._must_halt(slave, path, how, codes)
             else:
-                self._must_be_whole_again(f"{path} of {slave.name} has a twin")
+                self._must_be_whole_again(f"{path} of {slave.name} has a backup")
             self._lose(slave, ["ha"])
             for each, data in kept.items():
                 slave.put_file(each, data)
             history.damaged.clear()
             self._bring_back()
-            self._must_be_whole_again(f"{path} of {slave.name} was put right")
+            self._must_be_whole_again(f"{path} of {slave.name} was repaired")
 
-    # -- what they do ----------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------
 
     def _crowd(self, machine: Machine, what: str) -> None:
-        self._group.tell("world", f"{machine.name} is {what}")
+        self._group.trace("world", f"{machine.name} is {what}")
         if what == CROWDED:
             machine.is_crowded = True
             return
@@ -205,10 +207,10 @@ class WithoutRoom(Trying):
         self._until(lambda: token in service.replies, AGAIN_MS)
         reply = service.replies.get(token)
         if reply is None or reply.ok:
-            raise Violation(f"{machine.name} is {what}, and is to be the master: {reply}")
+            raise Violation(f"{machine.name} is {what}, but is accepted as target: {reply}")
 
     def _ways(self, machine: Machine) -> list[tuple[Path, str]]:
-        """Files, and what may be wrong with each: a byte, a format or a value that cannot be."""
+        """Files with the ways to damage each: a byte, a format, or an invalid value."""
         ways: list[tuple[Path, str]] = []
         for path in (PROMISE, CONFIRM, IDENTITY, DAMAGE, INTENT):
             ways += [(path, how) for how in HOW]
@@ -219,7 +221,7 @@ class WithoutRoom(Trying):
         return ways
 
     def _spoil(self, machine: Machine, path: Path, how: str) -> tuple[str, ...]:
-        """Spoil a file; its node halts for one of these codes, or not at all if there is none."""
+        """Damage a file; returns the codes with which its node halts, or none if it goes on."""
         if path == TABLE:
             return self._spoil_table(machine, how)
         data = machine.disk.peek(path) or _file(_SOUND[path])
@@ -244,7 +246,7 @@ class WithoutRoom(Trying):
         return UNCONFIRMED if how == "beyond the log" else (DAMAGED_FILE,)
 
     def _spoil_table(self, machine: Machine, how: str) -> tuple[str, ...]:
-        """The table has a twin; both may be unreadable, or say what cannot be."""
+        """The table has a backup. Both may be unreadable or have impossible entries."""
         *before, last = machine.table
         match how:
             case "epoch":
@@ -259,25 +261,27 @@ class WithoutRoom(Trying):
         data = epochs.encode(entries)
         if how in ("both", "one"):
             data = data[:-2] + b"x" + data[-1:]
-        for path in (self._random.choice((TABLE, TWIN)),) if how == "one" else (TABLE, TWIN):
+        for path in (
+            (self._random.choice((TABLE, TABLE_BACKUP)),) if how == "one" else (TABLE, TABLE_BACKUP)
+        ):
             machine.put_file(path, data)
         if how == "one":
             return ()
         return (DAMAGED_FILE if how == "both" else CONTRADICTION,)
 
-    # -- what must be so -------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------
 
     def _must_halt(self, machine: Machine, path: Path, how: str, codes: tuple[str, ...]) -> None:
         def is_halted() -> bool:
             return self._world.state_of(machine.name).startswith("halted")
 
-        if not self._until(is_halted, HALTED_MS) or not self._said(machine).keys() & codes:
+        if not self._until(is_halted, HALTED_MS) or not self._alarms_of(machine).keys() & codes:
             raise Violation(
-                f"{path.name} of {machine.name} was spoiled ({how}), it should halt for {codes}; "
-                f"it is {self._world.state_of(machine.name)} with {self._said(machine)}"
+                f"{path.name} of {machine.name} was damaged ({how}), it should halt for {codes}; "
+                f"its state is {self._world.state_of(machine.name)} with {self._alarms_of(machine)}"
             )
         if not self._until(lambda: not self._world.shown(machine.name), QUIET_MS):
-            raise Violation(f"{machine.name} is halted, and its consumers are served")
+            raise Violation(f"{machine.name} is halted and serves reads")
 
 
 _SOUND: Final[dict[Path, dict[str, Any]]] = {
@@ -285,7 +289,7 @@ _SOUND: Final[dict[Path, dict[str, Any]]] = {
     DAMAGE: {"format": 1, "at": 0, "detail": "a record"},
     INTENT: {"format": 1, "what": "cut", "point": 0, "table": []},
 }
-"""Of files that are not always there."""
+"""Content of files that do not always exist."""
 _NO_COUNTS: Final[tuple[Any, ...]] = (-1, True, 1.5, "7", [])
 _NO_INCARNATIONS: Final[tuple[Any, ...]] = (7, [], "a" * 31, "a" * 33, "g" * 32, "A" * 32)
 _NO_TABLES: Final[tuple[Any, ...]] = ({}, 7, [7], [[1]], [[1, -1]], [[1, "2"]], [[True, 1]])
@@ -305,7 +309,7 @@ _WRONG: Final[dict[Path, list[tuple[str, Any]]]] = {
         *[("what", value) for value in (7, "else")],
     ],
 }
-"""Values that are none, with a checksum that fits."""
+"""Invalid values, stored with a correct checksum."""
 
 
 def _check(line: bytes) -> bytes:

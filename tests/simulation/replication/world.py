@@ -1,4 +1,4 @@
-"""The simulated world of one seed: a group, its faults, its healing, and what must be so then."""
+"""The simulated world of one seed: a group, its faults, its healing, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from services.ha.lease.value import Member
 from tests.simulation.replication import page_rules
 from tests.simulation.replication.beginnings import Beginning
+from tests.simulation.replication.claims import Claims
 from tests.simulation.replication.group import Group
 from tests.simulation.replication.known_marks import check_damage_is_kept, check_trouble_is_known
 from tests.simulation.replication.lease_object import Weather
@@ -21,7 +22,6 @@ from tests.simulation.replication.plan import (
     draw_plan,
     theme_of,
 )
-from tests.simulation.replication.said import Said
 from tests.simulation.replication.seams import simulated
 from tests.simulation.replication.strikes import Strikes
 from tests.simulation.replication.timeline import Timeline
@@ -29,36 +29,36 @@ from tests.simulation.replication.trials import Trials
 from tests.simulation.replication.violation import Violation
 
 HEAL_MS: Final = 20 * TIMES.lease_ms
-"""Within this a healed group has a master, and everybody is in the set."""
+"""Time within which a healed group has a master and all nodes in the set."""
 LATE_EVERY: Final = 8
 LATE_US: Final = 2 * TIMES.lease_ms * 1000
-"""In every eighth world one node is started so much later than the others."""
+"""In every eighth world one node starts this much later than the others."""
 LINKED_US: Final = 3_000_000
-"""Twice the longest pause between two tries, and a try that comes to nothing."""
-LOOK_MS: Final = 20
-"""Between two looks at whether it has."""
+"""Twice the longest pause between two attempts to connect, and one failed attempt."""
+CHECK_MS: Final = 20
+"""Interval at which this is checked."""
 QUIET_SHARE: Final = 0.4
-"""Of the worlds in which the healed group goes through trials."""
+"""Share of the worlds in which the healed group goes through trials."""
 TRIALS_BEHIND: Final = 2
-"""Behind the faults of a world."""
+"""Number of these trials."""
 TRIED_EVERY: Final = 4
 TRIALS: Final = 8
-"""Every fourth seed goes through so many trials, and no other fault."""
+"""Every fourth seed goes through this many trials without other faults."""
 TRIED_SENDS_PER_S: Final = 15.0
-"""More than that costs time, and shows nothing in a group whose faults come one at a time."""
+"""A higher rate costs time and shows nothing in a group with one cause at a time."""
 
 
 class World:
-    """One group, from its bootstrap on."""
+    """One group, from its founding on."""
 
     def __init__(
         self,
         seed: int,
         *,
-        say: Callable[[str], None] | None = None,
+        write_trace: Callable[[str], None] | None = None,
         faults: tuple[Fault, ...] = (),
     ) -> None:
-        """say: takes the lines of a trace. faults: what happens, instead of what the seed says."""
+        """write_trace: takes the lines of a trace. faults: replace the faults of the seed."""
         self.timeline = Timeline(seed)
         plan = draw_plan(self.timeline.random)
         faults_given = bool(faults)
@@ -68,28 +68,28 @@ class World:
         self._begins_whole = self._has_rounds or self._is_tried
         if self._is_tried:
             plan = plan._replace(sends_per_s=min(plan.sends_per_s, TRIED_SENDS_PER_S))
-        self.group = Group(self.timeline, plan._replace(faults=faults), say=say)
-        if self._begins_whole:  # an outage of the lease is a fault like the others, and ends
+        self.group = Group(self.timeline, plan._replace(faults=faults), write_trace=write_trace)
+        if self._begins_whole:  # An outage of the lease is a fault like the others, and ends.
             self.group.lease.weather = Weather(delay_max_ms=plan.weather.delay_max_ms)
         self.strikes = Strikes(self.group)
-        self._said = Said(self.group)
+        self._claims = Claims(self.group)
         self._late_us = LATE_US if seed % LATE_EVERY == LATE_EVERY - 1 else 0
         self.history = self.group.history
-        self.operator_rests = False
-        """No order is given but those of the trials."""
+        self.operator_paused = False
+        """Whether only the trials give commands."""
         self._left: str | None = None
-        """The node of which services are not healed."""
+        """The node whose services are not healed."""
         self._healed_us = 0
         self._heals = 0
-        """How often all was healed."""
+        """Number of healings."""
         self._linked_us: dict[tuple[str, str], int] = {}
-        """When two nodes were last seen to be connected, or could not be."""
+        """When two nodes were last connected, or could not be."""
         self._confirmed = 0
-        """End of what was confirmed before the healing."""
+        """End of the confirmed log at the healing."""
         self._beginning = Beginning(self) if self._begins_whole else None
 
     def run(self) -> None:
-        """Bootstrap, faults, healing. Raises Violation."""
+        """Run founding, faults and healing. Raises Violation."""
         with simulated(self.timeline):
             try:
                 self._run()
@@ -98,7 +98,7 @@ class World:
 
     def _run(self) -> None:
         group = self.group
-        group.tell("world", f"{group.plan}")
+        group.trace("world", f"{group.plan}")
         self.timeline.after(100_000, self._check_now_and_then)
         if self._beginning is not None:
             self._beginning.begin()
@@ -119,7 +119,8 @@ class World:
                 trials.run(TRIALS if self._is_tried else TRIALS_BEHIND)
 
     def _go_through_rounds(self) -> bool:
-        """Few faults at a time, which no later ones hide; whether the group is whole in the end."""
+        """Strike with few faults at a time, which later ones do not hide; whether the group is
+        whole in the end."""
         whole = self._become_whole()
         for _ in range(ROUNDS):
             if not whole:
@@ -134,12 +135,12 @@ class World:
         return whole
 
     def _become_whole(self) -> bool:
-        """Heal the group. Raises Violation if it does not recover, and can."""
+        """Heal the group. Raises Violation if it can recover and does not."""
         self._heal()
         acked = len(self.history.acked)
         until_us, whole = self.timeline.now_us + HEAL_MS * 1000, False
         while not whole and self.timeline.now_us < until_us:
-            self.timeline.run_until(self.timeline.now_us + LOOK_MS * 1000)
+            self.timeline.run_until(self.timeline.now_us + CHECK_MS * 1000)
             whole = len(self.history.acked) > acked and self.is_whole()
         self.history.check_equal_histories()
         self.history.check_members("at the end")
@@ -158,18 +159,18 @@ class World:
             self.group.boot(last)
 
     def _boot_late(self, machine: Machine) -> None:
-        if not machine.processes:  # a fault may have been quicker
+        if not machine.processes:  # A fault may have started it earlier.
             self.group.boot(machine)
 
     def _check_now_and_then(self) -> None:
         self.history.check_equal_histories()
         self._check_links()
-        self._said.check()
+        self._claims.check()
         for machine in self.group.machines.values():
             page_rules.check_yields(machine)
             page_rules.check_held(machine)
             page_rules.check_trouble(machine)
-            if not self.history.clocks_lie:
+            if not self.history.clocks_wrong:
                 page_rules.check_deadline(machine)
                 page_rules.check_beats(machine)
             broker, service = self.group.broker_of(machine.name), self.group.ha_of(machine.name)
@@ -184,12 +185,12 @@ class World:
                 service.noted.check(service)
                 check_damage_is_kept(service)
                 check_trouble_is_known(service)
-                service.check_seen()
+                service.check_lease_noted()
                 service.check_roles()
         self.timeline.after(250_000, self._check_now_and_then)
 
     def _check_links(self) -> None:
-        """Nodes that can reach each other are connected soon."""
+        """Check that nodes which can reach each other are connected soon."""
         now_us = self.timeline.now_us
         running = [ha for name in self.group.machines if (ha := self.group.ha_of(name)) is not None]
         for ha in running:
@@ -204,12 +205,12 @@ class World:
                     self._linked_us[pair] = now_us
                 elif now_us - self._linked_us[pair] > LINKED_US:
                     raise Violation(
-                        f"{ha.node} has no connection to {other.node}, which runs, for "
+                        f"{ha.node} has no connection to the running node {other.node} for "
                         f"{now_us - self._linked_us[pair]} µs"
                     )
 
     def is_whole(self) -> bool:
-        """Every node that was healed is in the set, and shows its consumers what was confirmed."""
+        """Whether every healed node is in the set and serves the confirmed log."""
         published = self.history.published
         if not all(member in published for member in self._able):
             return False
@@ -226,14 +227,14 @@ class World:
         return [member for member in self.group.members if member.node != self._left]
 
     def _must_recover(self) -> bool:
-        """Whether what is left is enough: the disk of a member of the set."""
+        """Whether enough is left to recover: the disk of a member of the set."""
         history, published = self.history, self.history.published
         if history.went_back and history.replaced:
-            return False  # the only one that knew the object to be old may be the lost disk
+            return False  # The lost disk may be the only one that knew the object to be old.
         return any(member in published for member in self._able) or not history.epoch
 
     def expect_all_confirmed(self) -> None:
-        """To be whole takes all that is confirmed now, wherever it is shown."""
+        """Require the present confirmed log for the group to count as whole."""
         self._confirmed = len(self.history.confirmed)
 
     def why_not_whole(self, acked: int) -> str:
@@ -258,16 +259,17 @@ class World:
         return f"{own.get('state')}: {own.get('reason')}"
 
     def _operate(self, heals: int) -> None:
-        """What an operator does behind it all: failover is automatic again, the lease is there."""
+        """Operate the healed group: resume automatic failover, and recreate a missing lease."""
         if heals != self._heals or not self.group.healed:
-            return  # of an earlier round
+            return  # This belongs to an earlier healing.
         group, random = self.group, self.timeline.random
         stored = group.lease.stored
         machine = random.choice([m for m in group.machines.values() if m.name != self._left])
-        if self.operator_rests:
+        if self.operator_paused:
             pass
         elif stored is None or self.history.went_back:
-            # Nodes that started since have not seen the set: the operator's own list counts then.
+            # Nodes that started since then have not seen the set, so the operator's own list
+            # counts.
             members = [m.node for m in group.members if m in self.history.published]
             named = {"in_sync": ",".join(members)} if random.random() < 0.5 else {}
             group.order("recreate-lease", named, machine)
@@ -276,9 +278,9 @@ class World:
         self.timeline.after(700_000, lambda: self._operate(heals))
 
     def _heal(self) -> None:
-        """Everything works again, and nothing new happens."""
+        """Repair everything and stop all faults."""
         group = self.group
-        group.tell("world", "heal")
+        group.trace("world", "heal")
         group.healed, self._healed_us = True, self.timeline.now_us
         self._heals += 1
         heals = self._heals
@@ -305,14 +307,14 @@ class World:
             self._leave_some()
 
     def _leave_some(self) -> None:
-        """Services of one node are not healed: the others are enough."""
+        """Leave services of one node unhealed, while the other nodes are enough."""
         left, group, holder = self.group.plan.left, self.group, self.history.holder
         if left is None:
             return
         master = holder.node if holder is not None else next(iter(group.machines))
         others = [name for name in group.machines if name != master]
         self._left = name = master if left.at_master else self.timeline.random.choice(others)
-        group.tell("world", f"{left} of {name}")
+        group.trace("world", f"{left} of {name}")
         for service in left.services:
             process = group.machines[name].processes.get(service)
             if left.gone:

@@ -1,6 +1,6 @@
-"""What a node says of itself while the group is not whole, judged in every history.
+"""Checks of what a node reports about itself while the group is not whole.
 
-Each claim may be late by what it takes to read the lease, or to miss a node; then it is so.
+Each claim may be late by the time that it takes to read the lease, or to miss a node.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from tests.simulation.replication.violation import Violation
 from tidemark.formats.checkpoint import Slot
 
 LEARNED_US: Final = (2 * TIMES.renew_ms + 3 * TIMES.request_timeout_ms) * 1000
-"""A node that reaches the lease has read it by then, also if a request or two had no answer."""
+"""Time within which a node with access to the lease has read it, also if one or two requests get no
+answer."""
 FREED_US: Final = 300_000
-"""Sends are held no longer than that behind the end of a switch."""
+"""Longest time for which sends are held after the end of a switch."""
 SHORT_US: Final = SHORT_LEASES * TIMES.lease_ms * 1000
 RAISED_US: Final = 500_000
-"""ha judges its alarms once within that, with a disk or a lease that is slow."""
+"""ha evaluates its alarms within this time, also with a slow disk or lease."""
 
 
-class Said:
-    """Of one group."""
+class Claims:
+    """The claims of the nodes of one group."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._since_us: dict[tuple[str, str], int] = {}
-        """By node and claim: since when it is not so."""
+        """By node and claim: since when the claim is wrong."""
 
     def check(self) -> None:
-        """Raise Violation if a node that runs says what is not so, for too long."""
+        """Raise Violation if a running node has reported something wrong for too long."""
         for name in self._group.machines:
             ha = self._group.ha_of(name)
             runs = ha is not None and ha.replica is not None and not ha.process.paused
@@ -47,7 +48,8 @@ class Said:
             self._check_minimum(ha)
 
     def _check_place(self, ha: Ha) -> None:
-        """A slave says whether it is in the set: an operator takes the next node away by that."""
+        """Check that a slave reports its membership: an operator decides by it which node to stop
+        next."""
         group, history, replica = self._group, self._group.history, ha.replica
         assert replica is not None
         state, is_in = replica.context.state, ha.member in history.published
@@ -58,12 +60,12 @@ class Said:
             (ha.node, "place"),
             bool(reads and wrong),
             LEARNED_US,
-            f"{ha.node} says that it is {state.value}, and it is {'' if is_in else 'not '}in the "
+            f"{ha.node} reports the state {state.value}, but it is {'' if is_in else 'not '}in the "
             "published set",
         )
 
     def _check_held(self, ha: Ha) -> None:
-        """Sends are held for a switch that is under way, and for nothing else."""
+        """Check that sends are held only during a switch."""
         assert ha.replica is not None
         term, page = ha.replica.leadership.term, ha.machine
         switches = term is None or term.switch is not None or term.granted is None
@@ -71,30 +73,30 @@ class Said:
             (ha.node, "held"),
             bool(page.slot(Slot.SENDS_HELD)) and not switches,
             FREED_US,
-            f"{ha.node} holds sends, and no switch is under way",
+            f"{ha.node} holds sends without a switch under way",
         )
 
     def _check_minimum(self, ha: Ha) -> None:
-        """A master that refuses sends because too few members answer reports it, and no other node
-        does."""
+        """Check that a master that refuses sends because too few members answer reports it, and
+        that no other node does."""
         assert ha.replica is not None
         own, term, page = ha.replica.context, ha.replica.leadership.term, ha.machine
         is_granted = term is not None and term.granted is not None and not page.slot(Slot.FENCED)
         few = page.slot(Slot.IN_SYNC_SIZE) < page.slot(Slot.MIN_IN_SYNC)
-        is_said = BELOW_MINIMUM in own.alarms
+        is_reported = BELOW_MINIMUM in own.alarms
         changed_us = page.changed_us.get(Slot.IN_SYNC_SIZE, 0)
         self._must_not_last(
             (ha.node, "few"),
-            is_granted and few and not is_said,
+            is_granted and few and not is_reported,
             SHORT_US + RAISED_US,
-            f"{ha.node} refuses sends, as too few members answer, and no alarm says so",
+            f"{ha.node} refuses sends for too few members, but raises no alarm",
             not_before_us=changed_us,
         )
         self._must_not_last(
             (ha.node, "enough"),
-            is_said and (term is None or (is_granted and not few)),
+            is_reported and (term is None or (is_granted and not few)),
             RAISED_US,
-            f"{ha.node} has members enough, or is no master, and its alarm says otherwise",
+            f"{ha.node} has enough members, or is no master, but has the alarm",
             not_before_us=changed_us,
         )
 
