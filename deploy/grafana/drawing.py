@@ -21,6 +21,7 @@ from grafana_foundation_sdk.builders import timeseries as timeseries_builders
 from grafana_foundation_sdk.models import common, dashboard, heatmap, prometheus
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
+from deploy.grafana import texts
 from deploy.grafana.panels import (
     ENDLESS,
     GREEN,
@@ -60,10 +61,11 @@ def draw(panel: Panel) -> dashboard.Panel:
             model = _table(panel)
         case _:
             raise TypeError(f"{type(panel).__name__} has no drawing")
-    model.title, model.description = panel.title, panel.description
+    model.title, model.description = texts.title(panel), texts.description(panel)
     model.datasource, model.interval = DATASOURCE, SCRAPE_PERIOD
-    if panel.nothing and model.field_config is not None:
-        model.field_config.defaults.no_value = panel.nothing
+    nothing = texts.nothing(panel)
+    if nothing and model.field_config is not None:
+        model.field_config.defaults.no_value = nothing
     model.targets = [
         _target(panel, letter, index) for index, letter in enumerate(LETTERS[: len(panel.queries)])
     ]
@@ -96,7 +98,7 @@ def _target(panel: Panel, letter: str, index: int) -> prometheus.Dataquery:
 def _stat(panel: Stat) -> dashboard.Panel:
     return (
         stat_builders.Panel()
-        .unit(panel.unit)
+        .unit(texts.unit(panel))
         .no_value(panel.unknown)
         .mappings(_mappings(panel.words, panel.unknown))
         .thresholds(_thresholds(panel.steps, panel.calm))
@@ -116,7 +118,7 @@ def _stat(panel: Stat) -> dashboard.Panel:
 def _lines(panel: Lines) -> dashboard.Panel:
     builder = (
         timeseries_builders.Panel()
-        .unit(panel.unit)
+        .unit(texts.unit(panel))
         .span_nulls(False)
         .show_points(common.VisibilityMode.AUTO)
         .line_width(1)
@@ -177,7 +179,7 @@ def _heat(panel: Heat) -> dashboard.Panel:
     return (
         heatmap_builders.Panel()
         .calculate(False)
-        .y_axis(heatmap_builders.YAxisConfig().unit(panel.unit))
+        .y_axis(heatmap_builders.YAxisConfig().unit(texts.unit(panel)))
         .rows_frame(heatmap_builders.RowsHeatmapOptions().layout(common.HeatmapCellLayout.AUTO))
         .color(
             heatmap_builders.HeatmapColorOptions()
@@ -199,7 +201,7 @@ def _heat(panel: Heat) -> dashboard.Panel:
 def _timeline(panel: Timeline) -> dashboard.Panel:
     return (
         timeline_builders.Panel()
-        .unit(panel.unit)
+        .unit(texts.unit(panel))
         .mappings(_mappings(panel.words))
         .thresholds(_thresholds(panel.steps, GREEN if panel.words else GREY))
         .color_scheme(
@@ -228,7 +230,7 @@ def _table(panel: Table) -> dashboard.Panel:
     sources = [_field_name(column, alone) for column in panel.columns]
     builder = (
         table_builders.Panel()
-        .unit(panel.unit)
+        .unit(texts.unit(panel))
         .cell_height(common.TableCellHeight.SM)
         .sort_by([common_builders.TableSortByFieldState().display_name(panel.sort).desc(True)])
         .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))

@@ -8,6 +8,7 @@ from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana.drawing import DATASOURCE, draw
 from deploy.grafana.panels import Board, Panel, Row
+from deploy.grafana.texts import title
 
 COLUMNS: Final = 24
 
@@ -46,7 +47,7 @@ def _of_row(row: Row, next_id: int, y: int) -> tuple[list[dashboard.Panel], int,
             next_id += 1
             x += panel.width
         if x != COLUMNS:
-            titles = ", ".join(panel.title for panel in line)
+            titles = ", ".join(title(panel) for panel in line)
             raise ValueError(f"row {row.title}: {titles} are {x} columns wide, not {COLUMNS}")
         y += height
     return panels, next_id, y

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from deploy.grafana.panels import RED, Step
+
 
 class Limit(NamedTuple):
     """The threshold of an alert."""
 
     alert: str
     value: float
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The threshold as a red line."""
+        return (Step(self.value, RED),)
 
 
 DISPATCH_SLOW: Final = Limit("TidemarkDispatchSlow", 2)
@@ -23,15 +30,4 @@ FALLING_BEHIND: Final = Limit("TidemarkGroupFallingBehind", 0.98)
 ANALYTICS_STALE: Final = Limit("TidemarkAnalyticsStale", 300)
 ANALYTICS_BEHIND: Final = Limit("TidemarkAnalyticsBehind", 300)
 
-LIMITS: Final = (
-    DISPATCH_SLOW,
-    REPLICA_LAG,
-    CLOCK_SKEW,
-    PUT_SLOW,
-    REJECTING,
-    STORE_NEARLY_FULL,
-    TIMER_OVERDUE,
-    FALLING_BEHIND,
-    ANALYTICS_STALE,
-    ANALYTICS_BEHIND,
-)
+LIMITS: Final = tuple(each for each in globals().values() if isinstance(each, Limit))

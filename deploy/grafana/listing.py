@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from deploy.grafana import texts
 from deploy.grafana.boards import BOARDS
 from deploy.grafana.drawing import LETTERS
 from deploy.grafana.frame import ANNOTATIONS, VARIABLES
@@ -47,7 +48,7 @@ def expressions(values: Mapping[str, str] | None = None) -> tuple[Expression, ..
     found = [
         Expression(
             board.uid,
-            panel.title,
+            texts.title(panel),
             letter,
             fill(query.expr, filled),
             isinstance(panel, Table) or (isinstance(panel, Stat) and not panel.spark),

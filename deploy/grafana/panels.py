@@ -1,13 +1,13 @@
-"""Panels as values, before they become JSON: title, queries, unit and limits. Pure.
+"""Panels as values, before they become JSON: queries, width and limits. Pure.
 
-Rules for all kinds: a panel has one unit, so that counts and seconds never share an axis; its
-description explains the data and the reaction to it; unknown values are a gap or a grey word, never
-a zero.
+Rules for all kinds: a panel has one unit, so that counts and seconds never share an axis; unknown
+values are a gap or a grey word, never a zero; ``texts`` adds what the catalogue says about the
+families that the queries use.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 from deploy.grafana.queries import Query
@@ -61,26 +61,30 @@ class Column(NamedTuple):
     """In pixels; 0 shares the remaining width."""
 
 
-ALONE: Final = "No group: a node alone"
-"""Text of ha's panels where no data exists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """Properties of all kinds."""
 
-    title: str
-    description: str
-    unit: str
-    """A unit of Grafana (``units``)."""
-    queries: tuple[Query, ...]
     width: int
     """In columns; the panels of one line add up to 24."""
+    shown: Query | tuple[Query, ...]
+    _: KW_ONLY
+    title: str = ""
+    """Only for several families, or for a special view of one; else the catalogue's title."""
+    text: str = ""
+    """What the panel shows beyond the meaning of its families, and how to react."""
+    unit: str = ""
+    """A unit of Grafana (``units``), if it is not that of the first family."""
     steps: tuple[Step, ...] = ()
     """Ascending; the colour below the first is green. Thresholds of alerts are in ``limits``."""
     links: tuple[Link, ...] = ()
     nothing: str = ""
-    """Text if there is no series, where that is the usual and good state: ``No errors``."""
+    """Text if there is no series, where that is usual and ``texts`` has no better one."""
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """All queries, in the order of their letters."""
+        return (self.shown,) if isinstance(self.shown, Query) else self.shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,9 @@ from typing import Final
 from analytics.statuses import TABLE, URGENT, Status
 from deploy.grafana import units
 from deploy.grafana.boards import uids
-from deploy.grafana.descriptions import describe
 from deploy.grafana.panels import GREY, Column, Lines, Table, Word
-from deploy.grafana.queries import BY_PAIR, MOST, PAIR, Query
+from deploy.grafana.queries import BY_PAIR, MOST, PAIR, Query, series
 
-NEEDS: Final = "lag analytics that runs beside the cluster"
 STATUSES: Final = tuple(
     Word(number, status.lower().replace("_", " "), row.dark or GREY)
     for number, (status, row) in enumerate(TABLE.items())
@@ -36,11 +34,6 @@ def of_pairs(family: str) -> str:
     return f"max by ({BY_PAIR}) ({family}{{{PAIR}}})"
 
 
-def largest(family: str) -> Query:
-    """Return a query for the largest values of a gauge of analytics by pair."""
-    return Query(f"topk({MOST}, {of_pairs(family)})", "{{group}} / {{topic}}", needs=NEEDS)
-
-
 def status_state() -> str:
     """Return an expression by broker set, group and topic, with numbers of ``STATUSES``."""
     return f"max by ({BY_PAIR}) ({{}})".format(
@@ -58,20 +51,14 @@ def problems(width: int, count: int = MOST) -> Table:
     hidden = of_pairs("tidemark_analytics_group_hidden_lag_messages")
     worst = f"topk({count}, {age} * {WITH_STATUS})"
     return Table(
+        width,
+        tuple(
+            Query(each) for each in (worst, f"{drain} * {WITH_STATUS}", f"{hidden} * {WITH_STATUS}")
+        ),
         title="Pairs not in time",
-        description=describe(
-            "As lag analytics judges them, the oldest first. Age is how old the oldest unread "
-            "message is; drain time how long until all is read. The report has the cause.",
-            "tidemark_analytics_group_status",
-            "tidemark_analytics_group_drain_seconds",
-            "tidemark_analytics_group_hidden_lag_messages",
-        ),
+        text="As lag analytics evaluates them, the oldest first. Age is how old the oldest unread "
+        "message is; drain time is how long reading all takes. The report has the cause.",
         unit=units.COUNT,
-        queries=(
-            Query(worst, needs=NEEDS),
-            Query(f"{drain} * {WITH_STATUS}", needs=NEEDS),
-            Query(f"{hidden} * {WITH_STATUS}", needs=NEEDS),
-        ),
         columns=(
             Column("status", "Status", width=130),
             Column("group", "Group", links=(uids.TO_PAIR,)),
@@ -82,29 +69,10 @@ def problems(width: int, count: int = MOST) -> Table:
             Column("C", "Not visible yet", units.COUNT, width=130),
         ),
         sort="Age",
-        width=width,
-        nothing="None, or lag analytics does not run",
     )
 
 
 def blamed(width: int) -> Lines:
     """Return a graph of the number of pairs by the stage that delays them."""
-    return Lines(
-        title="Blamed stages",
-        description=describe(
-            "In which stage the pairs that are not in time lose it, as lag analytics judges.",
-            "tidemark_analytics_group_bottleneck",
-        ),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                f"count by (stage) (max by ({BY_PAIR}, stage) "
-                f"(tidemark_analytics_group_bottleneck{{{PAIR}}}))",
-                "{{stage}}",
-                needs=NEEDS,
-            ),
-        ),
-        width=width,
-        stacked=True,
-        nothing="None, or lag analytics does not run",
-    )
+    pairs = f"max by ({BY_PAIR}, stage) (tidemark_analytics_group_bottleneck{{{PAIR}}})"
+    return Lines(width, series(pairs, "stage", how="count"), unit=units.COUNT, stacked=True)

@@ -7,6 +7,7 @@ exports log positions, so ``serving`` removes those that a slave exports about i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from deploy.prometheus.model import events
@@ -25,9 +26,17 @@ STUCK: Final = f"sum by ({BY_PAIR}) (tidemark_group_stuck_queues{{{PAIR}}})"
 TO_OBJECTIVE: Final = f"{AGE} / on ({BY_GROUP}) group_left () {OBJECTIVE}"
 MOST: Final = 20
 """Largest number of series in a graph by pair; the largest values are shown."""
+NODES: Final = "broker, replica"
+PROCESSES: Final = "broker, replica, service"
 JOBS: Final = 'job=~"tidemark-.*"'
 WINDOW: Final = "$__rate_interval"
 """At least four scrapes and at least a step, so that no increase between two points is lost."""
+ANALYTICS_RUNS: Final = "lag analytics that runs beside the cluster"
+
+_SEPARATORS: Final[Mapping[tuple[str, ...], str]] = {
+    ("group", "topic"): " / ",
+    ("replica", "peer"): " to ",
+}
 
 
 class Query(NamedTuple):
@@ -36,35 +45,81 @@ class Query(NamedTuple):
     expr: str
     legend: str = ""
     """A name, or label values as ``{{topic}}``; short, because it is repeated under every graph."""
-    needs: str = ""
-    """Precondition for data, in words; empty if running is enough."""
+    given: str = ""
+    """The event or state without which there is no data, in words."""
+
+    @property
+    def needs(self) -> str:
+        """Precondition for data, in words; empty if running is enough."""
+        return self.given or ("tidemark_analytics_" in self.expr and ANALYTICS_RUNS) or ""
 
 
-def rate(name: str, by: str, where: str = NODE) -> str:
+def legend(by: str, word: str = "") -> str:
+    """Return the legend of series with these labels, then word.
+
+    The cluster is left out, and the broker set wherever another label identifies the series.
+    """
+    labels = [label for label in by.split(", ") if label not in ("", "cluster")]
+    if {"replica", "peer", "group", "topic"} & set(labels):
+        labels = [label for label in labels if label != "broker"]
+    between = _SEPARATORS.get(tuple(labels), " ")
+    return f"{between.join(f'{{{{{label}}}}}' for label in labels)} {word}".strip()
+
+
+def series(expr: str, by: str, word: str = "", *, how: str = "max", given: str = "") -> Query:
+    """Return an aggregate of an expression by labels; one series if there are none."""
+    return Query(f"{how} by ({by}) ({expr})" if by else f"{how}({expr})", legend(by, word), given)
+
+
+def gauge(
+    name: str, by: str, word: str = "", *, how: str = "max", where: str = NODE, given: str = ""
+) -> Query:
+    """Return an aggregate of a gauge by labels."""
+    return series(f"{name}{{{where}}}", by, word, how=how, given=given)
+
+
+def age(name: str, by: str, word: str = "", where: str = NODE) -> Query:
+    """Return the time since a timestamp, the newest by labels."""
+    newest = gauge(name, by, word, where=where)
+    return newest._replace(expr=f"time() - {newest.expr}")
+
+
+def rate(name: str, by: str, word: str = "", *, where: str = NODE, given: str = "") -> Query:
     """Return the sum of a counter's rate per second, by the given labels."""
-    return f"sum by ({by}) (rate({name}{{{where}}}[{WINDOW}]))"
+    return series(f"rate({name}{{{where}}}[{WINDOW}])", by, word, how="sum", given=given)
 
 
-def growth(name: str, by: str, where: str = NODE) -> str:
+def growth(name: str, by: str, word: str = "", *, where: str = NODE, given: str = "") -> Query:
     """Return a counter's increase around each point of the graph; no value where it is 0.
 
     For rare events: it includes the first event of a label set, which ``increase`` misses.
     """
-    return events(f"{name}{{{where}}}", WINDOW, tuple(by.split(", ")))
+    expr = events(f"{name}{{{where}}}", WINDOW, tuple(by.split(", ")))
+    return Query(expr, legend(by, word), given)
 
 
-def quantile(share: float, name: str, by: str = "", where: str = NODE) -> str:
+def buckets(name: str, where: str = NODE) -> Query:
+    """Return the rate of a histogram's buckets, for a heat map; name without ``_bucket``."""
+    return rate(f"{name}_bucket", "le", where=where)
+
+
+def quantile(share: float, name: str, by: str = "", word: str = "", *, where: str = NODE) -> Query:
     """Return a quantile of a histogram; name without ``_bucket``. NaN without observations."""
-    labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share}, {rate(f'{name}_bucket', labels, where)})"
+    rates = rate(f"{name}_bucket", f"le, {by}" if by else "le", where=where)
+    return Query(f"histogram_quantile({share}, {rates.expr})", legend(by, word))
 
 
-def quantiles(name: str, where: str = NODE) -> tuple[Query, ...]:
-    """Return the queries of median, 99 % and 99.9 % quantile over everything selected."""
+def quantiles(name: str, by: str = "", where: str = NODE) -> tuple[Query, ...]:
+    """Return the queries of median, 99 % and 99.9 % quantile."""
     return tuple(
-        Query(quantile(share, name, where=where), label)
+        quantile(share, name, by, label, where=where)
         for share, label in ((0.5, "p50"), (0.99, "p99"), (0.999, "p99.9"))
     )
+
+
+def largest(query: Query, count: int = MOST) -> Query:
+    """Return only the largest series of a query."""
+    return query._replace(expr=f"topk({count}, {query.expr})")
 
 
 def serving(expr: str) -> str:

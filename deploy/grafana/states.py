@@ -30,6 +30,7 @@ SEVERITY_WORDS: Final = (
     Word(1, "info", GREY),
 )
 YES_NO: Final = (Word(0, "no", RED), Word(1, "yes", GREEN))
+NO_YES: Final = (Word(0, "no", GREEN), Word(1, "yes", RED))
 
 
 def pair_state() -> str:

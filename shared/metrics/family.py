@@ -66,6 +66,8 @@ class Family(NamedTuple):
     """Unit for readers: s, bytes, messages; ``–`` for a plain number."""
     meaning: str
     """One or two sentences: the help text, and a cell of docs/metrics.md."""
+    title: str = ""
+    """Title of a dashboard's panel that shows only this family; empty if there is none."""
     alert: str = ""
     """Values worth an alert, in words; empty if there are none."""
     buckets: tuple[float, ...] = ()

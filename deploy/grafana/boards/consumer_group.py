@@ -6,12 +6,12 @@ from typing import Final
 
 from deploy.grafana import units
 from deploy.grafana.boards import uids
-from deploy.grafana.descriptions import describe
 from deploy.grafana.limits import FALLING_BEHIND
 from deploy.grafana.panels import (
     BLUE,
     ENDLESS,
     GREEN,
+    GREY,
     ORANGE,
     RED,
     YELLOW,
@@ -28,16 +28,20 @@ from deploy.grafana.panels import (
 )
 from deploy.grafana.queries import (
     AGE,
+    BY_PAIR,
     GROUP,
     MOST,
     OBJECTIVE,
     PAIR,
     TO_OBJECTIVE,
     TOPIC,
-    WINDOW,
     Query,
     at_end,
+    buckets,
+    gauge,
     growth,
+    largest,
+    legend,
     quantiles,
     rate,
 )
@@ -45,395 +49,262 @@ from deploy.grafana.stages import COLOURS, stages
 from deploy.grafana.states import PAIR_WORDS, pair_state
 
 PROGRESS: Final = f"tidemark:group_progress:ratio5m{{{PAIR}}}"
-NO_RETRIES: Final = 'topic!~"%RETRY%.*"'
+NO_RETRIES: Final = f'{PAIR}, topic!~"%RETRY%.*"'
 BEHIND: Final = "a group that has unread messages"
+NO_GROUP: Final = "no group"
 
 STATE: Final = (
+    Stat(4, Query(f"max({AGE})"), calm=BLUE, spark=True, unknown=NO_GROUP),
     Stat(
-        title="Age",
-        description=describe(
-            "How old the oldest unread message is, of the worst pair chosen: how late the group "
-            "is.",
-            "tidemark_group_lag_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=(Query(f"max({AGE})"),),
-        width=4,
-        calm=BLUE,
-        spark=True,
-        unknown="no group",
-    ),
-    Stat(
+        4,
+        Query(f"max({TO_OBJECTIVE})"),
         title="Age / objective",
-        description=describe(
-            "The same against what the group is meant to keep; above 100 % it is late.",
-            "tidemark_group_lag_objective_seconds",
-        ),
+        text="Of the worst pair chosen; above 100 % it is late.",
         unit=units.SHARE,
-        queries=(Query(f"max({TO_OBJECTIVE})"),),
-        width=4,
         steps=(Step(0.5, YELLOW), Step(1, RED)),
         spark=True,
-        unknown="no group",
+        unknown=NO_GROUP,
     ),
     Stat(
+        4,
+        Query(f"min({PROGRESS})", given=BEHIND),
         title="Progress",
-        description="Seconds of stored time read per second, of the slowest pair chosen, over five "
+        text="Seconds of stored time read per second, of the slowest pair chosen, over five "
         "minutes: 1 keeps pace, 0 stands still, 3 catches up at triple speed. Nothing is shown "
         "while there is no lag.",
         unit=units.PLAIN,
-        queries=(Query(f"min({PROGRESS})", needs=BEHIND),),
-        width=4,
         calm=RED,
         steps=(Step(0.5, ORANGE), Step(FALLING_BEHIND.value, GREEN)),
         unknown="no lag",
     ),
     Stat(
-        title="Drain time",
-        description="How long until the age is 0 again at the present pace, of the slowest pair: "
-        "age / (progress − 1). Never while it does not shrink. Not the age: a group can be an hour "
-        "behind and drained in a minute.",
-        unit=units.SECONDS,
-        queries=(
-            Query(
-                f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / clamp_min({PROGRESS} - 1, 0)) "
-                f"or max({AGE}) == 0",
-                needs="a group without lag, or lag for a minute",
-            ),
+        4,
+        Query(
+            f"max(tidemark:group_lag_seconds:max{{{PAIR}}} / clamp_min({PROGRESS} - 1, 0)) "
+            f"or max({AGE}) == 0",
+            given="a group without lag, or lag for a minute",
         ),
-        width=4,
+        title="Drain time",
+        text="How long until the age is 0 again at the present pace, of the slowest pair: "
+        "age / (progress − 1). Never while it does not shrink. Not the age: a group can be an "
+        "hour behind and drained in a minute.",
         steps=(Step(86_400, RED),),
         words=(Word(ENDLESS, "never", RED),),
     ),
     Stat(
-        title="Members",
-        description=describe("Over all chosen groups and broker sets.", "tidemark_group_members"),
-        unit=units.COUNT,
-        queries=(Query(f"sum(tidemark_group_members{{{GROUP}}})"),),
-        width=4,
+        4,
+        gauge("tidemark_group_members", "", how="sum", where=GROUP),
         calm=ORANGE,
         steps=(Step(1, GREEN),),
         spark=True,
-        unknown="no group",
+        unknown=NO_GROUP,
     ),
     Stat(
-        title="Unread",
-        description=describe(
-            "A count has no natural limit: use the age.", "tidemark_group_lag_messages"
-        ),
-        unit=units.COUNT,
-        queries=(Query(f"sum(tidemark_group_lag_messages{{{PAIR}}})"),),
-        width=4,
+        4,
+        gauge("tidemark_group_lag_messages", "", how="sum", where=PAIR),
         calm=BLUE,
         spark=True,
-        unknown="no group",
+        unknown=NO_GROUP,
     ),
 )
 HISTORY: Final = (
     Timeline(
+        16,
+        Query(f"{pair_state()} and topk({MOST}, {at_end(TO_OBJECTIVE)})", legend(BY_PAIR)),
         title="State by topic",
-        description="Per group and topic. Late: the age is above the objective. Stuck: members are "
-        "there, messages are there, nothing is committed. A gap: unknown.",
+        text="Per group and topic. Late: the age is above the objective. Not read: the group has "
+        "no members. A gap: unknown.",
         unit=units.PLAIN,
-        queries=(
-            Query(
-                f"{pair_state()} and topk({MOST}, {at_end(TO_OBJECTIVE)})", "{{group}} / {{topic}}"
-            ),
-        ),
-        width=16,
         words=PAIR_WORDS,
         nothing="No consumer group",
     ),
     Lines(
+        8,
+        gauge("tidemark_group_members", "group", how="sum", where=GROUP),
         title="Members by group",
-        description=describe(
-            "A saw means members that come and go: sessions that run out, or restarts.",
-            "tidemark_group_members",
-        ),
-        unit=units.COUNT,
-        queries=(Query(f"sum by (group) (tidemark_group_members{{{GROUP}}})", "{{group}}"),),
-        width=8,
     ),
 )
 
 LATE: Final = (
     Lines(
+        12,
+        (largest(Query(AGE, legend(BY_PAIR))), Query(f"min({OBJECTIVE})", "objective")),
         title="Age by topic",
-        description=describe(
-            "The twenty oldest; those that wait for another try are below. Dashed: the objective "
-            "of the chosen groups, the smallest.",
-            "tidemark_group_lag_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=(
-            Query(
-                f"topk({MOST}, {AGE})",
-                "{{group}} / {{topic}}",
-            ),
-            Query(f"min({OBJECTIVE})", "objective"),
-        ),
-        width=12,
+        text="Without retry topics. Dashed: the smallest objective of the chosen groups.",
         over=("objective",),
         colours=(("objective", RED),),
     ),
     Lines(
+        12,
+        stages(),
         title="Where the time goes",
-        description=describe(
-            "Distance of the oldest uncommitted message of the chosen pairs from the newest "
-            "record, split without a rest: waiting for copies, for dispatch, for delivery, for the "
-            "commit. The age is larger by the time since anything was stored.",
-            "tidemark_group_awaiting_delivery_timestamp_seconds",
-            "tidemark_group_oldest_uncommitted_timestamp_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=stages(),
-        width=12,
+        text="Distance of the oldest uncommitted message of the chosen pairs from the newest "
+        "record, split into the waits for copies, for dispatch, for delivery and for the commit. "
+        "The age is larger by the time since anything was stored.",
         stacked=True,
         colours=COLOURS,
-        links=(uids.to(uids.PIPELINE, "Dispatch and replication"),),
+        links=(uids.ON_PIPELINE,),
     ),
 )
 HOW_MUCH: Final = (
     Lines(
-        title="Unread messages",
-        description=describe("The twenty largest.", "tidemark_group_lag_messages"),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                f"topk({MOST}, sum by (group, topic) "
-                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}}))',
-                "{{group}} / {{topic}}",
-            ),
+        6,
+        largest(
+            gauge(
+                "tidemark_group_lag_messages",
+                "group, topic",
+                how="sum",
+                where=f'{PAIR}, kind="main"',
+            )
         ),
-        width=6,
+        title="Unread by topic",
     ),
     Lines(
+        6,
+        largest(
+            gauge("tidemark_group_lag_messages", "group", how="sum", where=f'{GROUP}, kind="retry"')
+        ),
         title="Unread in retry topics",
-        description=describe(
-            "Messages whose handling failed and whose time for another try has come.",
-            "tidemark_group_lag_messages",
-        ),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                f"topk({MOST}, sum by (group) "
-                f'(tidemark_group_lag_messages{{{GROUP}, kind="retry"}}))',
-                "{{group}}",
-            ),
-        ),
-        width=6,
+        text="Messages whose processing failed and that are due for another try.",
     ),
     Lines(
-        title="In flight",
-        description=describe(
-            "The twenty largest. Flat at a bound: the members' buffers are full, they are what is "
-            "slow.",
-            "tidemark_group_inflight_messages",
+        6,
+        largest(
+            gauge("tidemark_group_inflight_messages", "group, topic", how="sum", where=NO_RETRIES)
         ),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                f"topk({MOST}, sum by (group, topic) "
-                f"(tidemark_group_inflight_messages{{{PAIR}, {NO_RETRIES}}}))",
-                "{{group}} / {{topic}}",
-            ),
-        ),
-        width=6,
     ),
     Lines(
-        title="Queues by condition",
-        description=describe(
-            "Over all chosen pairs.",
-            "tidemark_group_lagging_queues",
-            "tidemark_group_stuck_queues",
-            "tidemark_group_ahead_queues",
-            "tidemark_group_unknown_queues",
-        ),
-        unit=units.COUNT,
-        queries=tuple(
-            Query(f"sum(tidemark_group_{name}_queues{{{PAIR}}})", name)
+        6,
+        tuple(
+            gauge(f"tidemark_group_{name}_queues", "", name, how="sum", where=PAIR)
             for name in ("lagging", "stuck", "ahead", "unknown")
         ),
-        width=6,
-        colours=(("lagging", ORANGE), ("stuck", RED), ("ahead", YELLOW), ("unknown", "#8e8e8e")),
+        title="Queues by condition",
+        colours=(("lagging", ORANGE), ("stuck", RED), ("ahead", YELLOW), ("unknown", GREY)),
     ),
 )
 
+PRODUCED: Final = rate(
+    "tidemark_broker_messages_in_total", "cluster, broker, topic", where=TOPIC
+).expr
 RATES: Final = (
     Lines(
-        title="Produced against consumed",
-        description="Stored in the topics that the chosen groups read, and committed by them. "
-        "Several groups on one topic commit a multiple.",
-        unit=units.MESSAGES_RATE,
-        queries=(
+        12,
+        (
             Query(
-                f"sum({rate('tidemark_broker_messages_in_total', 'cluster, broker, topic', TOPIC)} "
-                f"and "
-                "on (cluster, broker, topic) "
+                f"sum({PRODUCED} and on (cluster, broker, topic) "
                 f"tidemark_group_lag_messages{{{PAIR}}})",
                 "produced",
             ),
-            Query(
-                f"sum(rate(tidemark_group_consumed_messages_total{{{PAIR}}}[{WINDOW}]))", "consumed"
-            ),
-            Query(
-                f"sum(rate(tidemark_broker_messages_out_total{{{PAIR}}}[{WINDOW}]))", "delivered"
-            ),
+            rate("tidemark_group_consumed_messages_total", "", "consumed", where=PAIR),
+            rate("tidemark_broker_messages_out_total", "", "delivered", where=PAIR),
         ),
-        width=12,
+        title="Produced against consumed",
+        text="Stored in the topics that the chosen groups read, and committed by them. Several "
+        "groups on one topic commit a multiple.",
     ),
     Lines(
-        title="Consumed by topic",
-        description=describe("Stacked.", "tidemark_group_consumed_messages_total"),
-        unit=units.MESSAGES_RATE,
-        queries=(
-            Query(
-                f"topk({MOST}, "
-                f"{rate('tidemark_group_consumed_messages_total', 'group, topic', PAIR)})",
-                "{{group}} / {{topic}}",
-            ),
-        ),
-        width=12,
+        12,
+        largest(rate("tidemark_group_consumed_messages_total", "group, topic", where=PAIR)),
         stacked=True,
     ),
 )
 AGAIN: Final = (
     Lines(
-        title="Delivered again, withheld",
-        description=describe(
-            "Work without progress.",
-            "tidemark_group_redelivered_messages_total",
-            "tidemark_group_filtered_messages_total",
-        ),
-        unit=units.MESSAGES_RATE,
-        queries=(
-            Query(
-                f"sum(rate(tidemark_group_redelivered_messages_total{{{PAIR}}}[{WINDOW}]))",
+        8,
+        (
+            rate(
+                "tidemark_group_redelivered_messages_total",
+                "",
                 "delivered again",
-                needs="a message delivered twice",
+                where=PAIR,
+                given="a message delivered twice",
             ),
-            Query(
-                f"sum(rate(tidemark_group_filtered_messages_total{{{PAIR}}}[{WINDOW}]))",
+            rate(
+                "tidemark_group_filtered_messages_total",
+                "",
                 "withheld by tags",
-                needs="a subscription with tags",
+                where=PAIR,
+                given="a subscription with tags",
             ),
         ),
-        width=8,
+        title="Delivered again, withheld",
+        text="Work without progress.",
         nothing="None",
     ),
     Lines(
+        8,
+        (
+            growth(
+                "tidemark_group_dead_messages_total",
+                "group",
+                "dead letters",
+                where=PAIR,
+                given="a dead letter",
+            ),
+            growth(
+                "tidemark_group_skipped_messages_total",
+                "group, reason",
+                where=PAIR,
+                given="messages passed over",
+            ),
+        ),
         title="Given up, never read",
-        description=describe(
-            "Messages per step of the graph. `expired` are lost to the group.",
-            "tidemark_group_dead_messages_total",
-            "tidemark_group_skipped_messages_total",
-        ),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                growth("tidemark_group_dead_messages_total", "group", PAIR),
-                "{{group}} dead letters",
-                needs="a dead letter",
-            ),
-            Query(
-                growth("tidemark_group_skipped_messages_total", "group, reason", PAIR),
-                "{{group}} {{reason}}",
-                needs="messages passed over",
-            ),
-        ),
-        width=8,
         bars=True,
-        nothing="None",
     ),
     Lines(
-        title="Offset resets",
-        description=describe(
-            "Per step of the graph. An operator moved the offsets of the group.",
-            "tidemark_group_offset_resets_total",
+        8,
+        growth(
+            "tidemark_group_offset_resets_total", "group, direction", where=PAIR, given="a reset"
         ),
-        unit=units.COUNT,
-        queries=(
-            Query(
-                growth("tidemark_group_offset_resets_total", "group, direction", PAIR),
-                "{{group}} {{direction}}",
-                needs="a reset",
-            ),
-        ),
-        width=8,
         bars=True,
-        nothing="No resets",
     ),
 )
 
+BY_QUEUE: Final = "cluster, broker, group, topic, queue"
 UNREAD_OF_QUEUE: Final = (
-    f"max by (cluster, broker, group, topic, queue) (tidemark_queue_max_offset_messages{{{TOPIC}}} "
+    f"max by ({BY_QUEUE}) (tidemark_queue_max_offset_messages{{{TOPIC}}} "
     "- on (cluster, broker, replica, topic, queue) group_right () "
     f"tidemark_group_queue_offset_messages{{{PAIR}}})"
 )
+LONGEST: Final = f"topk(10, {UNREAD_OF_QUEUE})"
 SKEW: Final = (
     Lines(
+        8,
+        Query(
+            f"topk({MOST}, max by (group, topic) "
+            f"(tidemark_group_lag_queue_max_messages{{{PAIR}}}) / sum by (group, topic) "
+            f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}} > 0))',
+            legend(BY_PAIR),
+            given=BEHIND,
+        ),
         title="Largest queue's share of the lag",
-        description=describe(
-            "1 / number of queues when the lag is even; 100 % when a single queue has all of it: a "
-            "hot key, or one slow member. Nothing is shown without lag.",
-            "tidemark_group_lag_queue_max_messages",
-        ),
+        text="1 / number of queues when the lag is even; 100 % when a single queue has all of it: "
+        "a hot key, or one slow member. Nothing is shown without lag.",
         unit=units.SHARE,
-        queries=(
-            Query(
-                f"topk({MOST}, max by (group, topic) "
-                f"(tidemark_group_lag_queue_max_messages{{{PAIR}}}) / sum by (group, topic) "
-                f'(tidemark_group_lag_messages{{{PAIR}, kind="main"}} > 0))',
-                "{{group}} / {{topic}}",
-                needs=BEHIND,
-            ),
-        ),
-        width=8,
         top=1,
         nothing="No lag",
     ),
-    Lines(
-        title="Longest since a commit moved",
-        description=describe(
-            "Rises by a second per second while a queue with lag stands still.",
-            "tidemark_group_commit_age_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=(
-            Query(
-                f"topk({MOST}, max by (group, topic) "
-                f"(tidemark_group_commit_age_seconds{{{PAIR}, {NO_RETRIES}}}))",
-                "{{group}} / {{topic}}",
-            ),
-        ),
-        width=8,
-    ),
+    Lines(8, largest(gauge("tidemark_group_commit_age_seconds", "group, topic", where=NO_RETRIES))),
     Table(
+        8,
+        (
+            Query(LONGEST),
+            Query(
+                f"max by ({BY_QUEUE}) "
+                f"(time() - tidemark_group_queue_oldest_timestamp_seconds{{{PAIR}}}) and {LONGEST}",
+                given=BEHIND,
+            ),
+            Query(
+                f"max by ({BY_QUEUE}) (tidemark_group_queue_member_number{{{PAIR}}}) and {LONGEST}",
+                given="a group with members",
+            ),
+        ),
         title="Ten longest queues",
-        description=describe(
-            "Unread messages per queue now, the age of the oldest, and which member has the queue: "
-            "queues of a group and broker set with one number are one member's. Only for queues "
-            "below the bound of series by queue.",
-            "tidemark_group_queue_offset_messages",
-            "tidemark_group_queue_oldest_timestamp_seconds",
-            "tidemark_group_queue_member_number",
-        ),
+        text="Unread messages per queue, the age of the oldest, and its member: queues of a group "
+        "and broker set with one number have the same member. Only for queues below the bound of "
+        "series by queue.",
         unit=units.COUNT,
-        queries=(
-            Query(f"topk(10, {UNREAD_OF_QUEUE})"),
-            Query(
-                "max by (cluster, broker, group, topic, queue) "
-                f"(time() - tidemark_group_queue_oldest_timestamp_seconds{{{PAIR}}}) "
-                f"and topk(10, {UNREAD_OF_QUEUE})",
-                needs=BEHIND,
-            ),
-            Query(
-                "max by (cluster, broker, group, topic, queue) "
-                f"(tidemark_group_queue_member_number{{{PAIR}}}) "
-                f"and topk(10, {UNREAD_OF_QUEUE})",
-                needs="a group with members",
-            ),
-        ),
         columns=(
             Column("group", "Group"),
             Column("topic", "Topic"),
@@ -444,65 +315,23 @@ SKEW: Final = (
             Column("C", "Member", units.PLAIN, words=(Word(0, "none", ORANGE),), width=80),
         ),
         sort="Unread",
-        width=8,
         nothing="No committed offsets",
     ),
 )
 
-DELAYS: Final = (
-    Heat(
-        title="Store to delivery",
-        description=describe(
-            "Each column is a moment; dark cells are where most deliveries fell.",
-            "tidemark_group_delivery_delay_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=(
-            Query(rate("tidemark_group_delivery_delay_seconds_bucket", "le", GROUP), "{{le}}"),
-        ),
-        width=12,
-    ),
-    Heat(
-        title="Store to commit",
-        description=describe(
-            "Each column is a moment; dark cells are where most commits fell.",
-            "tidemark_group_consume_delay_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=(
-            Query(rate("tidemark_group_consume_delay_seconds_bucket", "le", GROUP), "{{le}}"),
-        ),
-        width=12,
-    ),
+DELAY_FAMILIES: Final = (
+    "tidemark_group_delivery_delay_seconds",
+    "tidemark_group_consume_delay_seconds",
 )
-DELAY_SHARES: Final = (
-    Lines(
-        title="Store to delivery, quantiles",
-        description=describe(
-            "Half, 99 % and 99.9 % of deliveries were faster.",
-            "tidemark_group_delivery_delay_seconds",
-        ),
-        unit=units.SECONDS,
-        queries=quantiles("tidemark_group_delivery_delay_seconds", GROUP),
-        width=12,
-        log=True,
-    ),
-    Lines(
-        title="Store to commit, quantiles",
-        description=describe(
-            "Half, 99 % and 99.9 % of commits were faster.", "tidemark_group_consume_delay_seconds"
-        ),
-        unit=units.SECONDS,
-        queries=quantiles("tidemark_group_consume_delay_seconds", GROUP),
-        width=12,
-        log=True,
-    ),
+DELAYS: Final = tuple(Heat(12, buckets(name, GROUP)) for name in DELAY_FAMILIES)
+DELAY_SHARES: Final = tuple(
+    Lines(12, quantiles(name, where=GROUP), log=True) for name in DELAY_FAMILIES
 )
 
 CONSUMER_GROUP: Final = Board(
     uid=uids.CONSUMER_GROUP,
     title="Tidemark / Consumer group",
-    description="How late a group is, whether it catches up, and what holds it up.",
+    description="How late is a group, does it catch up, and what delays it?",
     rows=(
         Row("State", (STATE, HISTORY), (4, 7)),
         Row("Lag", (LATE, HOW_MUCH), (9, 7)),

@@ -25,8 +25,7 @@ TO_BROKER: Final = Link(
     "This broker set", f'/d/{BROKER}?{_KEEP}&var-broker={_FIELD}["Broker set"]}}'
 )
 """Link from a table with the column Broker set."""
-
-
-def to(uid: str, title: str) -> Link:
-    """Return a panel's link to another board that keeps variables and time."""
-    return Link(title, f"/d/{uid}")
+ON_BROKER: Final = Link("Broker", f"/d/{BROKER}")
+ON_CONSUMER_GROUP: Final = Link("Consumer group", f"/d/{CONSUMER_GROUP}")
+ON_PIPELINE: Final = Link("Dispatch and replication", f"/d/{PIPELINE}")
+"""Links of panels to other boards; they keep variables and time."""

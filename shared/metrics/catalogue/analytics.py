@@ -25,6 +25,7 @@ LAST_SUCCESS_TIMESTAMP_SECONDS: Final = Family(
     ("task",),
     "s",
     "End of the last successful run or micro-batch of the job",
+    title="Last good run",
     alert="`evaluate` older than 5 min",
 )
 NEWEST_TICK_TIMESTAMP_SECONDS: Final = Family(
@@ -33,6 +34,7 @@ NEWEST_TICK_TIMESTAMP_SECONDS: Final = Family(
     (),
     "s",
     "The newest evaluated instant: all series of groups here are as old",
+    title="Evaluated until",
     alert="older than 5 min",
 )
 RUN_DURATION_SECONDS: Final = Family(
@@ -41,6 +43,7 @@ RUN_DURATION_SECONDS: Final = Family(
     ("task",),
     "s",
     "Time of a run or micro-batch",
+    title="Time of a run",
     buckets=RUN_BUCKETS,
 )
 ROWS_TOTAL: Final = Family(
@@ -49,6 +52,7 @@ ROWS_TOTAL: Final = Family(
     ("table",),
     "rows",
     "Rows written to the table",
+    title="Rows written",
 )
 SOURCE_WATERMARK_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_analytics_source_watermark_timestamp_seconds",
@@ -56,6 +60,7 @@ SOURCE_WATERMARK_TIMESTAMP_SECONDS: Final = Family(
     ("source",),
     "s",
     "Newest sample time read from the source",
+    title="Newest sample",
 )
 SOURCE_GAPS_TOTAL: Final = Family(
     "tidemark_analytics_source_gaps_total",
@@ -63,6 +68,7 @@ SOURCE_GAPS_TOTAL: Final = Family(
     ("source",),
     "gaps",
     "Times without samples of the source: rows of the table `gaps`",
+    title="Gaps",
     alert="any",
 )
 PAIRS: Final = Family(
@@ -71,6 +77,7 @@ PAIRS: Final = Family(
     ("cluster", "status"),
     "pairs",
     "Pairs of group and topic by their status; `unknown` ones are counted, never left out",
+    title="Pairs by status",
 )
 GROUP_STATUS: Final = Family(
     "tidemark_analytics_group_status",
@@ -78,6 +85,7 @@ GROUP_STATUS: Final = Family(
     (*PAIR, "status"),
     "–",
     "1 for a pair's status while it is not ok; at most 10,000 pairs, the worst",
+    title="Status over time",
     alert="see the alerts of consumer groups, which do not wait for analytics",
     fold=Fold.NONE,
 )
@@ -87,6 +95,7 @@ GROUP_AGE_SECONDS: Final = Family(
     PAIR,
     "s",
     "Age of a pair's oldest unread message, while its status is not ok",
+    title="Age of the oldest unread message",
     fold=Fold.NONE,
 )
 GROUP_DRAIN_SECONDS: Final = Family(
@@ -95,6 +104,7 @@ GROUP_DRAIN_SECONDS: Final = Family(
     PAIR,
     "s",
     "Time until a pair has read all that is unread, at its present pace; +Inf: at this pace never",
+    title="Drain time of pairs",
     fold=Fold.NONE,
 )
 GROUP_PROGRESS_RATIO: Final = Family(
@@ -103,6 +113,8 @@ GROUP_PROGRESS_RATIO: Final = Family(
     PAIR,
     "–",
     "Seconds of stored time read per second: 1 keeps pace, 0 stands still",
+    title="Progress of pairs",
+    alert="below 1: the group falls behind",
     fold=Fold.NONE,
 )
 GROUP_HIDDEN_LAG_MESSAGES: Final = Family(
@@ -111,6 +123,7 @@ GROUP_HIDDEN_LAG_MESSAGES: Final = Family(
     PAIR,
     "messages",
     "Estimate of stored messages that the pair cannot see yet: a lag of 0 does not show them",
+    title="Not visible yet",
     fold=Fold.NONE,
 )
 GROUP_BOTTLENECK: Final = Family(
@@ -120,6 +133,7 @@ GROUP_BOTTLENECK: Final = Family(
     "–",
     "1 for the stage in which most of a pair's delay arises: `append`, `replication`, `dispatch`, "
     "`delivery`, `processing`, `mixed`",
+    title="Bottlenecks",
     fold=Fold.NONE,
 )
 QUEUE_SKEW_RATIO: Final = Family(
@@ -128,6 +142,8 @@ QUEUE_SKEW_RATIO: Final = Family(
     PAIR,
     "–",
     "Largest lag of a queue over the mean of the others; +Inf: the others have none",
+    title="Skew of queues",
+    alert="far above 1: a poison message, a slow member or a hot key",
     fold=Fold.NONE,
 )
 STORE_FULL_SECONDS: Final = Family(
@@ -137,6 +153,7 @@ STORE_FULL_SECONDS: Final = Family(
     "s",
     "Forecast of the time until a volume is full: the lower end of its band; absent if it cannot "
     "be predicted",
+    title="Forecast: time until full",
 )
 ANOMALY_SCORE: Final = Family(
     "tidemark_analytics_anomaly_score",
@@ -145,6 +162,8 @@ ANOMALY_SCORE: Final = Family(
     "–",
     "Deviation of a value in multiples of its usual spread, from 6 on; the 200 largest of the last "
     "hour",
+    title="Anomalies",
+    alert="nothing: anomalies only inform",
 )
 
 ANALYTICS: Final = declared(globals())

@@ -18,7 +18,7 @@ DISPATCH_DURABLE_OFFSET_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "physical offset, bytes",
-    "The same, and on disk: a restart after a power cut resumes here",
+    "Consume queues and index on disk cover what is below: dispatch resumes here after a power cut",
     alert="the dispatched offset minus this above 1 GiB: a restart will take long",
 )
 DISPATCH_LAG_BYTES: Final = Family(
@@ -27,6 +27,7 @@ DISPATCH_LAG_BYTES: Final = Family(
     (),
     "bytes",
     "Confirm offset minus dispatched offset: confirmed bytes without a consume queue unit",
+    title="Behind in dispatch, bytes",
     alert="above 64 MiB for a minute; at `dispatch_lag_max` sends get `dispatch-behind`",
 )
 DISPATCH_LAG_SECONDS: Final = Family(
@@ -35,6 +36,7 @@ DISPATCH_LAG_SECONDS: Final = Family(
     (),
     "s",
     "Now minus the store time of the oldest record not yet dispatched; 0 if there is none",
+    title="Behind in dispatch",
     alert="above 5 s for a minute: consumers see messages that late",
 )
 DISPATCH_BYTES_TOTAL: Final = Family(
@@ -43,6 +45,7 @@ DISPATCH_BYTES_TOTAL: Final = Family(
     (),
     "bytes",
     "Bytes of log dispatched, fillers included",
+    title="Bytes dispatched",
 )
 DISPATCH_RECORDS_TOTAL: Final = Family(
     "tidemark_dispatch_records_total",
@@ -56,7 +59,7 @@ DISPATCH_MESSAGES_TOTAL: Final = Family(
     Kind.COUNTER,
     (),
     "records",
-    "Those of them that got a consume queue unit; PREPARED and ROLLBACK records get none",
+    "Records that got a consume queue unit; PREPARED and ROLLBACK records get none",
 )
 DISPATCH_INDEX_ENTRIES_TOTAL: Final = Family(
     "tidemark_dispatch_index_entries_total",
@@ -81,6 +84,7 @@ DISPATCH_ERRORS_TOTAL: Final = Family(
     "errors",
     "Times dispatch could not continue, by the error's [runbook](runbook.md) code; a full disk "
     "counts at every try",
+    title="Dispatch errors",
     alert="any",
 )
 DISPATCH_STEP_DURATION_SECONDS: Final = Family(
@@ -114,6 +118,7 @@ DISPATCH_VISIBLE_DELAY_SECONDS: Final = Family(
     (),
     "s",
     "Store time to visible in the queue, of the oldest record of each step",
+    title="Store to visible",
     alert="99th percentile above 1 s",
     buckets=DELAY_BUCKETS,
 )

@@ -24,6 +24,7 @@ PROCESS_ANONYMOUS_MEMORY_BYTES: Final = Family(
     (),
     "bytes",
     "Anonymous resident memory. Mapped files, which the kernel can reclaim, are not included",
+    title="Anonymous memory",
     alert="steady growth over days",
 )
 PROCESS_MAPPINGS: Final = Family(
@@ -32,6 +33,7 @@ PROCESS_MAPPINGS: Final = Family(
     (),
     "mappings",
     "Memory mappings, bounded by `mapped_files_max` and `queue_files_mapped_max`",
+    title="Memory mappings",
     alert="more than half of `vm.max_map_count`",
 )
 PROCESS_RESIDENT_MEMORY_BYTES: Final = Family(
@@ -40,6 +42,7 @@ PROCESS_RESIDENT_MEMORY_BYTES: Final = Family(
     (),
     "bytes",
     "Resident memory size in bytes.",
+    title="Resident memory",
 )
 PROCESS_VIRTUAL_MEMORY_BYTES: Final = Family(
     "process_virtual_memory_bytes",
@@ -69,6 +72,8 @@ PROCESS_CPU_SECONDS_TOTAL: Final = Family(
     (),
     "s",
     "Total user and system CPU time spent in seconds.",
+    title="Processor",
+    alert="near 1 for the broker, whose loop is one thread: it limits the node",
 )
 PROCESS_START_TIME_SECONDS: Final = Family(
     "process_start_time_seconds",
@@ -90,6 +95,7 @@ UP_SINCE_TIMESTAMP_SECONDS: Final = Family(
     (),
     "s",
     "Start time of the process: after a change counters begin at 0",
+    title="Running since",
 )
 READY: Final = Family(
     "tidemark_ready",
@@ -97,6 +103,7 @@ READY: Final = Family(
     (),
     "–",
     "1 while `/ready` answers 200; otherwise it lists the reasons",
+    title="Ready",
     alert="0 for longer than a start takes",
 )
 TELEMETRY_SERIES_DROPPED_TOTAL: Final = Family(
@@ -105,6 +112,7 @@ TELEMETRY_SERIES_DROPPED_TOTAL: Final = Family(
     ("family",),
     "series",
     "Label sets that were folded into `_other` at a bound",
+    title="Series beyond a bound",
     alert="any: check the bound, and which client creates the names",
 )
 

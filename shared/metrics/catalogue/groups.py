@@ -12,6 +12,7 @@ GROUP_LAG_MESSAGES: Final = Family(
     ("group", "topic", "kind"),
     "messages",
     "Max offset minus the later of commit and min offset, summed over queues",
+    title="Unread messages",
     alert="nothing: a count has no natural threshold",
 )
 GROUP_LAG_SECONDS: Final = Family(
@@ -20,6 +21,7 @@ GROUP_LAG_SECONDS: Final = Family(
     ("group", "topic", "kind"),
     "s",
     "Now minus the store time of the oldest unread message, largest over queues; 0 without one",
+    title="Age",
     alert="above the group's `tidemark_group_lag_objective_seconds` for 2 minutes",
     fold=Fold.MAX,
 )
@@ -37,6 +39,8 @@ GROUP_INFLIGHT_MESSAGES: Final = Family(
     ("group", "topic"),
     "messages",
     "Messages delivered to members and not committed",
+    title="In flight",
+    alert="flat at a bound: the members' buffers are full, the members are slow",
 )
 GROUP_COMMIT_AGE_SECONDS: Final = Family(
     "tidemark_group_commit_age_seconds",
@@ -45,6 +49,7 @@ GROUP_COMMIT_AGE_SECONDS: Final = Family(
     "s",
     "Longest time since the commit was seen to move, over queues with lag; 0 without one. Its "
     "resolution is the scrape interval",
+    title="Time since a commit moved",
     fold=Fold.MAX,
 )
 GROUP_LAGGING_QUEUES: Final = Family(
@@ -61,6 +66,7 @@ GROUP_STUCK_QUEUES: Final = Family(
     "queues",
     "Queues with lag whose commit has not moved for four times its longest recent gap (a "
     "minute at least, half an hour at most) while the group has members",
+    title="Queues stuck",
     alert="above 0 for 2 minutes",
 )
 GROUP_AHEAD_QUEUES: Final = Family(
@@ -92,7 +98,8 @@ GROUP_MEMBERS: Final = Family(
     ("group",),
     "members",
     "Members that have sent a heartbeat within their session",
-    alert="0 for a group that should have members",
+    title="Members",
+    alert="0 for a group that should have members; a saw: sessions run out, or members restart",
 )
 GROUP_LAG_OBJECTIVE_SECONDS: Final = Family(
     "tidemark_group_lag_objective_seconds",
@@ -126,6 +133,7 @@ GROUP_CONSUMED_MESSAGES_TOTAL: Final = Family(
     ("group", "topic"),
     "messages",
     "Sum of forward commit moves",
+    title="Consumed by topic",
 )
 GROUP_SKIPPED_MESSAGES_TOTAL: Final = Family(
     "tidemark_group_skipped_messages_total",
@@ -148,6 +156,7 @@ GROUP_OFFSET_RESETS_TOTAL: Final = Family(
     ("group", "topic", "direction"),
     "resets",
     "Resets that moved a queue's commit, `backward` or `forward`",
+    title="Offset resets",
 )
 GROUP_REDELIVERED_MESSAGES_TOTAL: Final = Family(
     "tidemark_group_redelivered_messages_total",
@@ -171,6 +180,7 @@ GROUP_DELIVERY_DELAY_SECONDS: Final = Family(
     ("group",),
     "s",
     "Store time to delivery of the oldest message of each queue's share of a fetch",
+    title="Store to delivery",
     buckets=DELAY_BUCKETS,
 )
 GROUP_CONSUME_DELAY_SECONDS: Final = Family(
@@ -179,6 +189,7 @@ GROUP_CONSUME_DELAY_SECONDS: Final = Family(
     ("group",),
     "s",
     "Store time to commit of the oldest message that each commit of a queue covers",
+    title="Store to commit",
     buckets=DELAY_BUCKETS,
 )
 GROUP_QUEUE_OFFSET_MESSAGES: Final = Family(

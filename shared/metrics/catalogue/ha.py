@@ -13,6 +13,7 @@ HA_ROLE: Final = Family(
     "–",
     "1 for the role of this node: `master`, `slave`, `candidate` (on the way to master), "
     "`fenced`, `halted`",
+    title="Roles",
     alert="not exactly one master per group for longer than a failover; any `halted`",
 )
 HA_EPOCH: Final = Family(
@@ -21,6 +22,7 @@ HA_EPOCH: Final = Family(
     (),
     "–",
     "Epoch of the group's master known here",
+    title="Epoch",
     alert="several steps within minutes",
 )
 HA_CONFIGURED_REPLICAS: Final = Family(
@@ -106,6 +108,7 @@ HA_CONNECTIONS: Final = Family(
     (),
     "connections",
     "Connections on the replication port",
+    title="Connections",
     alert="near `connections_max`",
 )
 HA_REPLICA_CONNECTED: Final = Family(
@@ -114,6 +117,7 @@ HA_REPLICA_CONNECTED: Final = Family(
     ("peer",),
     "–",
     "1 while there is a link to the peer",
+    title="Links",
     alert="0",
 )
 HA_REPLICA_IN_SYNC: Final = Family(
@@ -122,6 +126,7 @@ HA_REPLICA_IN_SYNC: Final = Family(
     ("peer",),
     "–",
     "1 while the peer is a member of the published in-sync set",
+    title="In-sync set",
     alert="0",
 )
 HA_REPLICA_LAG_BYTES: Final = Family(
@@ -137,6 +142,7 @@ HA_REPLICA_LAG_SECONDS: Final = Family(
     ("peer",),
     "s",
     "Time since the peer last had on disk everything that the master had; 0 when it has everything",
+    title="Behind in replication",
     alert="above the profile's lag limit",
 )
 HA_REPLICA_ACKED_BYTES: Final = Family(
@@ -153,6 +159,7 @@ HA_ACK_DURATION_SECONDS: Final = Family(
     "s",
     "From sending bytes to the peer until it acknowledged them as on its disk; once per ACK, "
     "of its oldest bytes",
+    title="Sent to acknowledged",
     alert="99th percentile above half of the ack limit: a slow disk or network holds up every send",
     buckets=SECONDS_BUCKETS,
 )
@@ -162,6 +169,7 @@ HA_TRANSFERRED_BYTES_TOTAL: Final = Family(
     ("peer",),
     "bytes",
     "Bytes sent to the peer",
+    title="Sent to peers",
 )
 HA_ACCEPTED_CONNECTIONS_TOTAL: Final = Family(
     "tidemark_ha_accepted_connections_total",
@@ -169,6 +177,8 @@ HA_ACCEPTED_CONNECTIONS_TOTAL: Final = Family(
     (),
     "connections",
     "Connections accepted on the replication port",
+    title="New connections",
+    alert="a steady rate: links do not hold",
 )
 HA_REFUSED_CONNECTIONS_TOTAL: Final = Family(
     "tidemark_ha_refused_connections_total",
@@ -191,6 +201,7 @@ HA_TRUNCATED_BYTES_TOTAL: Final = Family(
     (),
     "bytes",
     "Bytes cut from a log that had diverged; they are kept in `cut/`",
+    title="Bytes cut",
 )
 HA_RESYNCS_TOTAL: Final = Family(
     "tidemark_ha_resyncs_total",
@@ -237,6 +248,7 @@ HA_IN_SYNC_CHANGES_TOTAL: Final = Family(
     ("change",),
     "changes",
     "Changes of the published in-sync set by this process as master: `join`, `leave`",
+    title="In-sync set changes",
     alert="several `leave` within minutes: a slow disk or network",
 )
 HA_ELECTIONS_WON_TOTAL: Final = Family(
@@ -306,6 +318,7 @@ HA_CLOCK_SKEW_SECONDS: Final = Family(
     ("peer",),
     "s",
     "Estimated difference of the peer's clock to the own one, positive where the peer's is ahead",
+    title="Clock against peers",
     alert="above 1 s either way: lag in seconds across nodes is not reliable",
 )
 

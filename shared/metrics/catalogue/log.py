@@ -50,6 +50,7 @@ LOG_FLUSH_DURATION_SECONDS: Final = Family(
     (),
     "s",
     "One flush of the log to disk; every `ack=disk` waits for one",
+    title="Flush",
     alert="99th percentile above 100 ms; any above 2.5 s: a failing or throttled disk",
     buckets=SECONDS_BUCKETS,
 )
@@ -59,6 +60,8 @@ LOG_GROUP_COMMIT_REQUESTS: Final = Family(
     (),
     "requests",
     "Send requests released by one flush; flushes without a waiting request are not counted",
+    title="Sends per flush",
+    alert="nothing: 1 is one flush per send",
     buckets=REQUESTS_BUCKETS,
 )
 STORE_CAPACITY_BYTES: Final = Family(
@@ -74,7 +77,9 @@ STORE_USED_RATIO: Final = Family(
     Kind.GAUGE,
     (),
     "ratio",
-    "Used share of it in whole percent rounded up, as retention computes it; absent if unknown",
+    "Used share of the store's file system in whole percent rounded up, as retention computes it; "
+    "absent if unknown",
+    title="Volume used",
     alert="above 0.85: files are deleted at any age",
 )
 STORE_FULL_SECONDS: Final = Family(
@@ -83,6 +88,7 @@ STORE_FULL_SECONDS: Final = Family(
     (),
     "s",
     "Time until sends are refused at the present pace; absent if it cannot be predicted",
+    title="Time until full",
     alert="below 6 h",
 )
 LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
@@ -92,6 +98,7 @@ LOG_SEGMENTS_DELETED_TOTAL: Final = Family(
     "files",
     "Commit log files that retention removed, by cause: `age`, `size`, `disk_pressure`, "
     "`master` (a slave removes what its master has removed)",
+    title="Log files removed",
     alert="`disk_pressure`: any",
 )
 LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
@@ -100,6 +107,7 @@ LOG_OLDEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     (),
     "s",
     "Store time of the oldest record in the log; absent while there is none",
+    title="Oldest record",
 )
 RETENTION_SENDS_REFUSED: Final = Family(
     "tidemark_retention_sends_refused",
@@ -107,6 +115,7 @@ RETENTION_SENDS_REFUSED: Final = Family(
     (),
     "–",
     "1 while sends are refused because the disk is used beyond `disk_warning_percent`",
+    title="Sends refused: disk full",
     alert="1",
 )
 RETENTION_EXPIRING_GROUPS: Final = Family(
@@ -115,7 +124,8 @@ RETENTION_EXPIRING_GROUPS: Final = Family(
     (),
     "groups",
     "Groups with unread messages in the files that retention deletes next",
-    alert="above 0",
+    title="Groups about to lose messages",
+    alert="above 0: the groups must read faster, or retention be longer",
 )
 TIMER_PENDING_MESSAGES: Final = Family(
     "tidemark_timer_pending_messages",
@@ -123,6 +133,7 @@ TIMER_PENDING_MESSAGES: Final = Family(
     (),
     "messages",
     "Delayed messages not yet due; absent while unknown",
+    title="Delayed messages waiting",
 )
 TIMER_OVERDUE_SECONDS: Final = Family(
     "tidemark_timer_overdue_seconds",
@@ -130,6 +141,7 @@ TIMER_OVERDUE_SECONDS: Final = Family(
     (),
     "s",
     "Age of the most overdue delayed message, 0 when none is; absent while unknown",
+    title="Delayed messages overdue",
     alert="above 5 for a minute",
 )
 STORE_FREE_BYTES: Final = Family(
@@ -137,7 +149,8 @@ STORE_FREE_BYTES: Final = Family(
     Kind.GAUGE,
     ("volume",),
     "bytes",
-    "Free space of that file system for an ordinary user; absent if unknown",
+    "Free space for an ordinary user of the file system that holds `log`, `queue` or `index` "
+    "files; absent if unknown",
     alert="less than 10 %, or less than a day at the present rate; at 0 sends get `disk- "
     "full` and reads go on",
 )
@@ -153,7 +166,7 @@ RECOVERY_TOTAL_BYTES: Final = Family(
     Kind.GAUGE,
     (),
     "bytes",
-    "Bytes that it has to read",
+    "Bytes of the log that recovery, then dispatch, has to read since the start",
 )
 RECOVERY_ETA_SECONDS: Final = Family(
     "tidemark_recovery_eta_seconds",
@@ -161,6 +174,7 @@ RECOVERY_ETA_SECONDS: Final = Family(
     (),
     "s",
     "Estimated remaining time; absent while unknown",
+    title="Start: time left",
 )
 LOG_NEWEST_MESSAGE_TIMESTAMP_SECONDS: Final = Family(
     "tidemark_log_newest_message_timestamp_seconds",

@@ -14,6 +14,7 @@ BROKER_MESSAGES_IN_TOTAL: Final = Family(
     "Messages accepted and appended, once each, acknowledged or not. `kind` is `normal`, `fifo` "
     "(with a sharding key), `delay` (under its real topic; not counted again at delivery) or "
     "`retry` (nacked or redriven; under the topic that gets it)",
+    title="Messages in",
     alert="a rate that falls to 0 where there is always traffic",
 )
 BROKER_RECEIVED_BYTES_TOTAL: Final = Family(
@@ -21,7 +22,7 @@ BROKER_RECEIVED_BYTES_TOTAL: Final = Family(
     Kind.COUNTER,
     ("topic",),
     "bytes",
-    "Bytes of their records in the log, framing included",
+    "Bytes of accepted messages in the log, framing included",
 )
 BROKER_MESSAGES_OUT_TOTAL: Final = Family(
     "tidemark_broker_messages_out_total",
@@ -35,7 +36,7 @@ BROKER_SENT_BYTES_TOTAL: Final = Family(
     Kind.COUNTER,
     ("topic", "group"),
     "bytes",
-    "Record bytes of these",
+    "Record bytes of the messages delivered to consumers",
 )
 BROKER_MESSAGE_SIZE_BYTES: Final = Family(
     "tidemark_broker_message_size_bytes",
@@ -43,6 +44,7 @@ BROKER_MESSAGE_SIZE_BYTES: Final = Family(
     (),
     "bytes",
     "Body size of accepted messages",
+    title="Message sizes",
     buckets=SIZE_BUCKETS,
 )
 BROKER_PUT_RESULTS_TOTAL: Final = Family(
@@ -53,6 +55,7 @@ BROKER_PUT_RESULTS_TOTAL: Final = Family(
     "Outcome of every send request: `ok`, `flush_timeout` (stored, outcome unknown to the "
     "sender), `replica_unavailable`, `disk_full`, `busy` (not serving, overloaded, dispatch "
     "behind), `invalid` (the request's fault), `failed`",
+    title="Send results",
     alert="any `disk_full` or `failed`; `flush_timeout` above 0.1 %",
 )
 BROKER_PUT_DURATION_SECONDS: Final = Family(
@@ -61,6 +64,7 @@ BROKER_PUT_DURATION_SECONDS: Final = Family(
     ("ack",),
     "s",
     "Send request until its answer, by the level reached; refused ones are not counted",
+    title="Send until answer",
     alert="99th percentile above half of your timeout",
     buckets=SECONDS_BUCKETS,
 )
@@ -70,6 +74,7 @@ BROKER_APPEND_DURATION_SECONDS: Final = Family(
     (),
     "s",
     "From numbering a request's messages to their bytes in the page cache",
+    title="Append",
     alert="99th percentile above 50 ms: the disk cannot take the writeback",
     buckets=SECONDS_BUCKETS,
 )
@@ -79,6 +84,7 @@ BROKER_REQUEST_DURATION_SECONDS: Final = Family(
     ("request",),
     "s",
     "Service time per kind of call; long polls include their wait",
+    title="Service time",
     buckets=SECONDS_BUCKETS,
 )
 BROKER_REQUESTS_REJECTED_TOTAL: Final = Family(
@@ -88,6 +94,7 @@ BROKER_REQUESTS_REJECTED_TOTAL: Final = Family(
     "requests",
     "Requests answered with an error, by its [runbook](runbook.md) code. `pool` as of "
     "`tidemark_broker_requests_queued`",
+    title="Answered with an error",
     alert="`internal`, `corrupt-record`, `damaged-file`: any; `overloaded`: a steady rate",
 )
 BROKER_CONNECTIONS: Final = Family(
@@ -96,6 +103,7 @@ BROKER_CONNECTIONS: Final = Family(
     ("role",),
     "connections",
     "Open client connections, by what they last asked: `producer`, `consumer`, `admin`, or `new`",
+    title="Connections",
     alert="above 80 % of `connections_max`",
 )
 BROKER_CONNECTIONS_REFUSED_TOTAL: Final = Family(
@@ -105,6 +113,7 @@ BROKER_CONNECTIONS_REFUSED_TOTAL: Final = Family(
     "connections",
     "Connections closed by the broker: `limit` (too many), `no-request` (sent nothing in "
     "time), `answer-not-taken`",
+    title="Connections refused",
     alert="`limit`: any",
 )
 BROKER_LONG_POLLS: Final = Family(
@@ -113,6 +122,7 @@ BROKER_LONG_POLLS: Final = Family(
     (),
     "pulls",
     "Long polls that wait for a message",
+    title="Long polls",
     alert="above 80 % of `held_pulls_max`: further ones are answered at once, and clients poll",
 )
 BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = Family(
@@ -122,6 +132,8 @@ BROKER_LONG_POLL_WAKEUPS_TOTAL: Final = Family(
     "pulls",
     "Long polls that ended: `message`, `timeout` (also: the client has gone), or `close` "
     "(the node stops)",
+    title="Long polls ended",
+    alert="nothing: many by `timeout` mean that little is sent, or filters skip it",
 )
 BROKER_CLOCK_STEPS_TOTAL: Final = Family(
     "tidemark_broker_clock_steps_total",
@@ -129,6 +141,7 @@ BROKER_CLOCK_STEPS_TOTAL: Final = Family(
     (),
     "steps",
     "Times the wall clock stepped back further than store times can compensate",
+    title="Clock steps",
     alert="any: fix the node's time service; searches by time are inexact around it",
 )
 BROKER_REQUESTS_QUEUED: Final = Family(
@@ -138,13 +151,15 @@ BROKER_REQUESTS_QUEUED: Final = Family(
     "requests",
     "Requests accepted and not yet answered, by kind of work: `put`, `pull` (without long polls), "
     "`query`, `admin`, `heartbeat`",
+    title="Requests waiting",
 )
 BROKER_OLDEST_QUEUED_REQUEST_SECONDS: Final = Family(
     "tidemark_broker_oldest_queued_request_seconds",
     Kind.GAUGE,
     ("pool",),
     "s",
-    "Age of the oldest of them; 0 when there is none",
+    "Age of the oldest request that waits for its answer; 0 when there is none",
+    title="Oldest waiting",
     alert="above half of the timeout of senders",
 )
 TOPIC_MAX_OFFSET_MESSAGES: Final = Family(
@@ -193,7 +208,8 @@ BROKER_LOOK_DURATION_SECONDS: Final = Family(
     Kind.GAUGE,
     (),
     "s",
-    "How long it took, other requests in between: grows with topics, queues and groups that move",
+    "Time that the sample took, other requests in between: grows with topics, queues and groups "
+    "that move",
 )
 
 REQUESTS: Final = declared(globals())

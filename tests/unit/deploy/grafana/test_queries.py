@@ -15,6 +15,7 @@ import yaml
 from deploy.grafana.boards import BOARDS as WRITTEN
 from deploy.grafana.limits import LIMITS
 from deploy.grafana.panels import Stat
+from deploy.grafana.texts import nothing, title
 from deploy.prometheus.areas import ALERTS, RECORDS
 from shared.metrics.catalogue import BY_NAME
 from shared.metrics.family import Kind
@@ -186,15 +187,15 @@ def test_a_panel_that_is_normally_empty_says_so() -> None:
     for board in WRITTEN:
         for panel in board.panels():
             if all(query.needs for query in panel.queries) and not isinstance(panel, Stat):
-                assert panel.nothing, panel.title
+                assert nothing(panel), title(panel)
 
 
 def test_words_for_nothing_reach_grafana() -> None:
     expected = {
-        (f"{board.uid}.json", panel.title): panel.nothing
+        (f"{board.uid}.json", title(panel)): nothing(panel)
         for board in WRITTEN
         for panel in board.panels()
-        if panel.nothing
+        if nothing(panel)
     }
     shown = {
         (target.board, target.panel["title"]): target.panel["fieldConfig"]["defaults"].get(
