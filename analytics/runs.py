@@ -96,7 +96,7 @@ def run(
 
 
 def read(root: Path, job: str) -> Runs | None:
-    """What is known of a job; None if it never ended well. Raises BadRuns."""
+    """Return what is known of a job; None if it never ended well. Raises BadRuns."""
     try:
         text = _path(root, job).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -448,7 +448,7 @@ ROLLUP: Final = _table(
     ("skipped", pa.int64()),
     ("imbalance", pa.int64()),  # produced - consumed - skipped - change of lag; 0 or a defect
     ("rate_seconds", pa.float64()),  # the time that produced and consumed cover
-    ("members", pa.int64()),  # most at a time; of the pair
+    ("members", pa.int64()),  # largest number of members of the pair at one tick
     ("queues", pa.int32()),
     ("worst_status", pa.string()),
     ("seconds_in_status", pa.string()),  # JSON object, by status

@@ -50,7 +50,7 @@ class Notice(NamedTuple):
 
 
 class Names(NamedTuple):
-    """Names of a pair, and the cause of its status."""
+    """Names of a pair's group and topic, and the cause of its status."""
 
     cluster: str
     broker: str

@@ -197,7 +197,10 @@ def _differences(
     replaces: Mapping[str, list[DataFile]],
     written: Written,
 ) -> list[Difference]:
-    """What will be replaced beside what comes, by table and hour; of hours that had something."""
+    """Compare the rows that will be replaced with the new ones, by table and hour.
+
+    Only hours that had rows are compared.
+    """
     had = {(file.table, file.hour_us) for files in replaces.values() for file in files}
     old = [file for files in replaces.values() for file in files]
     new = [

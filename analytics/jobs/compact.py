@@ -62,7 +62,7 @@ class Compacted(NamedTuple):
 
 
 def pieces(table: str, files: Iterable[DataFile], closed_us: int) -> list[Piece]:
-    """What is worth compacting: more than one file in an hour that begins before. Pure."""
+    """Return the hours before closed_us that have more than one file, with these files. Pure."""
     found: dict[tuple[int, int | None], list[DataFile]] = {}
     for file in files:
         if file.hour_us < closed_us:

@@ -30,7 +30,7 @@ HISTORY: Final = timedelta(weeks=4, days=7)
 """Four weeks for the model, one before it for the back test."""
 BUSY: Final = timedelta(days=7)
 HORIZON: Final = 24  # hours
-HOURS_MIN: Final = 6  # known ones, for a forecast
+HOURS_MIN: Final = 6  # hours with known values that a forecast needs
 AT_A_TIME: Final = 256  # pairs whose matrices are in memory at once
 _NAMES: Final = ("cluster", "broker", "group", "topic")
 
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
     retention: Floats  # age of the oldest message of the pair's log [s]; NaN unknown
 
     def subject(self, at: int) -> str:
-        """How forecasts call the pair."""
+        """Return the name of the pair in the table of forecasts."""
         row = self.rows.select(_NAMES).slice(at, 1).to_pylist()[0]
         return " ".join(f"{name}={row[name]}" for name in _NAMES)
 

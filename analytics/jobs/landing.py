@@ -74,7 +74,7 @@ class Landing:
 
 
 def unknown_in_hour(root: TableRoot, series: pa.Table) -> pa.Table:
-    """Those series that the hour of their last_seen has no row of yet.
+    """Return the series that have no row yet in the hour of their last_seen.
 
     A row per series and hour is enough to resolve names; a row per tick would be as much as the
     positions themselves.

@@ -31,13 +31,15 @@ _POLL_S: Final = 1
 _CAUSE: Final = re.compile(r"[\w.]+(Error|Exception|Missing|Damaged|Differ|Interrupt)\b.*: ")
 _TRIES: Final = 3  # of one batch
 _PAUSE_S: Final = 2.0
-_STOP_WAIT_S: Final = 120.0  # for the batch in hand; longer ones are repeated at the next start
+_STOP_WAIT_S: Final = (
+    120.0  # time for the running batch to end; a longer one is repeated at the next start
+)
 log = logging.getLogger("tidemark.analytics")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When batches run."""
+    """Schedule of the batches of a stream."""
 
     checkpoint: Path
     trigger_s: float = 15.0

@@ -68,11 +68,14 @@ class Tree(NamedTuple):
 
     subjects: Sequence[str]
     parents: Ints  # row of each one's parent; −1: none
-    leaves: Ints  # rows of what is measured, in the order of the names given
+    leaves: Ints  # rows of the measured subjects, in the order of the given names
 
 
 def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
-    """All subjects above the leaves, and these; keys: the name of each part of a leaf's name."""
+    """Return the tree of the leaves and all their ancestors.
+
+    leaves: names of several parts. keys: the label of each part, such as topic.
+    """
     every = sorted({leaf[:depth] for leaf in leaves for depth in range(1, len(keys) + 1)})
     every.sort(key=len)
     at = {path: row for row, path in enumerate(every)}
@@ -82,11 +85,11 @@ def tree_of(leaves: Sequence[tuple[str, ...]], keys: Sequence[str]) -> Tree:
 
 
 def grown(tree: Tree, measured: Floats, together: Gather) -> Floats:
-    """Values of all subjects: of the leaves as measured, above them made of what is below."""
+    """Return the values of all subjects: of leaves as measured, of others from their children."""
     values = np.full((len(tree.subjects), measured.shape[1]), np.nan)
     values[tree.leaves] = measured
     inner = np.unique(tree.parents[tree.parents >= 0])
-    for row in inner[::-1]:  # parents stand first: from the last one up, children are done
+    for row in inner[::-1]:  # in reverse: children come after their parents
         values[row] = together(values[tree.parents == row])
     return values
 

@@ -28,7 +28,7 @@ ERRORS: Final = 3.0
 def excused(
     members: Floats, age: Floats, alone: Floats, usual: Floats, objective: Floats, rules: Rules
 ) -> Bools:
-    """Where an absence explains the age: it began with it, and is no longer than a restart takes.
+    """Return where an absence explains the age: it is no longer than a restart takes.
 
     An absence does not explain an age that was there before it: otherwise a group whose members
     come and go would never be late for long enough, whatever its age. alone: for how long there may
@@ -49,7 +49,7 @@ def keeps_pace(
     carried: dict[str, Floats],
     rules: Rules,
 ) -> Bools:
-    """Where a group may keep pace since an excused absence, a window of progress ago at most.
+    """Return where a group may have kept pace since an excused absence in the last window.
 
     Of several absences with less than a window between them the first counts: members that come
     and go, and commit less than what comes in, would otherwise get time after each.

@@ -70,7 +70,7 @@ def books(lag: pa.Table, rates: pa.Table, events: pa.Table) -> Books:
 
 
 def _places(series: Ints, tick: Ints, wanted_series: Ints, wanted_tick: Ints) -> Ints:
-    """Where each wanted series and tick stands in the sorted ones; −1 where it does not."""
+    """Return the index of each wanted series and tick in the sorted keys; −1 if it is not there."""
     if series.size == 0 or wanted_series.size == 0:
         return np.full(wanted_series.size, -1, dtype=np.int64)
     keys, wanted = _keys(series, tick, wanted_series, wanted_tick)

@@ -53,7 +53,7 @@ def capacity(consumed: Floats, produced: Floats, ready: Floats, members: Floats)
 
 
 def limited_by(members: float, queues: float) -> str | None:
-    """What keeps a group from more: `queues` if each has its member already, else `members`.
+    """Return what limits a group's rate: `queues` if each has its own member, else `members`.
 
     None if either is not known.
     """

@@ -127,7 +127,7 @@ class _Skews:
         self._rows: tuple[Ints, Ints, Floats, Floats, Floats] | None = None
 
     def between(self, pairs: Ints, one: Floats, other: Floats, tick: int) -> Floats:
-        """How far the clocks of two nodes may differ [s], by the last `history_s`; NaN: unknown.
+        """Return the bound of the difference of two nodes' clocks in the last `history_s` [s].
 
         pairs: which ones are asked for. one, other: numbers of nodes, for each pair of all.
         """

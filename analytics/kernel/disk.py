@@ -19,10 +19,12 @@ WEEK_S: Final = 7 * 86_400
 HOUR_S: Final = 3600
 POINTS_MIN: Final = 12
 Z90: Final = 1.2815515594600038  # a normal value is below this in nine cases of ten
-THEIL_SEN_VARIANCE: Final = math.pi / 3  # over least squares, normal noise, even places
-MEDIAN_VARIANCE: Final = math.pi / 2  # of a median over a mean
-OUTLIER: Final = 3.5  # sigmas; what is further away counts as that far
-WALK: Final = 0.8  # neighbours as alike as this: errors add up instead of staying near the line
+THEIL_SEN_VARIANCE: Final = (
+    math.pi / 3
+)  # variance of the slope relative to least squares (normal noise)
+MEDIAN_VARIANCE: Final = math.pi / 2  # variance of a median relative to a mean (normal noise)
+OUTLIER: Final = 3.5  # sigmas; residuals are clipped there
+WALK: Final = 0.8  # autocorrelation from which the errors count as a random walk
 PROFILE_GAIN: Final = 0.7  # the week's shape must leave at most this much of the noise
 
 
@@ -141,7 +143,7 @@ def _walk(now: Floats, free: Floats) -> _Line:
 
 
 def _crossings(line: _Line) -> tuple[float, float]:
-    """When the lower and the upper edge of the band reach zero: roots of one square equation.
+    """Return when both edges of the band reach zero: the roots of one quadratic equation.
 
     (now + pace × u)² = z² × var(u): the lower edge where the left bracket is positive.
     """
@@ -226,7 +228,7 @@ def _residual(at: Floats, free: Floats) -> Floats:
 
 
 def _with_shape(crossing: float, pace: float, now: float, shape: Floats) -> float:
-    """When line and shape together first reach zero, near where the line alone does [s from now].
+    """Return when the sum of line and weekly shape first reaches zero [s from now].
 
     now: the instant of the last observation [s since 1970], for the hour of the week.
     """

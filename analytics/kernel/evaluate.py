@@ -320,7 +320,7 @@ def _since_pause(seconds: Floats, paused_ago: Floats) -> Floats:
 
 
 def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
-    """Where a commit of a pair is beyond the last one known: matrix [tick, pair]."""
+    """Return where a commit of a pair is beyond the last one known: matrix [tick, pair]."""
     last = before.copy()
     found = np.zeros((commit.shape[0], known.pair_id.size), np.bool_)
     for row, now in enumerate(commit):

@@ -116,7 +116,7 @@ def rows_within(table: pa.Table, ticks: Ticks, period: int) -> tuple[pa.Table, I
 def place(
     tick: Ints, column: Ints, shape: tuple[int, int], rank: tuple[Floats | Ints, ...]
 ) -> Ints:
-    """Which row is at each place of a matrix of that shape; −1 where there is none.
+    """Return the row of each place of a matrix of that shape; −1 where there is none.
 
     rank: where two rows claim a place, the one that is higher in the last of these wins, then in
     the one before it: two nodes may both report a pair around a change of master.
@@ -138,7 +138,7 @@ def taken(values: Floats, where: Ints) -> Floats:
 
 
 def indexed(ids: Ints, among: Ints) -> Ints:
-    """Where each id is in an ascending list; −1 if it is not there.
+    """Return the index of each id in an ascending list; −1 if it is not there.
 
     Tables are sorted, so an id comes in runs: only the first of each run is searched.
     """

@@ -82,7 +82,7 @@ def pair_lag(judged: Judged, drain: Drain) -> pa.Table:
 
 
 def _skew(judged: Judged, at: Places) -> pa.Table:
-    """How uneven the lag is: a row for each place, nulls where there is none."""
+    """Return the skew of the lag: one row per place, nulls where there is none."""
     rolled, known = judged.rolled, judged.known
     several = np.diff(np.append(known.starts, known.series_id.size)) > 1
     uneven = rolled.reported & (rolled.lag_sum > 0) & several
@@ -130,7 +130,7 @@ def _produced(judged: Judged, at: Places) -> Floats:
 
 
 def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Places) -> pa.Array:
-    """Which row of a table by tick and pair belongs to each place; null where there is none."""
+    """Return for each place the row of the same tick and pair in the table; null if none."""
     where = np.full((ticks.at.size - begin, pair_id.size), -1, np.int64)
     row = np.searchsorted(ticks.at, columns.micros(table, "tick")) - begin
     pair = np.searchsorted(pair_id, columns.ints(table, "pair_id"))
@@ -140,7 +140,7 @@ def _rows_at(table: pa.Table, ticks: Ticks, pair_id: Ints, begin: int, at: Place
 
 
 def _reason(judged: Judged, at: Places) -> pa.Array:
-    """Why the first queue of a pair is unknown; null where not all of its queues are."""
+    """Return why the first queue of a pair is unknown; null unless all of its queues are."""
     rolled = judged.rolled
     unknown = rolled.counts[:, :, CODE[Status.UNKNOWN]] >= rolled.queues
     first = Places(at.row, judged.known.starts[at.series])

@@ -59,7 +59,7 @@ def batches_of(commit: Floats, lag: Floats, still: Floats, gap: Floats, rules: R
 
 
 def not_due(still: Floats, gap: Floats, learned: Floats, rules: Rules) -> Floats:
-    """How much of `still` is usual between two commits; 0 once the next one is overdue [s].
+    """Return the part of `still` that is usual between two commits [s]; 0 if one is overdue.
 
     learned: 1 where enough gaps were seen to know how long they are.
     """
@@ -150,7 +150,7 @@ def progress_of(
 def recovery_of(
     ts: Floats, age: Age, segment: Floats, gap: Floats, begin: int, rules: Rules
 ) -> tuple[Bools, Bools]:
-    """Where the age falls now, whatever it did in the window of progress before.
+    """Return where the age falls now, whatever it did in the window of progress before.
 
     A group that comes back from ten minutes' absence reads at three times the pace of its topic;
     for half a window the slope over all of it is still that of falling behind.
@@ -170,7 +170,10 @@ def recovery_of(
 
 
 def _for_long(fell: Bools, apart: int, rules: Rules) -> Bools:
-    """Where the age fell at each sample, so many ticks apart, for recovery_s and at least three."""
+    """Return where the age has fallen for recovery_s and in at least three steps.
+
+    apart: number of ticks between two compared samples.
+    """
     steps = max(rules.ticks(rules.recovery_s) // apart, 3)
     each = fell.copy()
     for back in range(apart, steps * apart, apart):
@@ -206,10 +209,11 @@ def _slopes(
     chance: Floats,
     seconds: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Slope of the age in each column, and its least and largest value with missing samples.
+    """Return the slope of the age in each column, and its bounds if samples are missing.
 
-    full: number of samples without holes; needed: NaN where there are fewer. chance: by how much
-    ages at corners differ without a reason [s]. seconds: NaN where they lie closer together.
+    full: number of samples without holes. needed: the slope is NaN with fewer samples. chance: by
+    how much ages at corners differ by chance [s]. seconds: the slope is NaN if the samples span
+    less.
     """
     count = used.sum(axis=0)
     median = _robust(ages, ts, used)

@@ -127,7 +127,7 @@ def lag(judged: Judged) -> pa.Table:
 
 
 def reasons(judged: Judged, at: Places) -> pa.Array:
-    """Why something of a row is not known; null where all is."""
+    """Return why a value of a row is not known; null where all are."""
     given = judged.grid.reasons
     gaps = sorted({gap for gap in judged.gaps if gap is not None})
     gap_of = np.array([gaps.index(gap) + 1 if gap else 0 for gap in judged.gaps], np.int64)
@@ -179,7 +179,10 @@ def changes(judged: Judged) -> pa.Table:
 
 
 def _changed(status: Codes, before: Codes) -> Bools:
-    """Which places are a change: not the first row of a series that is fine or not judged yet."""
+    """Return the places at which a status changes.
+
+    The first row of a series is no change if it is OK or not judged yet.
+    """
     quiet = (before == NEVER) & ((status == CODE[Status.OK]) | (status == CODE[Status.UNKNOWN]))
     news: Bools = (status != before) & (status != NEVER) & ~quiet
     return news

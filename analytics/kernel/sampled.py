@@ -56,7 +56,7 @@ class Coded(NamedTuple):
         return pa.array(self.names, pa.string()).take(pa.array(codes))
 
     def is_in(self, names: Sequence[str] | frozenset[str]) -> Bools:
-        """Which rows have one of these names."""
+        """Return which rows have one of these names."""
         wanted = np.array([name in names for name in self.names], dtype=bool)
         return wanted[self.codes] if wanted.size else np.zeros(len(self.codes), dtype=bool)
 
@@ -208,7 +208,7 @@ def instants(us: Floats | Ints) -> pa.Array:
 
 
 def labelled(labels: Coded, label: str) -> Bools:
-    """Which rows have a label, like ``a="b"``, among others of their target.
+    """Return which rows have a label, like ``a="b"``, among others of their target.
 
     A Kubernetes operator adds container, endpoint, namespace and pod to every target.
     """

@@ -152,7 +152,7 @@ def shape(
 
 
 def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
-    """Which scrapes are the first of their target to show their snapshot, or have none."""
+    """Return which scrapes are the first of their target to show their snapshot, or have none."""
     order = np.lexsort((at_us, snapshot_us, target))
     same = np.diff(target[order]) == 0
     same &= np.diff(snapshot_us[order]) == 0

@@ -120,7 +120,7 @@ class Scrapes(Protocol):
 
 
 def kind(topic: str) -> str:
-    """What a topic is for, by its name: main, retry, dlq or system."""
+    """Return what a topic is for, by its name: main, retry, dlq or system."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DEAD_PREFIX):
@@ -320,7 +320,10 @@ def _reasons(
     commit: Floats,
     head_us: Floats,
 ) -> pa.Array:
-    """Why something of a position is null; null where nothing is missing. row: a sample of each."""
+    """Return why a value of a position is null; null where none is missing.
+
+    row: one sample of each position.
+    """
     unknown = wide(rows, pairs.key_of, (_UNKNOWN_QUEUES,), pairs.is_named)
     each = Grouped.of(pairs.key_of[row])
     absent = np.bincount(each.at, weights=np.isnan(commit), minlength=len(each.keys))

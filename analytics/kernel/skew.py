@@ -90,7 +90,7 @@ def skew(series_rows: pa.Table) -> pa.Table:
 def _gini(
     lag: Floats, known: Bools, groups: Groups, count: Floats, total: Floats, spread: Bools
 ) -> Floats:
-    """Of each group: 0 if all queues lag alike, 1 − 1/n if one has all of it.
+    """Return the Gini coefficient of each group: 0 if all queues lag alike, 1 − 1/n if one has all.
 
     sum over the queues by rank i = 1..n of (2i − n − 1) × lag, over n × the sum of lag.
     """
@@ -107,7 +107,7 @@ def _gini(
 
 
 def _first_largest(values: Floats, groups: Groups) -> Ints:
-    """Where, in sorted order, the largest value of each group is; the first of equal ones."""
+    """Return the place of the largest value of each group; of equal values the first."""
     largest = np.maximum.reduceat(values, groups.starts)
     at = np.where(values == largest[groups.of], np.arange(values.size), values.size)
     return np.minimum.reduceat(at, groups.starts)

@@ -33,26 +33,26 @@ SERIES_FIELDS: Final = (
     "still",  # since when the commit stands still with work to do, as seen
     "still_first",  # and the earliest it may have begun: a hole in the ticks leaves that open
     "waiting",  # when the head was first seen unread
-    "unread_tick",  # the tick of that sample; a new epoch changes nothing
+    "unread_tick",  # the tick of that sample; kept when the epoch changes
     "status",
     "since",
     "candidate",  # the status whose rule held at the last row
-    "held",  # on how many ticks in a row
-    "judged",  # the tick of that row
-    "recent_commit",  # the largest commit as of recommit_s ago, for what is a rebalance
+    "held",  # number of consecutive ticks at which that rule has held
+    "judged",  # the tick of the last row
+    "recent_commit",  # the largest commit as of recommit_s ago; detects a rebalance
     "recent_tick",
     "older_commit",
     "older_tick",
     "lost_tick",  # when messages were lost the last time
-    "lost_sum",  # and how many since it is LOST
+    "lost_sum",  # number of messages lost since the status is LOST
     "pending",  # events that no row has shown yet: bits of `events`
-    "pending_delta",  # and by how many messages they moved the commit
+    "pending_delta",  # number of messages by which these events moved the commit
     "excused_tick",  # last sample of an absence that excused the age, in a window without others
-    "excused_age",  # and the age at it [s]
+    "excused_age",  # age at that sample [s]
     "excused_last",  # the last sample of any such absence
     "peak_age",  # the highest age since the group was in time [s]
     "low_age",  # the lowest since then [s]
-    "longest_fall_age",  # by how much it fell at the most before it rose beyond its peak again [s]
+    "longest_fall_age",  # the largest fall before it rose beyond its peak again [s]
     "fall_age",  # the second longest of such falls [s]
     "relapse_age",  # the age at the end of the last such fall, until it has recovered [s]
 )
@@ -66,7 +66,7 @@ PAIR_FIELDS: Final = (
     "broadcasting",
     "members",
     "subscribed",
-    "facts_tick",  # of the last row of pairs
+    "facts_tick",  # tick of the last row of the table pairs
     "alone",  # since when there is no member, as seen
     "alone_first",  # the earliest time since when there may have been no member
     "left_tick",  # when there was no member the last time
@@ -76,21 +76,21 @@ PAIR_FIELDS: Final = (
     "reset_backward",
     "redelivered",
     "redelivered_tick",  # when it last rose
-    "minute",  # the one being filled
+    "minute",  # the minute that is being filled
     "minute_age",  # age at its beginning
     "minute_age_at",
     "last_age",
     "last_age_at",
     "minute_produced",
     "minute_consumed",
-    "minute_rates",  # how many rates were added
+    "minute_rates",  # number of rates that were added
     "gaps",  # weight of samples at which gaps between commits ended
     "gaps_tick",
     "leader",  # number of the node that reports the pair, in `clocks`
-    "led_before",  # of the one before it
-    "led_since",  # its first sample, if another was master before it
-    "clock_all",  # by how much clocks of earlier ones may differ from its clock [s]
-    "clock_others",  # and those of all but the one before it
+    "led_before",  # number of the node that reported it before
+    "led_since",  # first sample of the present node, if another was master before
+    "clock_all",  # bound of the difference between its clock and those of earlier nodes [s]
+    "clock_others",  # the same without the node that reported before [s]
 )
 """Followed by the minutes of `drain` and the bins of `stall`."""
 
@@ -207,7 +207,7 @@ def read(state: pa.Table, into: Carried, series_id: Ints, pair_id: Ints) -> None
 
 
 def _values(rows: pa.Table, column: str, key: str, among: Ints, width: int) -> tuple[Ints, Floats]:
-    """Where each row belongs, and its numbers; rows of what is not there are left out."""
+    """Return where each row belongs, and its numbers; rows of what is not there are left out."""
     flat = rows.column(column).combine_chunks().flatten()
     if len(flat) != width * rows.num_rows:
         raise ValueError(

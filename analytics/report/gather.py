@@ -97,7 +97,7 @@ def urgency(pair: Pair) -> tuple[int, bool, float, str, str]:
 
 
 def _others(seen: Overview, pairs: list[Pair], shown: set[int]) -> list[Pair]:
-    """Those with the most trouble over the time, of pairs that are not shown already."""
+    """Return the pairs with the longest trouble that are not shown already."""
     found = [
         pair for pair in pairs if pair.pair_id not in shown and seen.troubled.get(pair.pair_id)
     ]

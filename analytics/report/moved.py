@@ -164,7 +164,7 @@ def _took(
 def _waits(
     tables: Tables, places: Collection[Place], since: datetime, until: datetime, steps: Steps
 ) -> dict[Place, Floats]:
-    """How long the oldest send waits for its turn, at most within each step and broker set."""
+    """Return the longest wait of the oldest queued send in each step, by broker set."""
     pieces = list(_of_places(tables, "logs", places, since, until, _WAITED, steps))
     rows = pa.concat_tables([_none("logs", _WAITED), *pieces])
     at, waited = steps.of(columns.micros(rows, "tick")), columns.floats(rows, "put_wait_seconds")

@@ -101,7 +101,10 @@ def why(pair: Pair) -> str:
 
 
 def moved_words(moved: Sequence[MovedWith]) -> str:
-    """What moved with the blamed stage, and how much earlier or later; empty if nothing did."""
+    """Return which series changed together with the blamed stage, and how much earlier or later.
+
+    The result is empty if there is none.
+    """
     parts = []
     for place, each in enumerate(moved):
         how = "with" if each.correlation > 0 else "against"
@@ -116,7 +119,7 @@ def moved_words(moved: Sequence[MovedWith]) -> str:
 
 
 def clock_words(clock: OtherClock | None) -> str:
-    """How far the age may be off because another node's clock stamped the message."""
+    """Return how far the age may be off because another node's clock stamped the message."""
     if clock is None:
         return ""
     stored = "An earlier master stored its oldest message, "
@@ -150,7 +153,7 @@ def objective_words(pair: Pair) -> str:
 
 
 def drain_time(pair: Pair) -> str:
-    """How long it takes to read all that is unread."""
+    """Return how long it takes to read all that is unread."""
     if pair.lag == 0:
         return "nothing to read"
     return drain(pair.drain_p10_s, pair.drain_p50_s, pair.drain_p90_s)
@@ -163,14 +166,14 @@ def hidden_words(pair: Pair) -> str:
 
 
 def queues_behind(pair: Pair) -> str:
-    """How many of its queues lag."""
+    """Return the number of the pair's queues that lag, in words."""
     if pair.queues is None:
         return number(None)
     return f"of {pair.queues}" if pair.lagging is None else f"{pair.lagging} of {pair.queues}"
 
 
 def queues_detail(pair: Pair) -> str:
-    """How many of its queues are stalled or not known, and how many members read them."""
+    """Return how many of its queues are stalled or not known, and how many members read them."""
     named = ((pair.stuck, "stalled"), (pair.unknown, "not known"))
     found = [f"{count} {words}" for count, words in named if count]
     if pair.members is not None:
@@ -179,7 +182,7 @@ def queues_detail(pair: Pair) -> str:
 
 
 def skew_words(pair: Pair) -> str:
-    """How the largest queue compares with the others; empty if that is not known."""
+    """Return how the largest queue compares with the others; empty if that is not known."""
     if pair.skew is None:
         return ""
     if pair.skew == float("inf"):
@@ -195,7 +198,7 @@ def queue_status(queue: QueueLag) -> str:
 
 
 def limit_words(one: Forecast) -> str:
-    """When a forecast reaches its limit; empty if that is not foreseen."""
+    """Return when a forecast reaches its limit; empty if that is not foreseen."""
     if one.limit_p50_s is None:
         return ""
     soon, never = LIMIT_WORDS.get(one.kind, ("At its limit", "Stays within its limit"))
@@ -205,7 +208,7 @@ def limit_words(one: Forecast) -> str:
 
 
 def unevaluated(facts: Facts) -> str:
-    """Which part of the time was not evaluated; empty if all of it was."""
+    """Return which part of the time was not evaluated; empty if all of it was."""
     parts: list[str] = []
     if facts.known_share is not None and facts.known_share < 0.9995:
         parts.append(
@@ -219,7 +222,7 @@ def unevaluated(facts: Facts) -> str:
 
 
 def reason_words(reason: str) -> str:
-    """Why something is not known; the part behind a colon is the cause of the gap."""
+    """Return why something is not known; the part behind a colon is the cause of the gap."""
     first, colon, gap = reason.partition(": ")
     if not first:
         return "no snapshot was seen, or needed values were missing"

@@ -57,10 +57,10 @@ class Series(NamedTuple):
 
 
 def series(labels: Mapping[str, str]) -> Series:
-    """Make it of its labels, including ``__name__`` and its target's. An empty one counts as
-    absent.
+    """Return the series of these labels, which include ``__name__`` and those of the target.
 
-    A label ``queue`` that is no number stays among the other labels.
+    An empty label counts as absent. A label ``queue`` that is no number stays among the other
+    labels.
     """
     of = {name: value for name, value in labels.items() if value}
     job = of.get("job", "")

@@ -107,7 +107,7 @@ class RecordColumns:
         return times(self._gathered(after_born_host, ">i8"))
 
     def reconsume_times(self) -> pa.Array:
-        """How often the message came back."""
+        """Return how often the message came back."""
         return pa.array(self._gathered(self.starts + self.rows["body_at"] - 16, ">i4"))
 
     # -- texts ------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class RecordColumns:
         )
 
     def tag_hash(self) -> pa.Array:
-        """What a queue unit stores of the tags: their hash, 0 without."""
+        """Return the hash of the tags as a queue unit stores it; 0 without tags."""
         tags = self.property(b"TAGS").dictionary_encode()
         hashes = pa.array(
             [hashing.tags_code(tag) for tag in tags.dictionary.to_pylist()], pa.int64()

@@ -120,7 +120,7 @@ class ManifestStore:
             raise ManifestDamaged(path, str(error)) from error
 
     def written_us(self, table: str) -> int | None:
-        """When the table's manifest was switched the last time [microseconds]; None if never."""
+        """Return when the table's manifest was last switched [microseconds]; None if never."""
         try:
             return (self._directory / f"{table}.json").stat().st_mtime_ns // 1000
         except FileNotFoundError:

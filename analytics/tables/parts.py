@@ -83,7 +83,7 @@ class Written(NamedTuple):
     facts: list[dict[str, Any]]  # of each part, in order
 
     def rows(self, table: str) -> int:
-        """How many."""
+        """Return the number of rows."""
         return sum(file.rows for file in self.files.get(table, ()))
 
 

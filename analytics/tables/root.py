@@ -86,12 +86,12 @@ class TableRoot:
         return from_us(first), from_us(last)
 
     def watermark(self, table: str) -> datetime | None:
-        """How far the table's writer has come, whether or not it had a row to write."""
+        """Return the tick up to which the writer is done, whether or not it had rows to write."""
         mark = self.manifest(table).watermark_us
         return None if mark is None else from_us(mark)
 
     def committed_us(self, table: str) -> int | None:
-        """When the table was committed to the last time [microseconds]; None if never."""
+        """Return the time of the last commit to the table [microseconds]; None if there is none."""
         return ManifestStore(self.path).written_us(table)
 
     def files(
@@ -218,7 +218,8 @@ class TableRoot:
     ) -> bool:
         """Make the files of a batch visible and those it replaces invisible, at one instant.
 
-        Files of the same batch from before go as well. False: the batch was in; nothing changed.
+        Files of an earlier attempt of the same batch are replaced, too. Returns False, and changes
+        nothing, if the batch was committed already.
         """
         name = Batch(batch) if isinstance(batch, str) else batch
         mark = None if watermark is None else to_us(watermark)

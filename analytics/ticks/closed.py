@@ -50,7 +50,7 @@ def last_closed(seen: Mapping[str, int], period_us: int, by_clock: ByClock | Non
 
 
 def _passed(by_clock: ByClock, period_us: int) -> int:
-    """Up to here no sample comes any more."""
+    """Return the time up to which no more samples can arrive."""
     passed = by_clock.now_us - by_clock.grace_us
     if by_clock.collected_us is not None:
         return min(passed, by_clock.collected_us - period_us)

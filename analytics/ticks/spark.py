@@ -59,7 +59,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a stream begins that has no checkpoint: 0 if the tables are empty."""
+        """Return the first tick of a stream without a checkpoint; 0 if the tables are empty."""
         if self._since_us is not None:
             return {"tick": tick_of(self._since_us, self._period_us) - self._period_us}
         evaluated = TableRoot(Path(self._tables)).watermark("lag")

@@ -52,7 +52,7 @@ def current(page: str) -> str:
             page,
         )
         if count != 1:
-            raise ValueError(f"the marks of {section.title!r} are there {count} times")
+            raise ValueError(f"{count} pairs of marks for the section {section.title!r}, not one")
     return page
 
 

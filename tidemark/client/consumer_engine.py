@@ -177,7 +177,7 @@ class ConsumerEngine:
         return min(LEAVE_TIMEOUT_S, self.member.calls.connection.request_timeout_s)
 
     def _leave_by(self, share: float = 1.0) -> float:
-        """When this share of the time for leaving has passed, on the loop's clock."""
+        """Return when this share of the time for leaving has passed, on the loop's clock."""
         began = asyncio.get_running_loop().time() if self._leave_from is None else self._leave_from
         return began + share * self._leave_timeout_s
 

@@ -195,7 +195,7 @@ def place_of(level: int) -> Place:
 
 
 def timer_due_ms(raw: bytes) -> int | None:
-    """When a record under the timer topic is due [ms]; None if it has no time.
+    """Return when a record under the timer topic is due [ms]; None if it has no time.
 
     RocketMQ delivers one precision after the rounded ``TIMER_OUT_MS``, so never early. The exact
     time is used if it rounds to the same value; a sender of RocketMQ may have requested another
@@ -236,7 +236,7 @@ def is_out_of_wheel(raw: bytes) -> bool:
 
 
 def level_due_ms(tags_code: int, now_ms: int, delay_ms: int) -> int:
-    """When a unit of a level's queue is due: its tags code (12.3).
+    """Return when a unit of a level's queue is due: its tags code (12.3).
 
     A time that is further ahead than the level's delay counts as now, because the clock was set
     back or the table of levels was changed.

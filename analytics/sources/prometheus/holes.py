@@ -29,7 +29,7 @@ class Hole(NamedTuple):
 
 
 def range_before_us(interval_us: int) -> int:
-    """Time before a part of which samples are read, because a hole may have begun there."""
+    """Return how long before a part samples are read: a hole may begin before the part."""
     return (INTERVALS + 1) * interval_us
 
 

@@ -44,7 +44,7 @@ class Reader:
     """Reader of one server. It holds no connection, so that it can be sent to another process."""
 
     def __init__(self, options: Options, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        """sleep: between tries [s]."""
+        """sleep: waits this many seconds between two tries."""
         self._options = options
         self._sleep = sleep
 
@@ -155,7 +155,7 @@ class Reader:
 
 
 def _reason(status: int, message: str) -> Gap:
-    """Why there is no answer, by the message of the server."""
+    """Return why there is no answer, by the message of the server."""
     lower = message.lower()
     if any(text in lower for text in _TOO_MUCH):
         return Gap.OVERLOAD

@@ -139,11 +139,12 @@ class PrometheusStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.read(partition.part)
 
     def _settled_us(self) -> int | None:
-        """Up to when the server has all samples, by its own clock: by one that is ahead of it time
-        would be read before it is there, and never again. None: it does not answer.
+        """Return the time up to which the server has all samples; None if it does not answer.
 
-        If it has not for so long that its silence becomes a gap, the clock here counts. A run that
-        ends by itself leaves the time to the next one.
+        It is a time of the server's clock. If the clock of this machine is ahead, it would give a
+        time whose samples are not there yet, and they would never be read. If the server has been
+        silent for so long that the silence becomes a gap, this machine's clock is used. A run that
+        ends by itself leaves that time to the next run.
         """
         now_s, own_us = time.monotonic(), _now_us(self._options)
         server_us, trouble = None, None

@@ -257,9 +257,9 @@ def _holes(
 
 
 def _end(file: File, part: LogPart, at: int, reason: str, *, cut: bool) -> Hole | None:
-    """What it means that no whole record begins at ``at``; None: it is the end of the records.
+    """Return the gap at ``at``, where no whole record begins; None: the records end there.
 
-    cut: one begins there, so far.
+    cut: whether the first bytes of a record are there.
     """
     left = part.file_start + _whole_size(part, file) - at
     if at >= part.limit or left < BLANK_SIZE:

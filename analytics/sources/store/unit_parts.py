@@ -106,7 +106,7 @@ def _bytes_of(unit_file: UnitFile) -> bytes | None:
 
 
 def _unread(raw: bytes, count: int, end: int, *, is_last: bool) -> str:
-    """Why the unit behind the last one that counts is damage; "" if it is not."""
+    """Return why the unit after the last valid one is damaged; "" if it is not."""
     at = count * UNIT_SIZE
     if len(raw) - at < UNIT_SIZE:
         cut = raw[at:].strip(b"\0")

@@ -41,10 +41,11 @@ def end_of(options: TopicOptions, ranges: Ranges) -> dict[int, int]:
 
 
 def advance(start: Offsets, ends: Offsets, max_messages: int | None) -> dict[int, int]:
-    """From start towards ends, over at most so many offsets in all; None: all the way.
+    """Return the offsets to read up to: from start towards ends, max_messages in all.
 
-    Queues get equal shares; what one does not need goes to the others, so that a long queue delays
-    no short one. A queue never goes back: one that ends before its start waits there.
+    max_messages: None: no limit. Queues get equal shares. What one does not need goes to the
+    others, so that a long queue delays no short one. An offset never decreases: a queue that ends
+    before its start stays there.
     """
     waiting = {queue: max(0, ends.get(queue, 0) - start.get(queue, 0)) for queue in {*start, *ends}}
     left = sum(waiting.values()) if max_messages is None else max_messages

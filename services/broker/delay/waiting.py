@@ -136,7 +136,7 @@ class Waiting:
                 of_copies = self._timer.of_copies(copies, state.timer, ends.kept)
                 found = found._replace(timer={**of_copies, **found.timer})
             log.info(
-                "it is known what has been delivered",
+                "delivered messages were found in the log",
                 extra={
                     "event": "delay-recovered",
                     "start_offset": start,

@@ -206,8 +206,8 @@ class LagSeries:
                 bounds = topic_stats.bounds(topic, queue)
                 if bounds is None or sums is None:
                     break  # deleted meanwhile
-                # The present bounds do for the maximum but not for the minimum: it may have passed
-                # the offset of a group that was sampled earlier.
+                # The maximum is the present one. The minimum is that of the beginning: the present
+                # one may have passed the offset of a group that was sampled earlier.
                 first = topic_stats.min_offsets_before.get((topic, queue), bounds.min_offset)
                 self._queues.add_two(sums.labels_of(queue), bounds.max_offset, first)
         shown_by_group = sum(count for (group, _), count in budget.pairs.items() if group)

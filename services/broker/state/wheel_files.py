@@ -91,7 +91,7 @@ class WheelFiles:
             self.withdraw()
         self._note_at = now + NOTE_INTERVAL_S
         if self._has_old_units:
-            return  # with a new check their messages would be lost
+            return  # RocketMQ would skip the messages of the old units because of a new check
         # If the disk accepts no changes, the older file stays.
         with suppress(OSError, StoreError):
             self._write_check(0, queue_offset, self._clock.wall_ms())

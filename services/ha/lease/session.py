@@ -303,13 +303,13 @@ class LeaseSession:
             return None
         base = write.base
         if base is not None and (found.uid, found.version) == (base.uid, base.version):
-            # It proves nothing, nor did the refusal: the next attempt decides.
+            # The lease is as before the write, which may still arrive: the next attempt decides.
             write.reads_first = False
             self._next_ms = self._hurried_ms(now_ms)
             return None
         if not write.wrote(found.lease):
-            # At once, from what was just read: otherwise a process that edits the object again and
-            # again would be first every time.
+            # The next attempt follows at once, on this version. Otherwise a process that keeps
+            # editing the object would come first every time.
             self._next_ms = self._hurried_ms(now_ms)
             return self._settle(applied=False)
         renewed = found.lease.renewed

@@ -146,8 +146,8 @@ class ReplicaDisk:
         return Done(effect.token)
 
     def _persist_confirm(self, confirm: int) -> None:
-        """Write the confirm offset. If it fails, the older one stays, which allows less, and the
-        next one comes soon."""
+        """Write the confirm offset. A failure does no harm: the older, lower offset stays on disk,
+        and the next one follows soon."""
         try:
             self._held.files.write_confirm(confirm)
         except (StoreError, OSError) as error:

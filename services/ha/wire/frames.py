@@ -188,6 +188,6 @@ class Decoder:
             # New memory: a transport may still hold a view of the old one, and a bytearray with a
             # view cannot be resized.
             self._buffer = bytearray(min(2 * size, 2 * (LENGTH_SIZE + self._size_max)))
-        # Otherwise within the same memory: what was read from it has been copied.
+        # Else the bytes move within the same memory: frames that were returned are copies.
         memoryview(self._buffer)[:held] = kept
         self._start, self._end = 0, held
