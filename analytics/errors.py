@@ -12,7 +12,7 @@ from tidemark.errors import TidemarkError
 
 
 class AnalyticsError(TidemarkError):
-    """What tables, jobs and settings did; the cluster's own data are not touched by any of it."""
+    """An error of tables, jobs or settings of analytics; the cluster's own data are unaffected."""
 
 
 class TablesMissing(AnalyticsError):

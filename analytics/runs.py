@@ -114,7 +114,7 @@ def read(root: Path, job: str) -> Runs | None:
 
 
 def read_all(root: Path) -> Mapping[str, Runs]:
-    """By job. Raises BadRuns."""
+    """Return what is known of the runs of each job. Raises BadRuns."""
     found: dict[str, Runs] = {}
     for path in sorted((root / DIRECTORY).glob("*.json")):
         runs = read(root, path.stem)

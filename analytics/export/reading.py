@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
 
 class Root(Tables, Protocol):
-    """Tables that know how far they go."""
+    """Tables with the time of their last row."""
 
     def newest(self, table: str) -> datetime | None:
         """The last time in a table; None if it is empty."""

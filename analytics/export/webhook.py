@@ -35,7 +35,7 @@ class Webhook:
         return len(self._waiting)
 
     async def post(self, notices: list[Notice]) -> None:
-        """Tell these and all that wait, the oldest first; what fails waits for the next call."""
+        """Post these and all waiting notices, oldest first; what fails waits for the next call."""
         self._waiting.extend(notices)
         if not self._waiting:
             return

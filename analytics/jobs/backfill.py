@@ -45,7 +45,7 @@ PROMETHEUS: Final = "tidemark_prometheus"
 CHUNK_HOURS: Final = 24
 """Hours in one batch: the rows of a batch become visible together."""
 _SETTLE: Final = timedelta(minutes=2)
-_MS: Final = timedelta(milliseconds=1)  # times of samples are whole ones
+_MS: Final = timedelta(milliseconds=1)  # timestamps of samples are whole milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _check_closed(root: TableRoot, hours: list[datetime]) -> None:
 
 
 def _written_now(root: TableRoot) -> datetime | None:
-    """The hour that a running collection is at; None if none runs."""
+    """Return the hour that a running collection is writing; None if none runs."""
     seen = root.manifest("positions").seen
     if not seen or not is_written(root.path, "collect"):
         return None

@@ -37,7 +37,7 @@ _SETTLE: Final = timedelta(minutes=5)  # after its end an hour may still get fil
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """What to compact and how long to keep what."""
+    """What to compact, and the retention of each table."""
 
     tables: Path
     now: datetime | None = None
@@ -72,7 +72,7 @@ def pieces(table: str, files: Iterable[DataFile], closed_us: int) -> list[Piece]
 
 
 def run(spark: SparkSession, options: CompactOptions) -> Compacted:
-    """Compact what has ended, then remove files that no reader uses."""
+    """Compact hours that have ended, then remove files that no reader uses."""
     root = TableRoot(options.tables)
     now = options.now or datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC)
     closed_us = to_us(hour_of(now - _SETTLE))

@@ -98,7 +98,7 @@ def _bound(labels: str) -> float:
 
 
 def _minutes(names: tuple[str, ...], joined: dict[int, str], ts: Ints) -> pa.Table:
-    """A row for each joined name and time."""
+    """Return one row for each joined name and time."""
     parts = [text.split("\x1f") for text in joined.values()]
     columns_ = {
         name: pa.array([part[at] for part in parts], pa.string()) for at, name in enumerate(names)

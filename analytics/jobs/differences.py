@@ -43,7 +43,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows of one table and hour."""
+    """Numbers of equal, changed, missing and new rows of one table and hour."""
 
     table: str
     hour: str

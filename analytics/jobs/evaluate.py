@@ -78,7 +78,7 @@ class Evaluation:
     rules: Rules
 
     def __call__(self, batches: Iterator[pa.RecordBatch], writer: Writer) -> None:
-        """Do the work that rows of `tidemark_ticks` are."""
+        """Evaluate the buckets and ticks that the rows of `tidemark_ticks` name."""
         for batch in batches:
             for row in batch.to_pylist():
                 self.bucket(row["bucket"], row["after_us"], row["until_us"], writer)
@@ -103,7 +103,7 @@ class Evaluation:
         )
 
     def _warmed(self, bucket: int, after: datetime) -> pa.Table | None:
-        """The state at a tick without a state file, from evaluating the hour before."""
+        """Compute the state at a tick without a state file by evaluating the hour before it."""
         window = read_window(self.root, bucket, self.rules, after - HOUR, after)
         if not window.positions.num_rows:
             return None
@@ -251,7 +251,7 @@ def command(**given: Any) -> None:
 
 
 def opened(tables: Path, *, wait: bool, pause: Callable[[float], None] = time.sleep) -> TableRoot:
-    """The tables. wait: until `collect`, started beside this, has made them; else TablesMissing."""
+    """Open the tables. wait: wait until `collect` has made them; else raise TablesMissing."""
     is_logged = False
     while True:
         try:
@@ -275,7 +275,7 @@ def rules_of(period_s: float, *, scaled: bool, file: Path | None) -> Rules:
 
 
 def changed_rules(rules: Rules, changes: Mapping[str, float]) -> Rules:
-    """These rules, but for some numbers. Raises ValueError for a name that no rule has."""
+    """Return the rules with some numbers replaced. Raises ValueError for an unknown name."""
     known = {field.name for field in fields(rules)} - {"raise_s"}
     unknown = set(changes) - known
     if unknown:

@@ -25,7 +25,7 @@ LANDED = ("series", "positions", "logs", "pairs", "replicas", "counters", "gaps"
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """How samples become tables. Picklable."""
+    """Turns samples into files of the collected tables. Picklable."""
 
     root: TableRoot
     period_s: float

@@ -101,7 +101,7 @@ def _before(path: Path) -> Previous | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a browser may load it meanwhile."""
+    """Write a file atomically: a browser may load it meanwhile."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)

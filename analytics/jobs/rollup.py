@@ -56,7 +56,7 @@ class RollupOptions:
 
 
 class Task(NamedTuple):
-    """One bucket's share of a day: roll up [since, before), and the day if it is over."""
+    """One bucket's part of a day: roll up [since, before), and the day if it has ended."""
 
     bucket: int
     since: datetime
@@ -199,13 +199,13 @@ def _range(
 
 
 def _of_bucket(rows: pa.Table, bucket: int, root: TableRoot) -> pa.Table:
-    """Without the rows of other buckets: files of small tables may hold several."""
+    """Remove the rows of other buckets: files of small tables may hold several."""
     pairs = rows.column("pair_id").to_numpy()
     return rows.filter(pa.array(pairs % root.buckets == bucket))
 
 
 def _before(rows: pa.Table, end: datetime, grain_s: int) -> pa.Table:
-    """Only the buckets that are over at the end."""
+    """Keep only the rows of buckets that have ended by then."""
     last = pa.scalar(end - timedelta(seconds=grain_s), ROLLUP.field("bucket_start").type)
     return rows.filter(pc.less_equal(rows.column("bucket_start"), last))
 

@@ -71,7 +71,7 @@ class StreamFailed(AnalyticsError):
 
 
 def writer_of(job: str, checkpoint: Path, frame: DataFrame) -> str:
-    """The name under which a stream's batches count: the job and the id in its checkpoint."""
+    """Return the name that a stream's batches are committed under: job and checkpoint id."""
     query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not query:
         raise RuntimeError(f"a batch of {job} outside its stream ({checkpoint})")

@@ -271,7 +271,7 @@ def _of_rows(
     since: datetime,
     before: datetime,
 ) -> list[Measured]:
-    """The most of each minute and node; nothing if nothing is known."""
+    """Return the largest value of each minute and node; no rows if no value is known."""
     known = np.flatnonzero(~np.isnan(values))
     if not known.size:
         return []

@@ -94,7 +94,7 @@ def age_of(
 def at_least(
     age: Age, head: Floats, commit: Floats, unread: Floats, begin: int, period_s: float
 ) -> tuple[Age, Age]:
-    """The ages for rows, and the ages for the rules from tick number `begin` on.
+    """Return the ages that rows show, and the ages that rules use from tick number `begin` on.
 
     Rules use no age below the time for which the head has been seen unread. Otherwise:
     1. a group hangs; 2. another node becomes master, whose clock is ten minutes behind; 3. by that

@@ -40,7 +40,7 @@ class Usual(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """[subject × step]; score NaN where nothing is expected or nothing came."""
+    """Matrices [subject × step]; a score is NaN without an expected value or a sample."""
 
     value: Floats  # on the scale of log1p(value / unit), like the next two
     expected: Floats

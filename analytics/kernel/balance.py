@@ -20,7 +20,7 @@ MOVES_NO_COMMIT: Final = "truncate"  # its `from` and `to` are max offsets, not 
 
 
 class Books(NamedTuple):
-    """One entry per row of LAG that has a sample, by series and time.
+    """Changes from row to row; one entry per row of LAG that has a sample, by series and time.
 
     row: which row of the table. The rest compares it with the row before of its series; NaN where
     there is none, or where it is not known [messages, seconds].
@@ -96,7 +96,7 @@ def _put(size: int, at: Ints, values: Floats) -> Floats:
 
 
 def _skipped(series: Ints, ts: Ints, events: pa.Table) -> Floats:
-    """Messages that events moved the commit by, at the first row that can show each.
+    """Return how many messages events skipped, at the first row that can show each event.
 
     An event without a distance makes its row unknown.
     """

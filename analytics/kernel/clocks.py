@@ -98,7 +98,7 @@ def _change(
     skews: _Skews,
     tick: int,
 ) -> None:
-    """Other nodes are masters of these pairs now.
+    """Update the clocks of pairs whose master has changed.
 
     clock_all is about every earlier master, clock_others about those that are neither the last
     one nor the present: they differ from it by what they did from the last one and it from that.
@@ -144,7 +144,7 @@ class _Skews:
         differences = np.concatenate([ahead[by_one], -ahead[by_other]])
         if not differences.size:
             return np.nan
-        # A node does not report its error: the spread of the figures is taken for it.
+        # A node does not report the error of its measurement: the spread of the values is used.
         return float(np.abs(differences).max() + max(float(np.ptp(differences)), ERROR_LEAST_S))
 
     def _measured(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
@@ -165,7 +165,7 @@ class _Skews:
 
 
 def widened(age: Age, lag: Floats, sampled: Floats, clocks: Clocks, pair: Ints, begin: int) -> Age:
-    """The ages with the bounds that the clocks leave.
+    """Return the ages with bounds that allow for differences between clocks.
 
     lag, looked [microseconds]: matrices [tick, series] of all ticks, like those of age. pair: of
     each series.

@@ -74,7 +74,7 @@ def ints(table: pa.Table, name: str) -> Ints:
 
 
 def truths(table: pa.Table, name: str) -> Bools:
-    """A column of claims: true only where it is known to be true."""
+    """A column of booleans as an array; null counts as false."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, dtype=np.bool_)
     return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)

@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 
 
 class ByLag(NamedTuple):
-    """One per lag, from the other earliest to latest."""
+    """One entry per lag, from the lag at which the other series is earliest."""
 
     steps: Ints
     """Number of steps by which the other is earlier."""

@@ -16,7 +16,7 @@ from analytics.kernel.columns import SECOND, Bools, Floats, Ints
 
 
 class Deltas(NamedTuple):
-    """One per sample, about the time since the sample before it of the same counter."""
+    """One entry per sample: the time since the sample before it of the same counter."""
 
     counted: Floats
     """NaN at the first sample of a counter and where it is a defect."""
@@ -60,7 +60,8 @@ def deltas(counter: Ints, ts: Ints, value: Floats, started_at: Floats) -> Deltas
     since_start = (ts[now] - started_at[now]) / SECOND
     out.counted[now] = np.where(restarted, value[now], np.where(defect, np.nan, step))
     between = (ts[now] - ts[before]) / SECOND
-    # A start before the last sample, or an unknown one, bounds nothing: that sample does.
+    # If the process started before the last sample, or it is unknown when, the interval begins at
+    # that sample.
     shorter = restarted & (since_start >= 0) & (since_start < between)
     out.seconds[now] = np.where(defect, np.nan, np.where(shorter, since_start, between))
     out.restarted[now] = restarted

@@ -108,7 +108,7 @@ def _time_to_full(line: _Line, shape: Floats, now: float, free: float) -> TimeTo
 
 
 def _line(now: Floats, free: Floats) -> _Line:
-    """The robust line of observations at times up to 0, and what is not known of it."""
+    """Fit a robust line to observations at times up to 0; return it with its variance."""
     per_second = float(robust.slope(now, free[None, :])[0])
     centre = float(now.mean())
     level = float(robust.median(free - per_second * (now - centre)))
@@ -131,8 +131,7 @@ def _line(now: Floats, free: Floats) -> _Line:
 
 
 def _walk(now: Floats, free: Floats) -> _Line:
-    """Line for free bytes whose errors add up: from the last value, at the mean pace of the
-    window."""
+    """Return the line of a random walk: from the last value, at the mean rate of the window."""
     span = float(now[-1] - now[0])
     per_second = float(free[-1] - free[0]) / span
     steps = np.diff(free) - per_second * np.diff(now)
@@ -175,7 +174,7 @@ def _crossings(line: _Line) -> tuple[float, float]:
 
 
 def _weekly_shape(at: Floats, free: Floats, recent: Bools) -> Floats:
-    """By how much free bytes usually are off an even pace, by hour of the week since 1970.
+    """Return how far free bytes usually are from a straight line, by hour of the week.
 
     Learnt from the weeks before the last seven days, of which at least two must be there; zeros
     unless it takes away a good part of the noise of the last seven days, which it has not seen.
@@ -191,7 +190,7 @@ def _weekly_shape(at: Floats, free: Floats, recent: Bools) -> Floats:
 
 
 def _shape(at: Floats, free: Floats, week: Ints, earlier: Ints) -> Floats:
-    """Median over these weeks of what is left once the pace from week to week is taken away.
+    """Return the median over these weeks of the residuals from the trend between weeks.
 
     The pace is taken between equal hours of two weeks: within a week the shape itself has one.
     """
@@ -211,7 +210,7 @@ def _shape(at: Floats, free: Floats, week: Ints, earlier: Ints) -> Floats:
 
 
 def _gain(at: Floats, free: Floats, shape: Floats) -> Floats:
-    """The shape if the line fits better without it; else none."""
+    """Return the shape if subtracting it makes the line fit better; else a shape of zeros."""
     left = np.abs(_residual(at, free - shape[_hour_of_week(at)])).sum()
     return shape if left <= PROFILE_GAIN * np.abs(_residual(at, free)).sum() else shape * 0.0
 

@@ -159,7 +159,7 @@ class _Minutes:
 
 
 def _lasts(amount: Floats, pace: Floats) -> Floats:
-    """Seconds that an amount lasts at a pace; infinite if the pace is none."""
+    """Return the seconds that an amount lasts at a rate; infinite at rate 0."""
     lasts = np.where(np.isnan(pace), np.nan, np.inf)
     np.divide(amount, pace, out=lasts, where=pace > 0)
     return lasts

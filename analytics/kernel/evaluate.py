@@ -112,7 +112,7 @@ def evaluate(
 
 
 def _news(rows: pa.Table, key: str) -> pa.Table:
-    """Rows without those of a sample that an earlier tick has shown already."""
+    """Return the rows without repeated samples, which an earlier tick has shown already."""
     if not rows.num_rows:
         return rows
     ids, ts, tick = (columns.ints(rows, key), *(columns.micros(rows, c) for c in ("ts", "tick")))
@@ -144,7 +144,7 @@ def _nothing(state: pa.Table | None) -> Evaluated:
 
 
 def _parts(known: Known, ticks: int) -> list[tuple[int, int]]:
-    """Runs of neighbouring pairs, from and to, each of about PLACES_AT_ONCE places."""
+    """Return ranges (from, to) of pairs, each with about PLACES_AT_ONCE cells of a matrix."""
     ends = np.append(known.starts[1:], known.series_id.size) * ticks
     parts, first = [], 0
     while first < ends.size:
@@ -330,7 +330,7 @@ def _worked(commit: Floats, before: Floats, known: Known) -> Bools:
 
 
 def _from_the_first(grid: Positions, before: Floats, known: Known) -> Positions:
-    """Add a commit to queues that a group never read, although it reads others of the topic.
+    """Assume a commit at the first message of queues that a group has not committed in yet.
 
     A queue that a known topic gets later is read from its first message: all that is in it is
     unread, whichever member holds it. before: the last commit known of each series.
@@ -359,13 +359,13 @@ def _without_broadcasting(grid: Positions, facts: Facts, known: Known, begin: in
 
 
 def _over_history(evaluated: Floats, before: Floats, ticks: Ticks, begin: int) -> Floats:
-    """A matrix of all ticks: the history gets the value of the state."""
+    """Return a matrix of all ticks; ticks of the history get the value of the state."""
     history = np.broadcast_to(before, (begin, before.size))
     return np.concatenate([np.where(ticks.at[:begin, None] >= history, history, np.nan), evaluated])
 
 
 def _evaluated(found: Found, ticks: Ticks) -> pa.Table:
-    """The events of evaluated ticks: warming up finds events that were written before."""
+    """Return the events of evaluated ticks only: those of earlier ticks were written before."""
     events = found.table()
     return events.filter(pa.array(columns.micros(events, "tick") >= ticks.at[ticks.first]))
 

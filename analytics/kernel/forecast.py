@@ -17,7 +17,7 @@ from analytics.kernel.columns import Bools, Floats, Ints
 DAY, WEEK = 24, 168  # hours
 WEEKS_MAX: Final = 4
 WEEK_KNOWN_MIN: Final = 0.75  # of its hours, for a week to count
-TIE: Final = 1e-9  # errors this near each other are the same
+TIE: Final = 1e-9  # losses that differ by less than this are equal
 BACKTEST_DAYS: Final = 7
 TREND_MIN: Final = 0.05  # of the newest week: a trend forecasts neither nothing nor below it
 QUANTILES: Final = (0.1, 0.5, 0.9)
@@ -67,7 +67,10 @@ def forecast(history: Floats, hours: int) -> Forecast:
 
 
 def _model(history: Floats, hours: int) -> tuple[_Bands, Bools, Bools]:
-    """Bands of each row by the best model its history allows; which rows have weeks, which any."""
+    """Return the bands of each row by the best model that its history allows.
+
+    Also returned: which rows have weeks of history, and which have a forecast at all.
+    """
     weeks = _weeks(history)
     complete = (~np.isnan(weeks)).mean(axis=-1) >= WEEK_KNOWN_MIN
     weekly: Bools = complete.sum(axis=-1) >= 2
@@ -89,7 +92,7 @@ def _weeks(history: Floats) -> Floats:
 
 
 def _by_hour_of_week(weeks: Floats, hours: int) -> _Bands:
-    """Median of each hour of week with a trend that adds, or one that multiplies: what fits."""
+    """Return the median of each hour of the week, with an additive or multiplicative trend."""
     number = np.arange(1.0 - WEEKS_MAX, 1.0)  # the newest week is 0
     ahead = 1 + np.arange(hours) // WEEK
     hour = np.arange(hours) % WEEK
@@ -169,7 +172,7 @@ def _seasonal_naive(history: Floats, hours: int) -> _Bands:
 
 
 def _repeat(history: Floats, hours: int, cycle: int) -> _Bands:
-    """The last cycle again and again; an unknown hour of it takes the median of the known.
+    """Repeat the last cycle; an unknown hour of it gets the median of the known.
 
     Bands are what repeating would have been off by in the history; unknown within one cycle.
     """

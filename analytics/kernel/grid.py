@@ -103,7 +103,7 @@ def ticks_of(rules: Rules, after: datetime, until: datetime) -> Ticks:
 
 
 def rows_within(table: pa.Table, ticks: Ticks, period: int) -> tuple[pa.Table, Ints]:
-    """Rows whose tick is one of the ticks, and the index of each one's tick."""
+    """Return the rows whose tick is in ticks, and the index of each row's tick there."""
     index = columns.micros(table, "tick") // period - (
         ticks.at[0] // period if ticks.at.size else 0
     )

@@ -14,7 +14,7 @@ from analytics.kernel.columns import Floats
 
 
 class Quantile(NamedTuple):
-    """One per row; NaN where nothing was counted or a bucket is not known."""
+    """One value per row; NaN where nothing was counted or a bucket is not known."""
 
     value: Floats
     """By a straight line within the bucket."""

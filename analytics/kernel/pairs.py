@@ -120,7 +120,7 @@ def _by_status(debounced: Debounced, known: Known) -> Floats:
 def _quantiles(ages: Floats, oldest: Floats, starts: Ints) -> tuple[Floats, Floats]:
     """Median and 95th percentile of the known ages of each pair's queues."""
     sizes = np.diff(np.append(starts, ages.shape[1]))
-    # Where the oldest age is 0, or unknown, all are.
+    # If the oldest age of a pair is 0 or unknown, the ages of all its queues are.
     p50, p95 = oldest.copy(), oldest.copy()
     for size in np.unique(sizes[sizes > 1]):
         row, at = np.nonzero((oldest > 0) & (sizes == size))

@@ -26,7 +26,7 @@ CELLS: Final = 2_048
 
 
 class Batches(NamedTuple):
-    """Groups that commit less often than they are sampled: their age is a staircase.
+    """Groups that commit less often than they are sampled, so that their age falls in steps.
 
     A slope over steps is chance, so it is taken between their corners: samples at which the commit
     has just moved or nothing is unread, and the newest sample if a commit is overdue.
@@ -98,7 +98,7 @@ def progress_of(
     begin: int,
     rules: Rules,
 ) -> Progress:
-    """The slope before every tick from number `begin` on.
+    """Return the slope of the age in the window before every tick from number `begin` on.
 
     segment: matrix of all ticks, when each segment began [microseconds]. gap: usual time between
     two commits [s], from `begin` on.
@@ -255,7 +255,7 @@ def _robust(ages: Floats, ts: Floats, used: Bools) -> Floats:
     row = np.arange(places)
 
     def ranked(rank: Ints) -> Floats:
-        """The slope of that rank among the known."""
+        """Return the known slope with that rank."""
         found = slopes[row, np.maximum(rank, 0)].astype(np.float64)
         return np.where(known > 0, found, np.nan)
 

@@ -15,7 +15,7 @@ SIGMA_PER_MAD: Final = 1.4826  # of a normal distribution
 
 
 def quantile(values: Floats, share: float) -> Floats:
-    """The value below which that share of the known ones lies, between neighbours linearly.
+    """Return the quantile of the known values, with linear interpolation.
 
     NaN where nothing is known.
     """
@@ -31,12 +31,12 @@ def quantile(values: Floats, share: float) -> Floats:
 
 
 def median(values: Floats) -> Floats:
-    """The middle one of the known values; NaN where nothing is known."""
+    """Return the median of the known values; NaN where none is known."""
     return quantile(values, 0.5)
 
 
 def spread(values: Floats, centre: Floats) -> Floats:
-    """Median distance from the centre, as the sigma that it is of normal values."""
+    """Return the median absolute deviation, scaled to the sigma of a normal distribution."""
     return SIGMA_PER_MAD * median(np.abs(values - centre[..., None]))
 
 
@@ -63,7 +63,7 @@ def autocorrelation(values: Floats) -> float:
 
 
 def pinball(actual: Floats, forecast: Floats, share: float) -> Floats:
-    """Loss of a forecast quantile: share × what it is short by, or (1 − share) × what over."""
+    """Return the pinball loss: share × shortfall, or (1 − share) × excess of the forecast."""
     short = actual - forecast
     return np.maximum(share * short, (share - 1) * short)
 

@@ -150,7 +150,7 @@ def _of_ticks(
 
 
 def _flows(size: int, book: Books | None) -> dict[str, Floats]:
-    """The balance in the order of the table's rows."""
+    """Return the values of `balance` in the order of the table's rows."""
     if book is None:
         return {}
     laid = {}
@@ -189,7 +189,7 @@ def _with_flows(pairs: pa.Table, series: pa.Table) -> pa.Table:
 
 
 def _owners(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
-    """Pair, whether it is a series, which: by these keys a pair comes before its series."""
+    """Return the sort keys (pair, whether it is a series, series): a pair before its series."""
     of_series = np.asarray(pc.is_valid(rows.column("series_id")).to_numpy(), dtype=np.int64)
     series = np.asarray(pc.fill_null(rows.column("series_id"), 0).to_numpy(), dtype=np.int64)
     return columns.ints(rows, "pair_id"), of_series, series

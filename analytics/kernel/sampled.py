@@ -30,7 +30,7 @@ GAP_METRIC: Final = "_gap"
 
 
 class Coded(NamedTuple):
-    """A column of strings: a code per row, and what each code stands for. Null is the empty one."""
+    """A column of strings as codes, and the string of each code. Null is the empty string."""
 
     codes: Ints
     names: list[str]
@@ -226,14 +226,14 @@ def label_value(labels: str, name: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""A label's value out of what stands between its quotes: ``\\``, ``\"`` and ``\n`` undone."""
+    r"""Return a label's value without the escapes ``\\``, ``\"`` and ``\n``."""
     if "\\" not in text:
         return text
     return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
 
 
 def or_null(names: pa.Array) -> pa.Array:
-    """Names; the empty one is null."""
+    """Return the names, with null for an empty one."""
     return pc.if_else(pc.equal(names, ""), pa.scalar(None, pa.string()), names)
 
 
@@ -251,7 +251,7 @@ def nothing(schema: pa.Schema) -> pa.Table:
 
 
 def table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
-    """Columns by name to a table of the schema; what it has besides is null."""
+    """Make a table of the schema from these columns; its other columns are null."""
     rows = len(next(iter(columns.values())))
     made = []
     for field in schema:

@@ -269,7 +269,7 @@ class _SeriesTracker:
         return np.where(lost_now, low - skipped, head_before), skipped
 
     def _shared(self, counted: Floats, known: Floats, room: Floats) -> Floats:
-        """Spread what the pair counts beyond the known losses of its queues over queues with room.
+        """Distribute lost messages that the pair counts and no queue shows over its queues.
 
         counted: the pair's count, repeated for each of its queues. The counter has no queue, so
         each gets the same share of its room, in whole messages.

@@ -163,7 +163,7 @@ def _shown_first(target: Ints, snapshot_us: Floats, at_us: Ints) -> Bools:
 
 
 def _roles(rows: Rows, scrapes: Scrapes, reach_us: int) -> tuple[Floats, pa.Array]:
-    """Epoch and role by scrape: the last values of ha of the same node before it, or the next."""
+    """Return epoch and role by scrape: those of the same node's ha at or before it, else after."""
     own = np.flatnonzero(rows.metric.is_in((ROLE,)) & (rows.value == 1))
     label_sets = rows.labels.codes[own].astype(np.float64)
     role = integers(_nearest(rows.node.at[own], rows.ts[own], label_sets, scrapes, reach_us))

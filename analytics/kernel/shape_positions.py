@@ -270,7 +270,7 @@ def positions_and_series(rows: Rows, pairs: Pairs, scrapes: Scrapes) -> tuple[pa
 
 
 def _queues(rows: Rows) -> int:
-    """More than any queue's number: what keys are multiplied with."""
+    """Return a number above all queue numbers, the factor for composing keys."""
     return int(rows.queue.max(initial=0)) + 2
 
 
@@ -285,7 +285,7 @@ def _by_queue(rows: Rows) -> sampled.Wide:
 
 
 def _standings(rows: Rows, pairs: Pairs) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every pair of every snapshot on every queue: a sample of the pair, the queue, both keys."""
+    """Return each combination of pair, snapshot and queue: a sample, the queue, both keys."""
     queues = _queues(rows)
     topics = len(rows.topic.names) + 1
     exported = _by_queue(rows).keys

@@ -114,7 +114,7 @@ def _first_largest(values: Floats, groups: Groups) -> Ints:
 
 
 def _share_of_largest(produced: Floats, groups: Groups) -> tuple[Floats, Ints]:
-    """The largest queue's share of what is produced, and where it is; NaN if nothing is."""
+    """Return the share of the queue that gets most messages, and its row; NaN without any."""
     rate = np.nan_to_num(produced[groups.order], nan=0.0)
     total = np.add.reduceat(rate, groups.starts)
     largest = _first_largest(rate, groups)

@@ -79,7 +79,7 @@ def _is(words: pa.Array, word: str) -> Bools:
 
 
 def _worded(text: str, numbers: Floats, digits: int) -> pa.Array:
-    """The text with each number at its place, with so many digits after the point."""
+    """Format the text with the numbers, with that many digits after the point."""
     before, _, after = text.partition("{}")
     rounded = pa.array(np.round(numbers, digits), mask=np.isnan(numbers))
     shown = rounded.cast(pa.int64() if digits == 0 else pa.float64()).cast(pa.string())

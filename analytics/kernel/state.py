@@ -127,7 +127,7 @@ class Carried(NamedTuple):
     """[pair, bins]: weight of the gaps between commits, by length."""
 
     def part(self, series: slice, pairs: slice) -> Carried:
-        """Views of the state of some of them: changes there are changes here."""
+        """Return views of the state of some series and pairs; changes apply to this state."""
         return Carried(
             {name: values[series] for name, values in self.series.items()},
             {name: values[pairs] for name, values in self.pairs.items()},

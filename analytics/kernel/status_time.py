@@ -13,7 +13,7 @@ from analytics.statuses import BY_SEVERITY, Status
 
 
 def status_seconds(table: pa.Table, order: Ints, groups: Groups, period_s: float) -> Floats:
-    """Seconds by group and status, one period per row. Raises ValueError on a status unknown."""
+    """Sum up seconds by group and status, one period per row. Raises ValueError if one is bad."""
     names = table.column("status").combine_chunks().dictionary_encode()
     known: dict[str, int] = {status: at for at, status in enumerate(BY_SEVERITY)}
     try:

@@ -50,7 +50,7 @@ def previous(text: str) -> Previous | None:
 
 
 def changes(before: Previous | None, pairs: Sequence[Pair], *, is_whole: bool) -> list[Change]:
-    """New troubles first, then those that are over, then other changes.
+    """Return the changes: new trouble first, then trouble that has ended, then others.
 
     pairs: as they stand now; is_whole: whether these are all.
     """

@@ -46,7 +46,7 @@ EVIDENCE_WORDS: Final = {
 def details(
     tables: Tables, pairs: Sequence[Pair], bins: Bins, newest: datetime, period_s: float
 ) -> list[Attention]:
-    """The same pairs, in their order, with everything that is drawn of them."""
+    """Return the pairs, in the same order, with the values that the report draws."""
     if not pairs:
         return []
     ids = {pair.pair_id for pair in pairs}

@@ -102,7 +102,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class MovedWith:
-    """What moved with the blamed stage's time: evidence, and no part of the blame."""
+    """A series that changed together with the blamed stage's time: further evidence."""
 
     what: str
     """``put``, ``put_wait``, ``flush``, ``network``: see ``moved``."""

@@ -49,7 +49,7 @@ class Steps(NamedTuple):
     size: int
 
     def of(self, times_us: Ints) -> Ints:
-        """The step of each time; beyond 0 … size − 1 outside."""
+        """Return the step of each time; below 0 or above size − 1 for a time outside."""
         return times_us // self.width_us - self.first
 
 

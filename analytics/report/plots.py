@@ -147,7 +147,7 @@ def forecast_plot(one: Forecast) -> Plot:
 
 
 def lines(unit: Unit, shown: Sequence[Line], objective: float | None = None) -> Plot:
-    """Lines over time; hatched where no line is known."""
+    """Draw lines over time, with hatching where no value is known."""
     largest = max((each for line in shown for each in line.values if each is not None), default=0)
     top = top_of(max(largest, (objective or 0) * 1.05), unit)
     shapes = [each for line in shown for each in _path(f"line {line.colour}", line.values, top)]
@@ -161,7 +161,7 @@ def lines(unit: Unit, shown: Sequence[Line], objective: float | None = None) -> 
 
 
 def stacked(unit: Unit, shown: Sequence[Line]) -> Plot:
-    """Areas on top of each other, the first at the bottom; hatched where one is unknown."""
+    """Draw stacked areas, the first at the bottom, with hatching where one is unknown."""
     columns = list(zip(*(line.values for line in shown), strict=True))
     known = [all(each is not None for each in column) for column in columns]
     sums = (sum(column) for column, is_ in zip(columns, known, strict=True) if is_)
@@ -180,7 +180,7 @@ def stacked(unit: Unit, shown: Sequence[Line]) -> Plot:
 
 
 def timeline(statuses: Sequence[str | None]) -> Timeline:
-    """A bar of statuses, hatched where none is known."""
+    """Draw a bar of statuses, with hatching where none is known."""
     known = [None if each is None or not row_of(each).is_known else each for each in statuses]
     found = list(runs(known))
     names = [NOT_KNOWN if status is None else status_words(status) for status, _, _ in found]

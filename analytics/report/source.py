@@ -70,7 +70,7 @@ def kept(
     end: datetime | None,
     pair_ids: Collection[int] | None,
 ) -> pa.Table:
-    """The rows of a time and of some pairs."""
+    """Return the rows of a time range and of some pairs."""
     mask = None
     kind = rows.schema.field(time).type
     for bound, compare in ((start, pc.greater_equal), (end, pc.less)):

@@ -35,7 +35,7 @@ def fetch(
     headers: Mapping[str, str],
     body: bytes | None = None,
 ) -> Answer:
-    """Ask once: GET, or POST if there is a body.
+    """Make one request: GET, or POST with a body.
 
     size_max: bytes of the answer. Raises Unanswered: unreachable; timeout; torn, if it ended
     before its end; overload, if it is larger.

@@ -32,7 +32,7 @@ _ROW_GROUP = 1 << 20  # rows: one group holds an hour of 4,000 series
 
 
 class DataFile(NamedTuple):
-    """A file and what a reader must know to leave it out. Times in microseconds since 1970."""
+    """A file and the bounds by which readers skip it. Times in microseconds since 1970."""
 
     table: str
     batch: str
@@ -46,14 +46,14 @@ class DataFile(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Relative to the root of the tables."""
+        """Path relative to the root of the tables."""
         bucket = self.bucket if self.table in BUCKETED else None
         below = directory(self.table, Place(self.hour_us, bucket))
         return f"{below}/{self.batch}-{self.part:05d}.parquet"
 
     @property
     def hour(self) -> str:
-        """Like 2026-01-31T09."""
+        """Hour as text, like 2026-01-31T09."""
         return f"{from_us(self.hour_us):%Y-%m-%dT%H}"
 
 

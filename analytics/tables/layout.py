@@ -73,7 +73,7 @@ _LEADING_SORT: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Place(NamedTuple):
-    """Where rows lie: an hour [microseconds since 1970, whole hours] and a bucket, if any."""
+    """Partition of a row: an hour [microseconds since 1970, whole hours] and a bucket, if any."""
 
     hour_us: int
     bucket: int | None
@@ -102,12 +102,12 @@ def from_us(microseconds: int) -> datetime:
 
 
 def bucket_of(pair_id: int, buckets: int) -> int:
-    """0 … buckets - 1, also of a negative id."""
+    """Return the bucket of an id, 0 … buckets - 1; also for a negative id."""
     return pair_id % buckets
 
 
 def directory(table: str, place: Place) -> str:
-    """Relative to the root of the tables."""
+    """Return the directory of a place, relative to the root of the tables."""
     hour = from_us(place.hour_us)
     below = f"{table}/dt={hour:%Y-%m-%d}/hr={hour:%H}"
     return below if place.bucket is None else f"{below}/bucket={place.bucket:03d}"

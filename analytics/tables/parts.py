@@ -35,7 +35,7 @@ class Writer:
     """Writes one task's part of one batch. Used on an executor."""
 
     def __init__(self, root: TableRoot, batch: str, part: int, skip: Collection[str]) -> None:
-        """part: of this task, the same when it runs again. skip: tables that have the batch."""
+        """part: number of this task, also when it runs again. skip: tables that have the batch."""
         self._root, self._batch, self._part = root, batch, part
         self._skip = frozenset(skip)
         self._files: list[DataFile] = []

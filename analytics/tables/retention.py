@@ -30,7 +30,7 @@ ORPHAN_AGE: Final = timedelta(days=1)
 
 
 class Removed(NamedTuple):
-    """What a clean-up took away."""
+    """What a clean-up removed."""
 
     expired: int  # files whose rows are past their time; removed from disk later
     files: int  # from disk
@@ -38,7 +38,7 @@ class Removed(NamedTuple):
 
 
 def expire(root: TableRoot, table: str, before: datetime) -> int:
-    """Make files of hours that end before this invisible; how many."""
+    """Make files of hours that end before this time invisible; return their number."""
     last = to_us(hour_of(before))
     old = [file for file in root.manifest(table).files if file.hour_us + HOUR_US <= last]
     if old:

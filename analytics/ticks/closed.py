@@ -24,7 +24,7 @@ BLIND_US: Final = 3_600_000_000
 
 
 class ByClock(NamedTuple):
-    """The clock, as a second way to close ticks."""
+    """Closes ticks by the clock when no later sample does."""
 
     now_us: int
     grace_us: int  # no tick closes before this has passed since its start

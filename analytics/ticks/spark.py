@@ -95,7 +95,7 @@ class TicksReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Work(bucket, after, end["tick"]) for bucket in range(buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The partition's one row."""
+        """Yield the single row of the partition."""
         work = cast(Work, partition)
         yield pa.RecordBatch.from_pylist([vars(work)], schema=_ARROW)
 

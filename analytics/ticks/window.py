@@ -110,7 +110,7 @@ def read_state(root: TableRoot, tick: datetime, bucket: int) -> pa.Table | None:
 
 
 def write_state(root: TableRoot, tick: datetime, bucket: int, state: pa.Table) -> None:
-    """Keep the state; over one of the same tick."""
+    """Write the state to a file, in place of one of the same tick."""
     write_whole(
         _state_path(root, tick, bucket),
         lambda out: pq.write_table(state, out, compression="zstd", use_dictionary=False),

@@ -40,7 +40,7 @@ class Samples(NamedTuple):
 
 
 def parse(body: bytes) -> Samples:
-    """Read a matrix. Raises Unanswered: torn, if it is none, is half a one, or holds a warning."""
+    """Parse a matrix. Raises Unanswered (torn) if it is incomplete or holds a warning."""
     try:
         found = _quickly(body)
     except (ValueError, pa.ArrowInvalid):
@@ -58,7 +58,7 @@ def error_of(body: bytes) -> str:
 
 
 def instant_us(body: bytes) -> int | None:
-    """For which time an instant query was answered; None if its answer does not have it."""
+    """Return the time of an instant query's answer; None if the answer does not name it."""
     try:
         result = json.loads(body)["data"]["result"]
         # A number of its own in Prometheus, the one series without labels in servers like it.
@@ -79,7 +79,7 @@ def _check(answer: Any) -> None:
 
 
 def _quickly(body: bytes) -> Samples | None:
-    """The usual layout; None or ValueError if it is another."""
+    """Parse an answer of the usual layout; None or ValueError if it has another."""
     begin = body.find(_BEGIN)
     end = body.rfind(_ENDED + b"]}")
     if begin < 0 or end < 0 or b'"histograms":' in body:

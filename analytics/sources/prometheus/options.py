@@ -109,7 +109,7 @@ def parse(options: Mapping[str, str]) -> Options:
 
 
 def _address(url: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """A server's address without the login in it, and the header that the login is. BadOption."""
+    """Return an address without its login, and the login as a header. Raises BadOption."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

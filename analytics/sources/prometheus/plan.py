@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """Its name in gaps."""
+        """Name of the part in rows of gaps."""
         return "{" + self.matchers + "}"
 
 

@@ -43,7 +43,7 @@ Offset = dict[str, int]
 
 
 class PartOf(InputPartition):
-    """One part, as Spark sends it around."""
+    """One part in the form in which Spark sends it to executors."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(tuple(part))

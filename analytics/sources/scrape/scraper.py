@@ -97,7 +97,7 @@ class Scraper:
             raise
 
     def _since(self, at_us: int) -> int:
-        """Begin of a gap of the round at at_us."""
+        """Return when the gap of the round at at_us begins."""
         interval_us = round(self._options.interval_s * 1e6)
         return (
             at_us - interval_us

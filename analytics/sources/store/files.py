@@ -145,7 +145,7 @@ class StoreFiles:
             reader.close()
 
     def _last_begun(self) -> int:
-        """Start of the last file that is not as it was made: the next one is made ahead."""
+        """Return the start of the last file with data: the next file is created ahead."""
         for start in reversed(self.log_sizes):
             file = self.disk.open(self.log_path(start), writable=False)
             try:

@@ -166,7 +166,7 @@ def _batches(part: LogPart, options: StoreOptions) -> Iterator[pa.RecordBatch]:
 
 
 def walk(part: LogPart, options: StoreOptions) -> Iterator[RecordColumns | Hole]:
-    """The part as columns not yet made, and what is missing."""
+    """Yield the columns of the part, made on access, and the gaps."""
     if part.lost:
         yield _hole(part, part.start, Gap.VANISHED, part.lost)
         return
@@ -242,7 +242,7 @@ def _judged(part: LogPart, at: int, options: StoreOptions) -> tuple[int, Checks 
 
 
 def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]:
-    """A gap for each record whose CRC does not fit: its row stands, and is not to be trusted."""
+    """Yield a gap for each record with a wrong CRC; its row is kept but cannot be trusted."""
     bad = columns.only(columns.rows["sound"] == 0)
     return _holes(part, base, bad, Gap.DAMAGED, "body or record CRC does not fit")
 
@@ -250,7 +250,7 @@ def _unsound(part: LogPart, base: int, columns: RecordColumns) -> Iterator[Hole]
 def _holes(
     part: LogPart, base: int, columns: RecordColumns, reason: Gap, why: str
 ) -> Iterator[Hole]:
-    """Outline of each record. base: physical offset of their view."""
+    """Yield a gap for each record. base: physical offset of the view that holds them."""
     rows = columns.rows
     for start, size in zip(rows["start"].tolist(), rows["size"].tolist(), strict=True):
         yield _hole(part, base + start, reason, why, size=size)

@@ -25,7 +25,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """One read. Raises BadOption when made of what cannot be used."""
+    """Options of one read. The constructor raises BadOption for bad values."""
 
     root: Path
     """The store directory: the one that holds commitlog/."""

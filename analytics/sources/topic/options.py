@@ -22,7 +22,7 @@ SPLIT_MESSAGES: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """One read. Raises BadOption when made of what cannot be used."""
+    """Options of one read. The constructor raises BadOption for bad values."""
 
     urls: tuple[str, ...]
     """URLs of any nodes of the group; the client finds the master and follows it."""
