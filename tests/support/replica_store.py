@@ -16,7 +16,7 @@ from shared.cluster.nodes import Node
 from shared.cluster.time_rules import LOCAL
 from shared.files.disk import Disk
 from shared.files.store_dir import StoreConfig, StoreDir
-from tests.support.sim_disk import SimDisk
+from tests.support.sim_disk import SimCrash, SimDisk
 from tests.support.small_store import BOOT, SmallStore
 from tidemark.formats.filenames import offset_name
 
@@ -89,6 +89,20 @@ def open_replica(
     found = held.recover(boot_id=boot, progress=lambda done, total: None, stopping=lambda: False)
     assert found is not None
     return held, found
+
+
+def interrupted_start(disk: SimDisk, random: Random, *, operations_max: int) -> SimDisk:
+    """The disk after a start that a kill or a power cut ended, or that came to its end before."""
+    disk.crash_at = disk.operations + random.randrange(1, operations_max)
+    try:
+        held, _ = open_replica(disk)
+    except SimCrash:
+        after = disk.power_cut(random) if random.random() < 0.5 else disk.copy()
+    else:
+        held.close()
+        after = disk.copy()
+    after.crash_at = None
+    return after
 
 
 def log_of(disk: Disk, end: int, root: Path = ROOT) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -12,7 +13,14 @@ from services.ha.shell.copied_log import CopiedLog
 from services.ha.shell.replica_files import CutIntent, Promise
 from services.ha.shell.replica_store import ReplicaStore
 from tests.support.for_each import for_each
-from tests.support.replica_store import FILE, ROOT, MasterLog, log_of, open_replica
+from tests.support.replica_store import (
+    FILE,
+    ROOT,
+    MasterLog,
+    interrupted_start,
+    log_of,
+    open_replica,
+)
 from tests.support.sim_disk import PAGE, SimCrash, SimDisk
 from tidemark.errors import HaltedReplica
 from tidemark.formats.checkpoint import Slot
@@ -180,31 +188,26 @@ def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bo
     check_cut(after)
 
 
-@for_each("seed", range(200))
-def test_a_crash_at_any_operation_is_finished_by_the_next_start(seed: int) -> None:
-    random = Random(seed)
-    whole = SimDisk(seed)
-    held = follower(whole)
-    begin = whole.operations
-    held.cut(POINT, AFTER)
-    end = whole.operations
-    disk = SimDisk(seed)
+def operations_of_a_cut() -> range:
+    """Numbers of the operations of the disk within a cut. They do not depend on its seed."""
+    disk = SimDisk(0)
     held = follower(disk)
-    assert disk.operations == begin
-    disk.crash_at = random.randrange(begin + 1, end + 1)
+    begin = disk.operations
+    held.cut(POINT, AFTER)
+    return range(begin + 1, disk.operations + 1)
+
+
+@for_each(("crash_at", "power"), product(operations_of_a_cut(), [False, True]))
+def test_a_crash_at_any_operation_is_finished_by_the_next_start(crash_at: int, power: bool) -> None:
+    random = Random(crash_at)
+    disk = SimDisk(crash_at)
+    held = follower(disk)
+    disk.crash_at = crash_at
     with pytest.raises(SimCrash):
         held.cut(POINT, AFTER)
     # Once more in the middle of finishing it.
-    after = disk.power_cut(random) if seed % 2 else disk.copy()
-    after.crash_at = after.operations + random.randrange(1, 60)
-    try:
-        held, found = open_replica(after)
-    except SimCrash:
-        after = after.power_cut(random) if seed % 4 < 2 else after.copy()
-    else:
-        held.close()
-        after = after.copy()
-    after.crash_at = None
+    after = disk.power_cut(random) if power else disk.copy()
+    after = interrupted_start(after, random, operations_max=60)
     held, found = open_replica(after)
     assert found.halted is None
     assert (found.end, found.table) in {(POINT, AFTER), (LOG.end, BEFORE)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from services.ha.shell.replica_files import Promise
 from services.ha.shell.replica_store import ReplicaStore
 from shared.files.store_dir import Role
 from tests.support.for_each import for_each
-from tests.support.replica_store import FILE, ROOT, MasterLog, open_replica
+from tests.support.replica_store import FILE, ROOT, MasterLog, interrupted_start, open_replica
 from tests.support.sim_disk import SimCrash, SimDisk
 from tests.unit.ha.shell.test_cutting import BEFORE, must_not
 from tidemark.formats.checkpoint import NodeRole, Slot
@@ -173,32 +174,27 @@ def test_a_crash_at_each_step_is_finished_by_the_next_start(step: str, power: bo
     check_empty(after, old)
 
 
-@for_each("seed", range(150))
-def test_a_crash_at_any_operation_is_finished_by_the_next_start(seed: int) -> None:
-    random = Random(seed)
-    whole = SimDisk(seed)
-    held = full(whole)
-    begin = whole.operations
+def operations_of_a_resync() -> range:
+    """Numbers of the operations of the disk within a resync. They do not depend on its seed."""
+    disk = SimDisk(0)
+    held = full(disk)
+    begin = disk.operations
     held.resync(FIRST, never)
-    end = whole.operations
-    disk = SimDisk(seed)
+    return range(begin + 1, disk.operations + 1)
+
+
+@for_each(("crash_at", "power"), product(operations_of_a_resync(), [False, True]))
+def test_a_crash_at_any_operation_is_finished_by_the_next_start(crash_at: int, power: bool) -> None:
+    random = Random(crash_at)
+    disk = SimDisk(crash_at)
     held = full(disk)
     assert held.identity is not None
     old = held.identity.incarnation
-    assert disk.operations == begin
-    disk.crash_at = random.randrange(begin + 1, end + 1)
+    disk.crash_at = crash_at
     with pytest.raises(SimCrash):
         held.resync(FIRST, never)
-    after = disk.power_cut(random) if seed % 2 else disk.copy()
-    after.crash_at = after.operations + random.randrange(1, 80)
-    try:
-        held, found = open_replica(after)
-    except SimCrash:
-        after = after.power_cut(random) if seed % 4 < 2 else after.copy()
-    else:
-        held.close()
-        after = after.copy()
-    after.crash_at = None
+    after = disk.power_cut(random) if power else disk.copy()
+    after = interrupted_start(after, random, operations_max=80)
     held, found = open_replica(after)
     assert found.halted is None
     if found.incarnation == old:  # the intent was not on disk yet
