@@ -123,11 +123,6 @@ class Workload:
                 self._raise_what_failed()
                 await asyncio.sleep(PAUSE_S)
 
-    async def stop_producing(self) -> None:
-        """Stop after the pending requests; retries are given up after 10 s."""
-        self._end_soon()
-        await asyncio.gather(*self._producers)
-
     def _end_soon(self) -> None:
         self._give_up_at = time.monotonic() + GIVE_UP_S
         self._stop.set()

@@ -72,14 +72,6 @@ def write_openmetrics(truth: Truth, path: Path, *others: Truth) -> None:
         file.writelines(openmetrics(truth, *others))
 
 
-def nearest_sample(truth: Truth, at: int) -> int | None:
-    """The sample of the last tick at or before a time; None if there was none, or it is missing."""
-    tick = at // truth.period * truth.period
-    if not truth.start < tick <= truth.end or tick in truth.missing:
-        return None
-    return tick + truth.sample_delay
-
-
 def _labels(labels: dict[str, str]) -> str:
     if not labels:
         return ""

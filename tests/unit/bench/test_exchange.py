@@ -68,11 +68,6 @@ def test_so_many_requests_are_sent_over_all_connections_and_no_more() -> None:
     assert outcome.seconds > 0
 
 
-def test_fewer_requests_than_connections_end_the_run_too() -> None:
-    with serving(echo) as address:
-        assert drive(make, address, connections=4, requests=1).requests == 1
-
-
 def test_after_its_time_a_run_waits_only_for_what_is_in_flight() -> None:
     with serving(echo) as address:
         outcome = drive(make, address, connections=2, seconds=0.05)

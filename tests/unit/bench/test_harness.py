@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import harness
-from bench.harness import Figure, Series, interleave, of_ratios, report, shown
+from bench.harness import Figure, Series, interleave, of_ratios, report
 
 
 def test_a_ratio_is_the_median_of_the_ratios_run_by_run() -> None:
@@ -101,11 +101,3 @@ def test_a_quick_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(harness, "WORK_DIR", tmp_path)
     assert report("name", [Figure("x", "s", [1.0])], "", quick=True) == 0
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0123456, "0.0123"), (1.0, "1"), (99.95, "100"), (123.4, "123"), (1234567.8, "1,234,568")],
-)
-def test_numbers_are_shown_with_the_digits_that_count(value: float, text: str) -> None:
-    assert shown(value) == text

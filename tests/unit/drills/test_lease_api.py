@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 
-from drills.lease_api import BY_HAND, Faults, LeaseApi, draw
+from drills.lease_api import BY_HAND, Faults, LeaseApi
 from drills.lease_objects import LeaseObjects
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/n/leases"
@@ -68,35 +65,6 @@ def test_only_one_makes_the_object(objects: LeaseObjects) -> None:
     # an object to be created must not have a version
     assert objects.post("m", made.body).status == 500
     assert objects.get("m", "l").body["reason"] == "NotFound"
-
-
-def test_answers_are_copies(objects: LeaseObjects) -> None:
-    found = objects.post("n", lease(holder="a")).body
-    found["spec"]["holder"] = "b"
-    assert objects.get("n", "l").body["spec"]["holder"] == "a"
-
-
-def test_a_seed_is_a_history() -> None:
-    faults = Faults(drop_requests=0.3, error_rate=0.3, jitter_ms=5, duplicate=0.5)
-    histories = [
-        [draw(faults, "PUT", chance) for _ in range(50)]
-        for chance in (random.Random(3), random.Random(3), random.Random(4))
-    ]
-    assert histories[0] == histories[1] != histories[2]
-    assert all(
-        draw(Faults(), "PUT", random.Random(3)) == (0, False, None, None, True, False) for _ in "x"
-    )
-
-
-def test_reads_are_neither_late_nor_repeated() -> None:
-    fate = draw(Faults(apply_late_ms=9, duplicate=1), "GET", random.Random(1))
-    assert (fate.late_s, fate.twice) == (None, False)
-
-
-@pytest.mark.parametrize("fields", [{"delay": 1}, {"delay_ms": "1"}, {"errors": 409}])
-def test_a_fault_that_there_is_not_is_refused_by_name(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        Faults.of(fields)
 
 
 @pytest.fixture
@@ -170,15 +138,3 @@ async def test_what_is_no_request_is_refused(api: LeaseApi) -> None:
     api.tokens = {"t"}
     assert (await ask(api, "GET", f"{LEASES}/l"))[0] == 401
     assert (await ask(api, "GET", f"{LEASES}/l", headers={"Authorization": "Bearer t"}))[0] == 404
-
-
-async def test_it_runs_as_a_process_of_its_own() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "drills.lease_api", stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    url = (await asyncio.wait_for(process.stdout.readline(), 120)).decode().strip()
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/faults") as answer:
-        assert answer.status == 200
-    process.terminate()
-    assert await asyncio.wait_for(process.wait(), 60) == 0

@@ -263,7 +263,7 @@ async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
         while await broker.wait(0.05):
             pass  # rings of the start
         delays = []
-        for _ in range(20):
+        for _ in range(5):
             await asyncio.sleep(0.06)  # long enough for reput to be idle again
             small.put()
             small.flush()
@@ -272,25 +272,18 @@ async def test_a_ring_is_answered_at_once_and_the_broker_is_rung(
             assert await broker.wait(5), "no ring although DISPATCHED moved"
             delays.append(time.perf_counter() - started)
             assert small.positions.get(Slot.DISPATCHED) == small.end
-        print(f"from ring to ring: median {sorted(delays)[10] * 1000:.1f} ms")
+        print(f"from ring to ring: median {sorted(delays)[2] * 1000:.1f} ms")
     broker.close()
 
 
-async def test_a_lost_ring_costs_a_poll_and_no_more(config: ReputConfig, small: SmallStore) -> None:
-    async with running(config) as reput:
-        await reput.wait_ready()
-        small.put()
-        small.flush()
-        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
-
-
-async def test_queues_are_synced_without_being_asked(
+async def test_without_a_ring_a_poll_dispatches_and_queues_are_synced(
     config: ReputConfig, small: SmallStore
 ) -> None:
     async with running(config) as reput:
         await reput.wait_ready()
         small.put()
         small.flush()
+        await until(lambda: small.positions.get(Slot.DISPATCHED) == small.end)
         await until(lambda: small.positions.get(Slot.DISPATCHED_DURABLE) == small.end)
 
 

@@ -6,10 +6,8 @@ import html
 import math
 from pathlib import Path
 
-import pytest
-
 from tests.support.dashboard_preview import pages
-from tests.support.dashboard_shapes import Asked, Line, graph, runs, shown
+from tests.support.dashboard_shapes import Asked, Line, graph, runs
 from tests.support.dashboards import BOARDS, graphs
 
 
@@ -38,24 +36,3 @@ def test_what_is_unknown_is_not_drawn() -> None:
         200,
     )
     assert drawn == '<div class="none">All values unknown</div>'
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.0, "s", "0 s"),
-        (0.0004, "s", "400 µs"),
-        (0.25, "s", "250 ms"),
-        (90.0, "s", "90 s"),
-        (7200.0, "s", "2 h"),
-        (1536.0, "bytes", "1.5 KiB"),
-        (1536.0, "binBps", "1.5 KiB/s"),
-        (0.5, "percentunit", "50 %"),
-        (1500.0, "short", "1.5 K"),
-        (12.0, "mps", "12/s"),
-        (math.nan, "s", "unknown"),
-        (math.inf, "s", "∞"),
-    ],
-)
-def test_values_read_as_people_write_them(value: float, unit: str, text: str) -> None:
-    assert shown(value, unit) == text

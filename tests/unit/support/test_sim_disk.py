@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.files.disk import Disk, read_whole, write_atomically
+from shared.files.disk import read_whole, write_atomically
 from tests.support.sim_disk import KEEP_ALL, LOSE_ALL, PAGE, SECTOR, Loss, SimCrash, SimDisk
-from tidemark.errors import DiskFull, ReadOnlyDisk
+from tidemark.errors import DiskFull
 
 HOME = Path("/store")
 FILE = HOME / "file"
@@ -33,11 +33,6 @@ def settled(size: int = 4 * PAGE) -> SimDisk:
     return disk
 
 
-def test_it_is_a_disk_as_the_store_knows_one() -> None:
-    disk: Disk = fresh()
-    assert disk.stat(FILE) is None
-
-
 def test_what_was_written_is_lost_unless_synced() -> None:
     disk = settled()
     disk.open(FILE, writable=True).pwrite(b"abc", 0)
@@ -57,19 +52,6 @@ def test_a_store_through_a_mapping_is_seen_by_readers_and_lost_like_a_write() ->
     assert (read_whole(disk.power_cut(loss=LOSE_ALL), FILE) or b"")[10:13] == bytes(3)
     file.sync()
     assert (read_whole(disk.power_cut(loss=LOSE_ALL), FILE) or b"")[10:13] == b"abc"
-
-
-def test_a_mapping_shows_later_writes_and_outlives_its_close_while_borrowed() -> None:
-    disk = settled()
-    file = disk.open(FILE, writable=True)
-    region = file.map(writable=False)
-    borrowed = region.view[0:4]
-    file.pwrite(b"wxyz", 0)
-    region.close()
-    assert bytes(borrowed) == b"wxyz"
-    with pytest.raises((TypeError, ValueError)):
-        borrowed[0] = 1
-    assert disk.mapped_count() == 0
 
 
 def test_pages_survive_each_on_its_own() -> None:
@@ -291,40 +273,6 @@ def test_a_store_without_blocks_under_it_is_noted() -> None:
     region.view[PAGE] = 1
     file.sync()
     assert disk.unreserved_stores == [f"{FILE} page 1"]
-
-
-def test_a_read_only_disk_is_still_read() -> None:
-    disk = settled()
-    disk.read_only = True
-    file = disk.open(FILE, writable=False)
-    assert file.pread(1, 0) == b"\0"
-    for refused in (
-        lambda: disk.open(FILE, writable=True),
-        lambda: disk.create(HOME / "x", 1, reserve=False),
-        lambda: disk.make_directory(HOME / "y"),
-        lambda: disk.unlink(FILE),
-        lambda: disk.rename(FILE, HOME / "z"),
-    ):
-        with pytest.raises(ReadOnlyDisk):
-            refused()
-
-
-def test_a_lock_is_held_once_and_freed_by_the_end_of_its_process() -> None:
-    disk = settled()
-    lock = disk.lock(FILE, byte=0)
-    assert lock is not None
-    assert disk.lock(FILE, byte=0) is None
-    assert disk.lock(FILE, byte=1) is not None
-    lock.release()
-    assert disk.lock(FILE, byte=0) is not None
-    assert disk.copy().lock(FILE, byte=0) is not None
-
-
-def test_a_flipped_bit_is_on_the_disk_and_in_the_cache() -> None:
-    disk = settled()
-    disk.flip_bit(FILE, 8 * 7 + 3)
-    assert (read_whole(disk, FILE) or b"")[7] == 8
-    assert (read_whole(disk.power_cut(loss=LOSE_ALL), FILE) or b"")[7] == 8
 
 
 def test_a_seed_gives_the_same_disk_again() -> None:
