@@ -143,7 +143,9 @@ async def test_few_members_of_a_client_join_at_once_and_heartbeats_pass_them(
         async with mq.subscribe("orders", group="g", member="first") as first:
             may_join.clear()
             most = 0
-            others = [mq.subscribe("orders", group="g", member=f"m{n}") for n in range(300)]
+            others = [
+                mq.subscribe("orders", group="g", member=f"m{n}") for n in range(2 * JOINS_MAX)
+            ]
             joining = [asyncio.create_task(other.__aenter__()) for other in others]
             await broker.until(lambda: at_once == JOINS_MAX)
             before = len(broker.heartbeats)

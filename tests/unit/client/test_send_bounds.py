@@ -71,15 +71,15 @@ async def test_send_many_counts_toward_the_bytes_held(broker: FakeBroker) -> Non
 # -- requests --------------------------------------------------------------------------------------
 
 
-async def test_4096_concurrent_send_many_all_succeed_over_few_connections(
+async def test_a_thousand_concurrent_send_many_all_succeed_over_few_connections(
     broker: FakeBroker,
 ) -> None:
     async with tidemark.connect(broker.url, limits=Limits(requests_max=8)) as mq:
         results = await asyncio.gather(
-            *(mq.send_many("orders", [b"%d" % n], queue=0) for n in range(4096))
+            *(mq.send_many("orders", [b"%d" % n], queue=0) for n in range(1000))
         )
     assert broker.in_flight_most <= 8
-    assert len(results) == 4096
+    assert len(results) == 1000
     # In the order of their calls: none was overtaken by more than those in flight with it.
     assert all(abs(each[0].queue_offset - n) <= 16 for n, each in enumerate(results))
 

@@ -164,7 +164,7 @@ class TestRing:
         taker = threading.Thread(target=take)
         taker.start()
         random, sent = Random(7), bytearray()
-        for _ in range(3000):
+        for _ in range(600):
             data = random.randbytes(random.randint(1, 900))
             while not fill(pool, len(sent), data):
                 pass

@@ -262,7 +262,7 @@ class History:
             assert self.rig.offsets.get("billing", *queue) == end, "lag returns to 0"
 
 
-@for_each("seed", range(40))
+@for_each("seed", range(20))
 async def test_no_message_is_left_out_whatever_the_members_do(tmp_path: Path, seed: int) -> None:
     rig = Rig(tmp_path / "store")
     try:
