@@ -29,7 +29,7 @@ STOP_FILE: Final = "stop"
 """File below the checkpoint that ends the job; the next start removes it."""
 _POLL_S: Final = 1
 _CAUSE: Final = re.compile(r"[\w.]+(Error|Exception|Missing|Damaged|Differ|Interrupt)\b.*: ")
-_TRIES: Final = 3  # of one batch
+_TRIES: Final = 3  # attempts for one batch
 _PAUSE_S: Final = 2.0
 _STOP_WAIT_S: Final = (
     120.0  # time for the running batch to end; a longer one is repeated at the next start

@@ -24,10 +24,10 @@ class Quantile(NamedTuple):
 
 
 def quantile(bounds: Floats, grown: Floats, share: float) -> Quantile:
-    """The value below which that share of what was counted lies.
+    """Return the quantile of each row of a cumulative histogram.
 
-    bounds: upper ones of the buckets, ascending, the last infinite. grown: [row × bucket], what
-    each bucket's counter grew by; they are cumulative: each holds what the ones before it hold.
+    bounds: upper bounds of the buckets, ascending, the last infinite. grown: [row × bucket], the
+    increase of each bucket's counter, which includes those of the buckets before it.
     """
     total = grown[:, -1]
     known = ~np.isnan(grown).any(axis=1) & (total > 0)

@@ -102,7 +102,7 @@ class StallTimes:
         return Learned(np.where(enough, bounded(gap), few), gap, enough.astype(np.float64))
 
     def _percentile(self, share: float) -> Floats:
-        """The end of the bin in which it lies [s]."""
+        """Return the end of the bin that holds the percentile [s]."""
         so_far = np.cumsum(self._bins, axis=1)
         wanted = share * so_far[:, -1:] * (1 - 1e-9)
         end: Floats = self._ends[np.argmax(so_far >= wanted, axis=1)]

@@ -60,6 +60,6 @@ def _part(options: Options, selector: str, only: Narrowed, shard: int, low: int,
     matchers = [selector, *only.matchers, *([] if share is None else [share])]
     context = None
     if options.context and shard > 0:
-        # The label of queues is not the only one that these lack: all else holds of them too.
+        # Series without a label `queue` are in shard 0; the other shards read some as context.
         context = ",".join((selector, *only.matchers, CONTEXT, 'queue=""'))
     return Part(",".join(matchers), low, high, context)

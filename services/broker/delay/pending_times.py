@@ -159,7 +159,7 @@ class PendingTimes:
 
     def take_in(self, rows: Sequence[Pending], *, read_to: int, log_end: int) -> None:
         """Add what was read from the queue up to queue offset read_to, physical offset log_end."""
-        # In the order of the table: neighbours share a page.
+        # In the order of the table, because neighbouring rows share a page.
         self._file.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", sorted(rows))
         self.count += len(rows)
         self.read_to, self.log_end = read_to, log_end

@@ -457,7 +457,7 @@ class TimerQueue:
         end = int(queue.max_offset(readable))
         at = max(self.read_to, int(queue.min_offset(self._log.min_offset)))
         unit = queue.unit(QueueOffset(at)) if self._times is not None and at < end else None
-        # A filler has offset 0: then anything may wait below, and carrying reads on.
+        # A filler has offset 0: any message may then lie below, so that the carry reads further.
         return None if unit is None else PhysicalOffset(unit.physical_offset)
 
     def find(self, queue_offset: int) -> Entry | None:
