@@ -1,7 +1,7 @@
 #!/bin/sh
-# What Spark on Kubernetes asks of an image: `executor` starts an executor by the variables that the
-# driver has set (SPARK_...), `driver` starts spark-submit in a driver pod that somebody else made
-# (the Spark operator does). Anything else is a command, as in the image without Spark.
+# Entry point that Spark on Kubernetes expects: `executor` starts an executor with the variables
+# that the driver has set (SPARK_...), `driver` starts spark-submit in a driver pod that the Spark
+# operator has created. Anything else is a command, as in the image without Spark.
 set -eu
 
 case "${1:-}" in

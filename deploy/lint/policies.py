@@ -54,5 +54,5 @@ def _reports(
         raise PolicyCheckFailed(f"checkov: {done.stdout[-500:]} {done.stderr[-500:]}") from error
     reports: list[dict[str, Any]] = found if isinstance(found, list) else [found]
     if sorted(report.get("check_type", "") for report in reports) != sorted(frameworks):
-        raise PolicyCheckFailed(f"checkov looked at {[r.get('check_type') for r in reports]}")
+        raise PolicyCheckFailed(f"checkov checked {[r.get('check_type') for r in reports]}")
     return reports
