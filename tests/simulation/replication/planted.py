@@ -71,7 +71,7 @@ FAULTS: Final[dict[str, Planted]] = {
         acks.no_growth_before_the_epoch_is_open, "healed for", 3
     ),
     "two-incarnations-of-a-node": Planted(
-        acks.two_incarnations_of_a_node, "two incarnations of one node", 14
+        acks.two_incarnations_of_a_node, "two incarnations of one node", 3
     ),
     "promotion-of-a-non-member": Planted(
         logs.promotion_of_a_non_member, "A: |is not in the set|joins the set", 15
@@ -88,12 +88,12 @@ FAULTS: Final[dict[str, Planted]] = {
         logs.old_version_read_as_not_applied, "A: |may be in the published set", 8, WRITES
     ),
     "no-truncation-on-rejoin": Planted(
-        logs.no_truncation_on_rejoin, "healed for|cannot be true", 1
+        logs.no_truncation_on_rejoin, "healed for|cannot be true", 0
     ),
     "lease-made-again-from-memory": Planted(
         logs.lease_made_again_from_memory,
         "has not promised",
-        0,
+        2,
         (Fault.DELETE_LEASE, Fault.KILL),
     ),
     "table-cut-only-with-bytes": Planted(
