@@ -37,6 +37,7 @@ from deploy.grafana.panels import (
     Timeline,
     Word,
 )
+from deploy.grafana.queries import Query
 
 DATASOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
 SCRAPE_PERIOD: Final = "15s"
@@ -67,15 +68,14 @@ def draw(panel: Panel) -> dashboard.Panel:
     if nothing and model.field_config is not None:
         model.field_config.defaults.no_value = nothing
     model.targets = [
-        _target(panel, letter, index) for index, letter in enumerate(LETTERS[: len(panel.queries)])
+        _target(panel, letter, query) for letter, query in zip(LETTERS, panel.queries, strict=False)
     ]
     if panel.links:
         model.links = [_link(link).build() for link in panel.links]
     return model
 
 
-def _target(panel: Panel, letter: str, index: int) -> prometheus.Dataquery:
-    query = panel.queries[index]
+def _target(panel: Panel, letter: str, query: Query) -> prometheus.Dataquery:
     builder = (
         prometheus_builders.Dataquery()
         .ref_id(letter)
@@ -102,12 +102,10 @@ def _stat(panel: Stat) -> dashboard.Panel:
         .no_value(panel.unknown)
         .mappings(_mappings(panel.words, panel.unknown))
         .thresholds(_thresholds(panel.steps, panel.calm))
-        .color_scheme(_by_threshold())
+        .color_scheme(_colours(dashboard.FieldColorModeId.THRESHOLDS))
         .color_mode(common.BigValueColorMode.BACKGROUND)
         .graph_mode(common.BigValueGraphMode.AREA if panel.spark else common.BigValueGraphMode.NONE)
-        .text_mode(
-            common.BigValueTextMode.VALUE_AND_NAME if panel.each else common.BigValueTextMode.VALUE
-        )
+        .text_mode(common.BigValueTextMode.VALUE)
         .justify_mode(common.BigValueJustifyMode.CENTER)
         .orientation(common.VizOrientation.AUTO)
         .reduce_options(common_builders.ReduceDataOptions().calcs(["last"]).values(False))
@@ -125,20 +123,13 @@ def _lines(panel: Lines) -> dashboard.Panel:
         .fill_opacity(60 if panel.stacked or panel.bars else 8)
         .draw_style(common.GraphDrawStyle.BARS if panel.bars else common.GraphDrawStyle.LINE)
         .thresholds(_thresholds(panel.steps, GREEN))
-        .color_scheme(
-            dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC)
-        )
+        .color_scheme(_colours(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .tooltip(
             common_builders.VizTooltipOptions()
             .mode(common.TooltipDisplayMode.MULTI)
             .sort(common.SortOrder.DESCENDING)
         )
-        .legend(
-            common_builders.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.LIST)
-            .placement(common.LegendPlacement.BOTTOM)
-            .show_legend(True)
-        )
+        .legend(_legend(shown=True))
     )
     if not panel.below_zero and not panel.log:
         builder = builder.min(0)
@@ -205,9 +196,11 @@ def _timeline(panel: Timeline) -> dashboard.Panel:
         .mappings(_mappings(panel.words))
         .thresholds(_thresholds(panel.steps, GREEN if panel.words else GREY))
         .color_scheme(
-            _by_threshold()
-            if panel.words or panel.steps
-            else dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC)
+            _colours(
+                dashboard.FieldColorModeId.THRESHOLDS
+                if panel.words or panel.steps
+                else dashboard.FieldColorModeId.PALETTE_CLASSIC
+            )
         )
         .merge_values(True)
         .show_value(common.VisibilityMode.AUTO)
@@ -215,12 +208,7 @@ def _timeline(panel: Timeline) -> dashboard.Panel:
         .fill_opacity(80)
         .line_width(0)
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE))
-        .legend(
-            common_builders.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.LIST)
-            .placement(common.LegendPlacement.BOTTOM)
-            .show_legend(bool(panel.words))
-        )
+        .legend(_legend(shown=bool(panel.words)))
         .build()
     )
 
@@ -299,8 +287,17 @@ def _link(link: Link) -> dashboard_builders.DashboardLink:
     )
 
 
-def _by_threshold() -> dashboard_builders.FieldColor:
-    return dashboard_builders.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS)
+def _colours(mode: dashboard.FieldColorModeId) -> dashboard_builders.FieldColor:
+    return dashboard_builders.FieldColor().mode(mode)
+
+
+def _legend(*, shown: bool) -> common_builders.VizLegendOptions:
+    return (
+        common_builders.VizLegendOptions()
+        .display_mode(common.LegendDisplayMode.LIST)
+        .placement(common.LegendPlacement.BOTTOM)
+        .show_legend(shown)
+    )
 
 
 def _thresholds(steps: Sequence[Step], calm: str) -> dashboard_builders.ThresholdsConfig:

@@ -7,53 +7,41 @@ from typing import Final
 from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana.drawing import DATASOURCE, draw
-from deploy.grafana.panels import Board, Panel, Row
+from deploy.grafana.panels import Board, Panel
 from deploy.grafana.texts import title
 
 COLUMNS: Final = 24
 
 
 def placed(board: Board) -> list[dashboard.Panel | dashboard.RowPanel]:
-    """Return all row headings and panels with id and place; folded rows contain their panels.
+    """Return all row headings and panels with id and place.
 
     Raises ValueError for a line that is not exactly as wide as the grid.
     """
     out: list[dashboard.Panel | dashboard.RowPanel] = []
-    next_id, y = 1, 0
+    y = 0
     for row in board.rows:
-        heading = dashboard.RowPanel(
-            title=row.title,
-            collapsed=row.folded,
-            datasource=DATASOURCE,
-            grid_pos=dashboard.GridPos(x=0, y=y, w=COLUMNS, h=1),
-            id_val=next_id,
-            panels=[],
-        )
+        heading = dashboard.RowPanel(title=row.title, datasource=DATASOURCE, panels=[])
+        heading.grid_pos = dashboard.GridPos(x=0, y=y, w=COLUMNS, h=1)
         out.append(heading)
-        panels, next_id, y = _of_row(row, next_id + 1, y + 1)
-        if row.folded:
-            heading.panels = panels
-        else:
-            out.extend(panels)
+        y += 1
+        for line, height in zip(row.lines, row.heights, strict=True):
+            out.extend(_line(line, y, height))
+            y += height
+    for number, panel in enumerate(out, 1):
+        panel.id_val = number
     return out
 
 
-def _of_row(row: Row, next_id: int, y: int) -> tuple[list[dashboard.Panel], int, int]:
-    panels: list[dashboard.Panel] = []
-    for line, height in zip(row.lines, row.heights, strict=True):
-        x = 0
-        for panel in line:
-            panels.append(_at(panel, next_id, dashboard.GridPos(x=x, y=y, w=panel.width, h=height)))
-            next_id += 1
-            x += panel.width
-        if x != COLUMNS:
-            titles = ", ".join(title(panel) for panel in line)
-            raise ValueError(f"row {row.title}: {titles} are {x} columns wide, not {COLUMNS}")
-        y += height
-    return panels, next_id, y
-
-
-def _at(panel: Panel, panel_id: int, where: dashboard.GridPos) -> dashboard.Panel:
-    model = draw(panel)
-    model.id_val, model.grid_pos = panel_id, where
-    return model
+def _line(line: tuple[Panel, ...], y: int, height: int) -> list[dashboard.Panel]:
+    models: list[dashboard.Panel] = []
+    x = 0
+    for panel in line:
+        model = draw(panel)
+        model.grid_pos = dashboard.GridPos(x=x, y=y, w=panel.width, h=height)
+        models.append(model)
+        x += panel.width
+    if x != COLUMNS:
+        titles = ", ".join(title(panel) for panel in line)
+        raise ValueError(f"{titles} are {x} columns wide together, not {COLUMNS}")
+    return models

@@ -98,8 +98,6 @@ class Stat(Panel):
     """Colour below the first step."""
     unknown: str = "unknown"
     """Text if there is no series."""
-    each: bool = False
-    """Show one number per series, with its name, instead of a single one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +147,6 @@ class Row(NamedTuple):
     lines: tuple[tuple[Panel, ...], ...]
     heights: tuple[int, ...]
     """Height of each line, in grid units of 38 pixels."""
-    folded: bool = False
-    """Whether the row is collapsed until a click; its queries do not run before."""
 
 
 class Board(NamedTuple):

@@ -61,8 +61,7 @@ def problems(width: int, count: int = MOST) -> Table:
         unit=units.COUNT,
         columns=(
             Column("status", "Status", width=130),
-            Column("group", "Group", links=(uids.TO_PAIR,)),
-            Column("topic", "Topic", links=(uids.TO_PAIR,)),
+            *uids.PAIR_COLUMNS,
             Column("broker", "Broker set", width=100),
             Column("A", "Age", units.SECONDS, width=100),
             Column("B", "Drain time", units.SECONDS, width=110),

@@ -183,8 +183,7 @@ WHAT: Final = (
             Column("alertname", "Alert"),
             Column("broker", "Broker set", links=(uids.TO_BROKER,), width=100),
             Column("replica", "Node", width=110),
-            Column("group", "Group", links=(uids.TO_PAIR,)),
-            Column("topic", "Topic", links=(uids.TO_PAIR,)),
+            *uids.PAIR_COLUMNS,
             Column("peer", "Peer", width=90),
         ),
         sort="Severity",
@@ -203,8 +202,7 @@ WHAT: Final = (
         "over the group's objective. Click the group.",
         unit=units.COUNT,
         columns=(
-            Column("group", "Group", links=(uids.TO_PAIR,)),
-            Column("topic", "Topic", links=(uids.TO_PAIR,)),
+            *uids.PAIR_COLUMNS,
             Column("broker", "Broker set", width=100),
             Column("B", "Age", units.SECONDS, width=90),
             Column("C", "Objective", units.SECONDS, width=90),
@@ -296,8 +294,8 @@ DELAY: Final = (
         12,
         stages(),
         title="Where the time goes: the group furthest behind",
-        text="As for one group, over all groups. Of several broker sets, each stage is the "
-        "largest. The tallest colour is the stage to check.",
+        text="The delay of the group furthest behind, split into its stages. Of several broker "
+        "sets, each stage is the largest. The tallest colour is the stage to check.",
         nothing="No consumer group",
         stacked=True,
         colours=COLOURS,

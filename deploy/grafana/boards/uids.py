@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.grafana.panels import Link
+from deploy.grafana.panels import Column, Link
 
 CLUSTER: Final = "tidemark-cluster"
 CONSUMER_GROUP: Final = "tidemark-consumer-group"
@@ -21,6 +21,10 @@ TO_PAIR: Final = Link(
     f"&var-group={_FIELD}.Group}}&var-topic={_FIELD}.Topic}}",
 )
 """Link from a table with the columns Group and Topic."""
+PAIR_COLUMNS: Final = (
+    Column("group", "Group", links=(TO_PAIR,)),
+    Column("topic", "Topic", links=(TO_PAIR,)),
+)
 TO_BROKER: Final = Link(
     "This broker set", f'/d/{BROKER}?{_KEEP}&var-broker={_FIELD}["Broker set"]}}'
 )

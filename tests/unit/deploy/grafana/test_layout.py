@@ -61,23 +61,13 @@ def _stat(width: int) -> Stat:
 def test_a_line_that_does_not_fill_the_grid_is_refused() -> None:
     for widths in ((12, 11), (12, 13)):
         board = Board("u", "t", "d", (Row("Row", (tuple(map(_stat, widths)),), (4,)),))
-        with pytest.raises(ValueError, match="columns wide, not 24"):
+        with pytest.raises(ValueError, match="columns wide together, not 24"):
             placed(board)
 
 
-def test_panels_of_a_folded_row_are_inside_of_it_and_counted() -> None:
-    board = Board(
-        "u",
-        "t",
-        "d",
-        (
-            Row("Folded", ((_stat(12), _stat(12)),), (4,), folded=True),
-            Row("Open", ((_stat(24),),), (4,)),
-        ),
-    )
-    folded, opened, last = placed(board)
-    assert folded.id_val == 1
-    assert [panel.id_val for panel in folded.panels] == [2, 3]  # type: ignore[union-attr]
-    assert (opened.id_val, last.id_val) == (4, 5)
-    assert last.grid_pos is not None
-    assert last.grid_pos.y == 6
+def test_ids_and_heights_go_on_from_row_to_row() -> None:
+    rows = (Row("One", ((_stat(12), _stat(12)),), (4,)), Row("Two", ((_stat(24),),), (5,)))
+    found = placed(Board("u", "t", "d", rows))
+    assert [panel.id_val for panel in found] == [1, 2, 3, 4, 5]
+    places = [panel.grid_pos for panel in found if panel.grid_pos is not None]
+    assert [(place.x, place.y) for place in places] == [(0, 0), (0, 1), (12, 1), (0, 5), (0, 6)]
