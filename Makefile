@@ -150,6 +150,9 @@ referee: ## Build the programs that open and write stores with Apache RocketMQ's
 metrics-page: setup ## Write the tables of docs/metrics.md from the catalogue of metrics
 	$(BIN)/python -m shared.metrics.page
 
+api-page: setup ## Write the calls of docs/api.md from the HTTP contract
+	$(BIN)/python -m services.broker.api.reference
+
 bench: analytics ## Measure all figures; `make bench-NAME` one of them (bench/README.md)
 	$(BIN)/python -m bench
 

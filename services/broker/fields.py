@@ -19,8 +19,14 @@ NAME_SIZE_MAX: Final = 127
 GROUP_PREFIXED_SIZE_MAX: Final = 255
 """Bytes of a %RETRY% or %DLQ% topic's name (store layout 2.10)."""
 NAME_RULE: Final = "1 to 127 of the characters a-z A-Z 0-9 _ - % |"
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_CHARACTER: Final = "[%|a-zA-Z0-9_-]"
+NAME_PATTERN: Final = (
+    f"^(%RETRY%{_CHARACTER}{{0,248}}|%DLQ%{_CHARACTER}{{0,250}}|{_CHARACTER}{{1,127}})\\Z"
+)
+"""Matches a topic's or group's name (store layout 2.10); in JSON Schema ``\\Z`` is ``$``."""
+_NAME: Final = re.compile(NAME_PATTERN)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+I32_MAX: Final = (1 << 31) - 1
 I64_MAX: Final = (1 << 63) - 1
 
 T = TypeVar("T")
@@ -124,8 +130,9 @@ def plain_name(text: str) -> str | None:
 
 def check_name(name: str, what: str = "topic") -> str:
     """Return the name if it is a valid topic name; raise BadName if not."""
-    limit = GROUP_PREFIXED_SIZE_MAX if name.startswith(("%RETRY%", "%DLQ%")) else NAME_SIZE_MAX
-    if not _NAME.fullmatch(name) or len(name) > limit:
+    if not _NAME.match(name):
+        is_prefixed = name.startswith(("%RETRY%", "%DLQ%"))
+        limit = GROUP_PREFIXED_SIZE_MAX if is_prefixed else NAME_SIZE_MAX
         raise BadName(
             f"{what} {shown(name)} is not a name: {NAME_RULE}.",
             "Choose another name.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
@@ -17,6 +18,7 @@ from services.broker.api.encodings import Encoding
 from services.broker.api.gate import Gate
 from services.broker.api.http_requests import Bodies
 from services.broker.api.traces import Traces
+from services.broker.schema.values import Answer
 from services.broker.traffic_metrics import TrafficMetrics
 from tidemark.clock import Clock
 
@@ -64,9 +66,12 @@ def encoding_of(request: web.Request) -> Encoding:
     return encodings.of_answer(headers.get(hdrs.ACCEPT), headers.get(hdrs.CONTENT_TYPE))
 
 
-def answer(request: web.Request, value: Mapping[str, Any], status: int = 200) -> web.Response:
+def answer(
+    request: web.Request, value: Answer | Mapping[str, Any], status: int = 200
+) -> web.Response:
     """Return the answer in the caller's encoding."""
     encoding = encoding_of(request)
+    fields = msgspec.to_builtins(value) if isinstance(value, Answer) else value
     return web.Response(
-        body=encodings.encode(value, encoding), status=status, content_type=encoding.value
+        body=encodings.encode(fields, encoding), status=status, content_type=encoding.value
     )

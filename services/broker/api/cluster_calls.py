@@ -10,7 +10,8 @@ from yarl import URL
 
 from services.broker.api.calls import Route, answer
 from services.broker.api.components import Components
-from services.broker.api.http_requests import parameters
+from services.broker.api.http_requests import query_of
+from services.broker.schema.values import NoParameters
 from shared.cluster.config import ClusterConfig
 from tidemark.errors import CorruptRecord, DamagedFile
 from tidemark.offsets import PhysicalOffset
@@ -77,7 +78,7 @@ class ClusterCalls:
         return (Route("GET", "/v1/cluster", "cluster", self._cluster),)
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         view = await self._view().now()
         if view.get("history"):
             view = {**view, "history": self._history(view)}

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from services.broker.api.calls import CallTools, Route, answer
-from services.broker.api.http_requests import number, parameters
-from services.broker.api.openapi_delayed import LIST_DEFAULT, LIST_MAX
+from services.broker.api.http_requests import query_of
 from services.broker.delay.listing import ListTime
-from services.broker.fields import check_name, one_of, parameter_int, shown
+from services.broker.schema.delayed import CancelledMessages, CancelQuery, DelayedQuery
 from tidemark.errors import BadRequest
 from tidemark.formats.produce_wire import UNIQUE_ID_SIZE_MAX
 
@@ -33,13 +32,11 @@ class DelayCalls:
         )
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, frozenset({"topic", "max", "after"}))
-        topic = check_name(given["topic"]) if "topic" in given else None
-        count_max = number(given, "max", LIST_DEFAULT, 1, LIST_MAX)
-        after = parse_after(given["after"]) if "after" in given else None
+        asked = query_of(request, DelayedQuery)
+        after = None if asked.after is None else parse_after(asked.after)
         self._tools.gate.check_reads()
         delayed = self._tools.parts().delayed
-        page = await delayed.page(after, topic, count_max)
+        page = await delayed.page(after, asked.topic, asked.count_max)
         return answer(
             request,
             {
@@ -50,9 +47,7 @@ class DelayCalls:
         )
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, frozenset({"topic", "retry"}))
-        topic = check_name(given["topic"]) if "topic" in given else None
-        is_retry = one_of(given.get("retry", "false"), "retry", ["false", "true"]) == "true"
+        asked = query_of(request, CancelQuery)
         unique_id = request.match_info["unique_id"]
         if len(unique_id) > UNIQUE_ID_SIZE_MAX:
             raise BadRequest(
@@ -61,15 +56,10 @@ class DelayCalls:
                 limit=UNIQUE_ID_SIZE_MAX,
             )
         self._tools.gate.check_sends()
-        cancelled = await self._tools.parts().delayed.cancel(unique_id, topic, is_retry=is_retry)
-        return answer(
-            request,
-            {
-                "cancelled": len(cancelled),
-                "unique_id": unique_id,
-                "deliver_at_ms": list(cancelled),
-            },
+        cancelled = await self._tools.parts().delayed.cancel(
+            unique_id, asked.topic, is_retry=asked.retry == "true"
         )
+        return answer(request, CancelledMessages(len(cancelled), unique_id, list(cancelled)))
 
 
 def after_text(after: ListTime) -> str:
@@ -78,10 +68,5 @@ def after_text(after: ListTime) -> str:
 
 
 def parse_after(text: str) -> ListTime:
-    """Parse ``next`` of the page before. Raises BadRequest."""
-    parts = text.split("-")
-    if len(parts) != len(ListTime._fields):
-        raise BadRequest(
-            f"after must be the next of an earlier answer, not {shown(text)}.", field="after"
-        )
-    return ListTime(*(parameter_int(part, "after", 0) for part in parts))
+    """Parse ``next`` of the page before, whose form is checked."""
+    return ListTime(*map(int, text.split("-")))

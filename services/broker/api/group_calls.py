@@ -10,20 +10,35 @@ from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
+from msgspec import structs
 
 from services.broker.api import encodings
 from services.broker.api.calls import CallTools, Route, answer, encoding_of
 from services.broker.api.encodings import Encoding
 from services.broker.api.fetch_answers import answer_map, raw_answer
-from services.broker.api.http_requests import LIST_PARAMETERS, list_request, parameters, peer_of
+from services.broker.api.http_requests import peer_of, query_of
 from services.broker.api.large_answers import LARGE, Reserved
 from services.broker.api.traces import HEADER
-from services.broker.fields import check_name, table
-from services.broker.groups import requests
+from services.broker.fields import check_name
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.views import as_map
 from services.broker.limits import DECODED_BYTES_MAX, DECODED_FETCH_MAX
 from services.broker.read.listing import page_of
+from services.broker.schema.groups import (
+    Commit,
+    Committed,
+    CommittedOffset,
+    Fetch,
+    GroupConfig,
+    Join,
+    Joined,
+    LeaveQuery,
+    Offsets,
+    Reset,
+    ResetDone,
+)
+from services.broker.schema.parsing import parsed
+from services.broker.schema.values import ListQuery, NoParameters
 from shared.metrics.instruments import Count
 
 ROOM_MIN: Final = LARGE
@@ -56,7 +71,7 @@ class GroupCalls:
         ]
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
-        asked = list_request(parameters(request, LIST_PARAMETERS))
+        asked = query_of(request, ListQuery)
         self._tools.gate.check_reads()
         parts = self._tools.parts()
         configs, coordinator = parts.groups.configs, parts.groups.coordinator
@@ -83,9 +98,9 @@ class GroupCalls:
         groups = self._tools.parts().groups.coordinator
         if request.body_exists:
             async with self._tools.bodies.read(request) as body:
-                config = await groups.put(group, table(body, "the request body"))
+                config = await groups.put(group, parsed(body, GroupConfig))
         else:
-            config = await groups.put(group, {})
+            config = await groups.put(group, GroupConfig())
         return answer(request, as_map(config))
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
@@ -99,42 +114,41 @@ class GroupCalls:
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
             joined = await self._tools.parts().groups.coordinator.join(
-                group, member, requests.parse_join(body)
+                group, member, parsed(body, Join)
             )
         return answer(
             request,
-            {
-                "generation": joined.generation,
-                "assignment": [list(queue) for queue in joined.assignment],
-                "kept": [list(queue) for queue in joined.kept],
-                "session_ms": joined.session_ms,
-                "order": joined.config.order,
-                "broadcast": joined.config.broadcast,
-                "retry_max": joined.config.retry_max,
-            },
+            Joined(
+                joined.generation,
+                [*joined.assignment],
+                [*joined.kept],
+                joined.session_ms,
+                joined.config.order,
+                joined.config.broadcast,
+                joined.config.retry_max,
+            ),
         )
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, frozenset({"incarnation"}))
-        incarnation = requests.parse_incarnation(given.get("incarnation"))
+        asked = query_of(request, LeaveQuery)
         group, member = check_name(request.match_info["group"], "group"), _member(request)
         self._tools.gate.check_reads()
-        self._tools.parts().groups.coordinator.leave(group, member, incarnation)
+        self._tools.parts().groups.coordinator.leave(group, member, asked.incarnation)
         return web.Response(status=204)
 
     async def _fetch(self, request: web.Request) -> web.StreamResponse:
         group, member = _plain(request), _member(request)
-        fields: object = {}
+        fetch, answers = Fetch(), self._tools.answers
         if request.body_exists:
             # Released before the fetch, which may wait long: body bytes count against a limit.
             async with self._tools.bodies.read(request) as body:
-                fields = body
-        fetch, answers = requests.parse_fetch(fields), self._tools.answers
+                fetch = parsed(body, Fetch)
         self._tools.gate.check_reads()
         if not (raw := encodings.wants_records(request.headers.get(hdrs.ACCEPT))):
             # Bounded, because all records are checked in one step of the loop: the member's place
             # moves to the first damaged record.
-            fetch = fetch._replace(
+            fetch = structs.replace(
+                fetch,
                 bytes_max=min(fetch.bytes_max, DECODED_BYTES_MAX),
                 count_max=min(fetch.count_max, DECODED_FETCH_MAX),
             )
@@ -175,11 +189,11 @@ class GroupCalls:
         group = _plain(request)
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
-            commit = requests.parse_commit(body)
+            commit = parsed(body, Commit)
         level = await self._tools.parts().groups.commits.commit(group, commit)
         if (trace := self._tools.traces.of(request.headers)) is not None:
             trace.committed(group, commit.moves, str(level))
-        return answer(request, {"level": str(level)})
+        return answer(request, Committed(level))
 
     async def _committed(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
@@ -187,29 +201,21 @@ class GroupCalls:
         committed = self._tools.parts().groups.commits.committed(group)
         return answer(
             request,
-            {
-                "offsets": [
-                    {"topic": topic, "queue": queue, "offset": offset}
+            Offsets(
+                [
+                    CommittedOffset(topic, queue, offset)
                     for (topic, queue), offset in sorted(committed.items())
                 ]
-            },
+            ),
         )
 
     async def _reset(self, request: web.Request) -> web.StreamResponse:
         group = _plain(request)
         self._tools.gate.check_sends()
         async with self._tools.bodies.read(request) as body:
-            reset = requests.parse_reset(body)
-        resets = await self._tools.parts().groups.commits.reset(group, reset)
-        return answer(
-            request,
-            {
-                "queues": [
-                    {"queue": each.queue, "from": each.before, "to": each.after} for each in resets
-                ],
-                "dry_run": reset.dry_run,
-            },
-        )
+            reset = parsed(body, Reset)
+        moved = await self._tools.parts().groups.commits.reset(group, reset)
+        return answer(request, ResetDone([*moved], reset.dry_run))
 
     def _trace_out(self, request: web.Request, group: str, fetched: Fetched) -> None:
         """Write the delivery to the traces. A fetch without messages is not traced."""
@@ -243,7 +249,7 @@ class GroupCalls:
 
 def _plain(request: web.Request) -> str:
     """Return the group in the path of a call that takes no parameters."""
-    parameters(request, frozenset())
+    query_of(request, NoParameters)
     return check_name(request.match_info["group"], "group")
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from services.broker.api.calls import CallTools, Route, answer
-from services.broker.api.http_requests import parameters
+from services.broker.api.http_requests import query_of
 from services.broker.fields import check_name
+from services.broker.schema.values import NoParameters
 
 
 class GroupViewCalls:
@@ -26,7 +27,7 @@ class GroupViewCalls:
         return [Route("GET", "/v1/groups/{group}", "group-get", self._get)]
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         group = check_name(request.match_info["group"], "group")
         self._tools.gate.check_reads()
         return answer(request, await self._tools.parts().groups.views.one(group))

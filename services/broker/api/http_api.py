@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from services.broker.api import api_document, encodings, openapi
+from services.broker.api import api_document, encodings
 from services.broker.api.calls import Calls, CallTools, Route, answer, encoding_of
 from services.broker.api.cluster_calls import ALONE, ClusterCalls, Known, View
 from services.broker.api.components import Components
@@ -27,13 +27,9 @@ from services.broker.api.gate import Gate
 from services.broker.api.group_calls import GroupCalls
 from services.broker.api.group_view_calls import GroupViewCalls
 from services.broker.api.http_requests import (
-    LIST_PARAMETERS,
     Bodies,
     BodyBounds,
-    list_request,
-    number,
-    parameters,
-    required,
+    query_of,
     topic_of,
 )
 from services.broker.api.large_answers import MANY, LargeAnswers
@@ -45,17 +41,12 @@ from services.broker.api.traces import Traces
 from services.broker.api.zero_copy import records_answer
 from services.broker.fields import (
     I64_MAX,
-    one_of,
     parameter_int,
     plain_name,
     shown,
 )
 from services.broker.limits import (
     DECODED_BYTES_MAX,
-    PULL_BYTES_MAX,
-    PULL_MAX,
-    QUERY_MAX,
-    WAIT_MS_MAX,
 )
 from services.broker.read.message_map import message_map, tags_code
 from services.broker.read.pull import PullRequest, parse_tags
@@ -68,6 +59,10 @@ from services.broker.request_classes import (
     RequestClasses,
     Role,
 )
+from services.broker.schema.calls import ANYWHERE, READ_FROM
+from services.broker.schema.parsing import parsed, query
+from services.broker.schema.topics import FindQuery, NewTopic, OffsetQuery, PullQuery
+from services.broker.schema.values import ListQuery, NoParameters
 from services.broker.send.unique_ids import UniqueIds
 from services.broker.traffic_metrics import TrafficMetrics
 from shared.files.index import IndexPlace
@@ -90,7 +85,6 @@ from tidemark.formats import ids, record
 from tidemark.formats.queue_unit import Unit
 from tidemark.offsets import QueueOffset
 
-MESSAGES_DEFAULT: Final = 32
 PULL_PATH: Final = re.compile(
     r"/v1/topics/([^/%?#]+)/queues/([0-9]{1,9})/messages\?([A-Za-z0-9_=&*.-]+)"
 )
@@ -225,7 +219,7 @@ class Api:
             started = monotonic()
             try:
                 with pulling():
-                    answered = await pull(request, topic, queue, given)
+                    answered = await pull(request, topic, queue, query(given, PullQuery))
                     return large.bounded(request, answered)
             except ConnectionError:
                 raise
@@ -250,59 +244,56 @@ class Api:
         return web.Response(body=self._document, content_type=encodings.JSON)
 
     async def _list_topics(self, request: web.Request) -> web.StreamResponse:
-        asked = list_request(parameters(request, LIST_PARAMETERS))
+        asked = query_of(request, ListQuery)
         self._check_reads(request)
         return answer(request, await self._parts().read.topics.page(asked))
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         topic = topic_of(request)
         self._check_reads(request)
         return answer(request, await self._parts().read.topics.one(topic))
 
     async def _put_topic(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         topic = topic_of(request)
         self._gate.check_sends()
         topics = self._parts().read.topics
         if request.body_exists:
             async with self._bodies.read(request) as fields:
-                await topics.put(topic, fields)
+                await topics.put(topic, parsed(fields, NewTopic))
         else:
-            await topics.put(topic, {})
+            await topics.put(topic, NewTopic())
         return answer(request, await topics.one(topic))
 
     async def _delete_topic(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         topic = topic_of(request)
         self._gate.check_sends()
         await self._parts().read.topics.delete(topic)
         return web.Response(status=204)
 
     async def _send(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         return await self._send_call.answer(request, topic_of(request))
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, openapi.PULL_PARAMETERS)
+        asked = query_of(request, PullQuery)
         topic, queue = self._queue(request)
-        return await self._answer_pull(request, topic, queue, given)
+        return await self._answer_pull(request, topic, queue, asked)
 
     async def _answer_pull(
-        self, request: web.Request, topic: str, queue: int, given: Mapping[str, str]
+        self, request: web.Request, topic: str, queue: int, asked: PullQuery
     ) -> web.StreamResponse:
         raw = encodings.wants_records(request.headers.get(hdrs.ACCEPT))
         pull = PullRequest(
             topic,
             queue,
-            offset=parameter_int(required(given, "offset"), "offset"),
-            count_max=number(given, "max", MESSAGES_DEFAULT, 0, PULL_MAX),
-            bytes_max=min(
-                number(given, "max_bytes", PULL_BYTES_MAX, 1, PULL_BYTES_MAX),
-                PULL_BYTES_MAX if raw else DECODED_BYTES_MAX,
-            ),
-            tags=parse_tags(given.get("tags")),
-            wait_ms=number(given, "wait_ms", 0, 0, WAIT_MS_MAX),
+            offset=asked.offset,
+            count_max=asked.count_max,
+            bytes_max=asked.bytes_max if raw else min(asked.bytes_max, DECODED_BYTES_MAX),
+            tags=parse_tags(asked.tags),
+            wait_ms=asked.wait_ms,
             bulk=raw,
         )
         self._check_reads(request)
@@ -320,19 +311,20 @@ class Api:
         return records_answer(result) if raw else await self._pull_answer(request, result)
 
     async def _offset(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, openapi.OFFSET_PARAMETERS)
+        asked = query_of(request, OffsetQuery)
         topic, queue = self._queue(request)
-        timestamp_ms = parameter_int(required(given, "timestamp_ms"), "timestamp_ms")
-        boundary = Boundary[
-            one_of(given.get("boundary", "lower"), "boundary", ["lower", "upper"]).upper()
-        ]
         self._check_reads(request)
         topics = self._parts().read.topics
         topics.check_readable(topic, queue)
-        return answer(request, topics.offset_by_time(topic, queue, timestamp_ms, boundary))
+        return answer(
+            request,
+            topics.offset_by_time(
+                topic, queue, asked.timestamp_ms, Boundary[asked.boundary.upper()]
+            ),
+        )
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         text = request.match_info["message_id"]
         try:
             _, offset = ids.parse_offset_id(text)
@@ -355,30 +347,19 @@ class Api:
         return answer(request, self._as_map(found, encoding))
 
     async def _query(self, request: web.Request) -> web.StreamResponse:
-        given = parameters(request, openapi.QUERY_PARAMETERS)
+        asked = query_of(request, FindQuery)
         topic = topic_of(request)
-        hits_max = number(given, "max", MESSAGES_DEFAULT, 1, QUERY_MAX)
-        if ("key" in given) == ("unique_id" in given):
-            raise BadRequest("give either key or unique_id.", field="key")
         self._check_reads(request)
         parts = self._parts()
         parts.read.topics.check_known(topic)
-        if "unique_id" in given:
-            if "begin_ms" in given or "end_ms" in given:
-                raise BadRequest("begin_ms and end_ms go with key only.", field="begin_ms")
-            key, begin_ms, end_ms = given["unique_id"], 0, I64_MAX
-        else:
-            key = given["key"]
-            begin_ms = number(given, "begin_ms", 0, 0, I64_MAX)
-            end_ms = number(given, "end_ms", I64_MAX, 0, I64_MAX)
         page = await parts.read.queries.find(
             topic,
-            key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            hits_max=hits_max,
-            unique_id_only="unique_id" in given,
-            before=_place(given.get("before")),
+            asked.word,
+            begin_ms=asked.begin_ms or 0,
+            end_ms=I64_MAX if asked.end_ms is None else asked.end_ms,
+            hits_max=asked.count_max,
+            unique_id_only=asked.unique_id is not None,
+            before=_place(asked.before),
             pauses=self.pools.behind_sends(),
         )
         encoding = encoding_of(request)
@@ -400,9 +381,7 @@ class Api:
 
         A slave serves a read only if the request's header allows it."""
         standing = self._gate.role
-        anywhere = (
-            standing is not None and request.headers.get(openapi.READ_FROM) == openapi.ANYWHERE
-        )
+        anywhere = standing is not None and request.headers.get(READ_FROM) == ANYWHERE
         self._gate.check_reads(anywhere=anywhere)
 
     def _queue(self, request: web.Request) -> tuple[str, int]:
@@ -590,7 +569,7 @@ def _fast_path_pull(path: str) -> tuple[str, int, dict[str, str]] | None:
         return None
     pairs = [pair.split("=") for pair in matched[3].split("&")]
     given = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-    if len(given) != len(pairs) or not given.keys() <= openapi.PULL_PARAMETERS:
+    if len(given) != len(pairs):
         return None
     return topic, int(matched[2]), given
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, TypeVar
@@ -21,10 +21,11 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import hdrs, web
 
 from services.broker.api import encodings
-from services.broker.fields import NAME_RULE, check_name, parameter_int, shown
-from services.broker.limits import BODY_SILENCE_S, LIST_MAX
-from services.broker.read.listing import ListRequest
+from services.broker.fields import NAME_RULE, SHOWN_MAX, check_name, shown
+from services.broker.limits import BODY_SILENCE_S
 from services.broker.request_classes import RequestClasses
+from services.broker.schema.parsing import query
+from services.broker.schema.values import Query
 from shared.runtime.budget import Budget
 from shared.runtime.pauses import Pauses
 from tidemark.errors import (
@@ -38,6 +39,7 @@ from tidemark.errors import (
 from tidemark.formats.hosts import Host
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Query)
 
 SMALL: Final = 1 << 16
 """Bodies up to this announced size [bytes] do not count against their peer's budget."""
@@ -271,43 +273,15 @@ def topic_of(request: web.Request) -> str:
     return check_name(request.match_info["topic"])
 
 
-def parameters(request: web.Request, known: frozenset[str]) -> dict[str, str]:
-    """Return the query parameters. Raises BadRequest for an unknown or repeated parameter."""
-    if not request.query_string:
-        return {}
+def query_of(request: web.Request, kind: type[Q]) -> Q:
+    """Return the checked query parameters. Raises BadRequest, BadName."""
     given: dict[str, str] = {}
-    for name, value in request.query.items():
-        if name not in known:
-            raise BadRequest(
-                f"{shown(name)} is not a parameter of this call.",
-                f"It has: {', '.join(sorted(known)) or 'none'}.",
-                field=name[:60],
-            )
-        if name in given:
-            raise BadRequest(f"{name} is given twice.", field=name)
-        given[name] = value
-    return given
-
-
-def required(given: Mapping[str, str], name: str) -> str:
-    """Return a mandatory parameter."""
-    if name not in given:
-        raise BadRequest(f"{name} is missing.", field=name)
-    return given[name]
-
-
-def number(given: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """Return a whole number in [low, high], or the default if it is not given."""
-    return parameter_int(given[name], name, low, high) if name in given else default
-
-
-LIST_PARAMETERS: Final = frozenset({"after", "max"})
-"""Query parameters of every list."""
-
-
-def list_request(given: Mapping[str, str]) -> ListRequest:
-    """Build the request from query parameters. Raises BadRequest."""
-    return ListRequest(given.get("after", ""), number(given, "max", LIST_MAX, 1, LIST_MAX))
+    if request.query_string:
+        for name, value in request.query.items():
+            if name in given:
+                raise BadRequest(f"{shown(name)} is given twice.", field=name[:SHOWN_MAX])
+            given[name] = value
+    return query(given, kind)
 
 
 def check_size(request: web.Request, limit: int) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from services.broker.api.calls import CallTools, Route, answer
-from services.broker.api.http_requests import parameters
+from services.broker.api.http_requests import query_of
+from services.broker.schema.values import NoParameters
 
 
 class RetentionCalls:
@@ -25,6 +26,6 @@ class RetentionCalls:
         return [Route("GET", "/v1/retention", "retention", self._get)]
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        parameters(request, frozenset())
+        query_of(request, NoParameters)
         self._tools.gate.check_reads()
         return answer(request, self._tools.parts().retention.as_dict())

@@ -11,7 +11,7 @@ Step before: ``group_calls``, ``fetch`` (messages that no tag of the group selec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.coordinator import Coordinator
@@ -19,21 +19,12 @@ from services.broker.groups.counters import GroupCounters
 from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.offsets import Offsets
 from services.broker.groups.refusals import not_assigned
-from services.broker.groups.requests import CommitLevel, CommitRequest, ResetRequest, ToOffset
 from services.broker.log.queue_offsets import Queue
+from services.broker.schema.groups import Commit, CommitLevel, MovedQueue, Reset, ResetPlace
 from services.broker.state.topics import Topics
 from shared.state.records import GroupConfig, Start
 from tidemark.clock import Clock
 from tidemark.errors import BroadcastGroup, OffsetBeyondEnd
-
-
-class Reset(NamedTuple):
-    """What a reset does, or would do, to one queue."""
-
-    queue: int
-    before: int | None
-    """None: the group had no offset in this queue."""
-    after: int
 
 
 class Bounds(Protocol):
@@ -67,29 +58,30 @@ class Commits:
         self._counters = counters
         self._clock = clock
 
-    async def commit(self, group: str, request: CommitRequest) -> CommitLevel:
+    async def commit(self, group: str, request: Commit) -> CommitLevel:
         """Accept all of the offsets or none; return the level that was reached.
 
         Raises UnknownGroup, BadName, BroadcastGroup, MemberRequired, StaleGeneration,
         UnknownMember, NotAssigned, UnknownTopic, UnknownQueue, NotPermitted, OffsetBeyondEnd,
         Overloaded, and what a flush raises if the commit waits for the disk.
         """
+        moves = request.moves
         if self._configs.find(group) is None:
-            for queue, offset in request.moves.items():
+            for queue, offset in moves.items():
                 self._check_end(queue, offset)  # a wrong commit must not create a group
         config = await self._configs.ensure(group)
-        self._commit(config, request)
-        if request.level is CommitLevel.DISK:
+        self._commit(config, request, moves)
+        if request.ack is CommitLevel.DISK:
             await self._offsets.durable()
-        return request.level
+        return request.ack
 
-    def _commit(self, config: GroupConfig, request: CommitRequest) -> None:
+    def _commit(self, config: GroupConfig, request: Commit, wanted: Mapping[Queue, int]) -> None:
         """Check and accept in one step of the loop, so that the checks still hold at the end."""
         group = config.name
         self._refuse_broadcast(config)
         self._coordinator.check_caller(group, request.member, request.generation)
         moves: dict[Queue, int] = {}
-        for queue, offset in request.moves.items():
+        for queue, offset in wanted.items():
             if request.member is None:
                 self._check_end(queue, offset)
                 moves[queue] = offset
@@ -153,7 +145,7 @@ class Commits:
         self._configs.get(group)
         return self._offsets.of_group(group)
 
-    async def reset(self, group: str, request: ResetRequest) -> Sequence[Reset]:
+    async def reset(self, group: str, request: Reset) -> Sequence[MovedQueue]:
         """Move the offsets of a topic's queues, or of one of them; durable on return.
 
         A dry run moves nothing and is allowed while the group has members. Raises UnknownGroup,
@@ -169,7 +161,7 @@ class Commits:
         for number in numbers:
             self._topics.for_reading(topic.name, number)
         resets = [
-            Reset(
+            MovedQueue(
                 number,
                 self._offsets.get(group, topic.name, number),
                 self._target(request.to, (topic.name, number)),
@@ -178,20 +170,25 @@ class Commits:
         ]
         if not request.dry_run:
             # In the same step of the loop as the check that the group has no members.
-            moves = {(topic.name, each.queue): each.after for each in resets}
+            moves = {(topic.name, each.queue): each.to_offset for each in resets}
             self._offsets.accept(group, moves)
             self._coordinator.moved(config, moves)
             for each in resets:
-                self._counters.was_reset(group, topic.name, before=each.before, after=each.after)
+                self._counters.was_reset(
+                    group, topic.name, before=each.from_offset, after=each.to_offset
+                )
             await self._offsets.durable()
         return resets
 
-    def _target(self, to: Start | ToOffset, queue: Queue) -> int:
-        if not isinstance(to, ToOffset):
-            return self._starts.at(to, queue)
-        self._check_end(queue, to.offset, known=True)
-        first, _ = self._bounds.bounds(*queue)
-        return max(first, to.offset)
+    def _target(self, to: Start | ResetPlace, queue: Queue) -> int:
+        if isinstance(to, ResetPlace):
+            if isinstance(offset := to.offset, int):
+                self._check_end(queue, offset, known=True)
+                first, _ = self._bounds.bounds(*queue)
+                return max(first, offset)
+            assert isinstance(to.timestamp_ms, int), "one of the two is given"
+            to = to.timestamp_ms
+        return self._starts.at(to, queue)
 
     def _refuse_broadcast(self, config: GroupConfig) -> None:
         if config.broadcast:

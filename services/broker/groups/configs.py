@@ -12,38 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from services.broker.fields import check_name, known_fields, shown, whole_number
+from services.broker.fields import check_name, shown
 from services.broker.groups.offsets import Offsets
 from services.broker.limits import QUEUES_MAX
+from services.broker.schema.groups import GroupConfig as Changes
 from services.broker.state.name_locks import NameLocks
 from shared.state import records
-from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig
+from shared.state.records import GroupConfig, GroupRecord, TopicConfig
 from shared.state.state import BrokerState
-from tidemark.errors import BadName, BadRequest, Overloaded, UnknownGroup
+from tidemark.errors import BadName, Overloaded, UnknownGroup
 from tidemark.formats.nack import DEAD_PREFIX, RETRY_PREFIX
 from tidemark.offsets import PhysicalOffset
 
 GROUPS_MAX: Final = 100_000
-RETRY_MAX_LIMIT: Final = 1000
-TIME_MS_MAX: Final = 1 << 53
-"""Largest integer that a JSON number holds exactly."""
 NAMES_SHOWN_MAX: Final = 20
-
-CHANGES: Final = frozenset(
-    {
-        "order",
-        "broadcast",
-        "start",
-        "retry_max",
-        "retry_queues",
-        "lag_objective_ms",
-        "consume_enabled",
-    }
-)
-"""Fields that ``put`` accepts."""
 
 T = TypeVar("T")
 
@@ -148,14 +133,14 @@ class GroupConfigs:
 
     # -- changing --------------------------------------------------------------------------------
 
-    async def put(self, name: str, changes: Mapping[str, object]) -> Put:
+    async def put(self, name: str, changes: Changes) -> Put:
         """Create or change a group; durable on return. Repeating a call changes nothing.
 
-        changes: values for the fields ``CHANGES``; a field that is missing keeps its value or gets
-        its default. Raises BadName, BadRequest, Overloaded, and what ``append_state`` raises.
+        changes: a field that is missing keeps its value or gets its default. Raises BadName,
+        Overloaded, and what ``append_state`` raises.
         """
         check_group_name(name)
-        return await self._finish(self._put(name, checked(changes)))
+        return await self._finish(self._put(name, changes))
 
     async def ensure(self, name: str) -> GroupConfig:
         """Return the group; create it with defaults if it is missing and auto_create is set.
@@ -170,7 +155,7 @@ class GroupConfigs:
             raise self._unknown(
                 name, f"Members make no groups here: make it, `tidemark group create {name}`."
             )
-        return (await self._finish(self._put(name, {}))).group
+        return (await self._finish(self._put(name, Changes()))).group
 
     async def delete(self, name: str) -> GroupConfig:
         """Delete a group, its offsets and its retry topic; durable on return.
@@ -212,7 +197,7 @@ class GroupConfigs:
         if not task.cancelled():
             task.exception()  # retrieved, in case the caller was cancelled
 
-    async def _put(self, name: str, changes: Mapping[str, object]) -> Put:
+    async def _put(self, name: str, changes: Changes) -> Put:
         async with self._changing.holding(name):
             before = self._state.groups.get(name)
             if before is None and len(self._state.groups) + self._making >= self._groups_max:
@@ -226,7 +211,7 @@ class GroupConfigs:
                 # be one of RocketMQ, which stores no groups but only offsets: then the retries
                 # belong to it.
                 await self._topics.delete_system(RETRY_PREFIX + name)
-            wanted = (before or GroupConfig(name))._replace(**changes)  # type: ignore[arg-type]
+            wanted = (before or GroupConfig(name))._replace(**changes.given())
             if wanted != before:
                 body = records.encode(GroupRecord(self._flushed(), wanted))
                 self._making += before is None
@@ -264,41 +249,3 @@ class GroupConfigs:
             group=name,
             groups=existing,
         )
-
-
-def checked(changes: Mapping[str, object]) -> dict[str, object]:
-    """Return the changes if all values are valid. Raises BadRequest."""
-    known_fields(changes, CHANGES, "")
-    result: dict[str, object] = {}
-    for name, value in changes.items():
-        match name:
-            case "start":
-                result[name] = _start(value)
-            case "retry_max":
-                result[name] = whole_number(value, name, 0, RETRY_MAX_LIMIT)
-            case "retry_queues":
-                result[name] = whole_number(value, name, 1, QUEUES_MAX)
-            case "lag_objective_ms":
-                result[name] = None if value is None else whole_number(value, name, 1, TIME_MS_MAX)
-            case _:
-                result[name] = _flag(value, name)
-    return result
-
-
-def _start(value: object) -> Start:
-    if value == "first":
-        return "first"
-    if value == "last":
-        return "last"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return whole_number(value, "start", 0, TIME_MS_MAX)
-    raise BadRequest(
-        f'start must be "first", "last" or a time in milliseconds since 1970, not {shown(value)}.',
-        field="start",
-    )
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise BadRequest(f"{name} must be true or false, not {shown(value)}.", field=name)
-    return value

@@ -8,12 +8,12 @@ reads the queues of a member; ``commits`` moves offsets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from services.broker.groups.active_groups import ActiveGroups
 from services.broker.groups.broadcasting import Broadcasting
-from services.broker.groups.configs import GroupConfigs, checked
+from services.broker.groups.configs import GroupConfigs
 from services.broker.groups.deliveries import Deliveries, Delivery
 from services.broker.groups.fetch import Fetched, Fetches, Reader
 from services.broker.groups.joining import Joined, Joining
@@ -26,9 +26,10 @@ from services.broker.groups.refusals import (
     stale_generation,
     unknown_member,
 )
-from services.broker.groups.requests import FetchRequest, JoinRequest, Subscribed
 from services.broker.groups.sessions import Place, Session
 from services.broker.log.queue_offsets import Queue
+from services.broker.schema.groups import Fetch, Join, Subscription
+from services.broker.schema.groups import GroupConfig as Changes
 from shared.state.records import GroupConfig
 
 __all__ = ["Coordinator", "MemberView", "not_assigned"]
@@ -46,7 +47,7 @@ class MemberView(NamedTuple):
     """A member as the API shows it."""
 
     member: str
-    subscriptions: Sequence[Subscribed]
+    subscriptions: Sequence[Subscription]
     assignment: Sequence[Queue]
     session_ms: int
     last_seen_ms: int
@@ -83,7 +84,7 @@ class Coordinator:
         return [
             MemberView(
                 member.name,
-                [Subscribed(*each) for each in live.subscriptions[member.name].items()],
+                [Subscription(*each) for each in live.subscriptions[member.name].items()],
                 live.membership.assignment(member.name),
                 member.session_ms,
                 now_ms - (member.deadline_ms - member.session_ms),
@@ -235,7 +236,7 @@ class Coordinator:
 
     # -- events ----------------------------------------------------------------------------------
 
-    async def join(self, group: str, member: str, request: JoinRequest) -> Joined:
+    async def join(self, group: str, member: str, request: Join) -> Joined:
         """Let a member join, prolong its session or change its topics; see ``Joining.join``."""
         return await self._joining.join(group, member, request)
 
@@ -244,7 +245,7 @@ class Coordinator:
         self._joining.leave(group, member, incarnation)
 
     async def fetch(
-        self, group: str, member: str, request: FetchRequest, is_gone: Callable[[], bool]
+        self, group: str, member: str, request: Fetch, is_gone: Callable[[], bool]
     ) -> Fetched:
         """Run one long poll over all queues of a member.
 
@@ -265,12 +266,12 @@ class Coordinator:
             if request.sequence < session.sequence:
                 return Fetched(roster.generation, [], session)
             session.sequence = request.sequence
-        for queue, _ in request.positions:
-            if queue not in session.places:
-                raise not_assigned(group, member, queue)
+        for position in request.positions:
+            if position.place not in session.places:
+                raise not_assigned(group, member, position.place)
         session.pause(request.paused)
-        for queue, offset in request.positions:
-            session.move(queue, offset)
+        for position in request.positions:
+            session.move(position.place, position.offset)
 
         def is_member() -> bool:
             return live.sessions.get(member) is session
@@ -290,14 +291,14 @@ class Coordinator:
             raise unknown_member(group, member)
         return fetched
 
-    async def put(self, group: str, changes: Mapping[str, object]) -> GroupConfig:
+    async def put(self, group: str, changes: Changes) -> GroupConfig:
         """Create or change a group; durable on return.
 
-        Raises BadName, BadRequest, Overloaded, what an append raises, and GroupInUse: order and
+        Raises BadName, Overloaded, what an append raises, and GroupInUse: order and
         broadcast, on which members rely, can be changed only while there are none.
         """
         known = self._configs.find(group) or GroupConfig(group)
-        wanted = known._replace(**checked(changes))  # type: ignore[arg-type]
+        wanted = known._replace(**changes.given())
         if (wanted.order, wanted.broadcast) == (known.order, known.broadcast):
             return (await self._configs.put(group, changes)).group
         async with self._joining.alone(group):

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 from services.broker.groups.counters import GroupCounters
 from services.broker.groups.deliveries import Deliveries, Delivery
-from services.broker.groups.requests import FetchRequest
 from services.broker.groups.sessions import Batch, Place, Session
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.long_polls import Wake
 from services.broker.read.pull import Puller, PullRequest
+from services.broker.schema.groups import Fetch
 from shared.files.pull import PullResult, PullStatus
 from tidemark.clock import Clock
 from tidemark.formats import record
@@ -99,9 +99,7 @@ class Fetches:
         self._counters = counters
         self._deliveries = deliveries
 
-    async def fetch(
-        self, reader: Reader, request: FetchRequest, is_gone: Callable[[], bool]
-    ) -> Fetched:
+    async def fetch(self, reader: Reader, request: Fetch, is_gone: Callable[[], bool]) -> Fetched:
         """Return when there is a message, the generation changes, or the wait is over.
 
         A later fetch of the same member ends this one. is_gone: whether the client has closed its
@@ -115,7 +113,7 @@ class Fetches:
             asking.ends(self._clock.monotonic())
 
     async def _fetched(
-        self, reader: Reader, request: FetchRequest, is_gone: Callable[[], bool]
+        self, reader: Reader, request: Fetch, is_gone: Callable[[], bool]
     ) -> Fetched:
         session, generation = reader.session, reader.generation()
         session.fetches += 1
@@ -174,9 +172,7 @@ class Fetches:
         self._puller.ended(why)
         return why in (Wake.MESSAGE, Wake.CHANGED)
 
-    def _take(
-        self, reader: Reader, request: FetchRequest, moved: dict[Place, Piece]
-    ) -> list[Piece]:
+    def _take(self, reader: Reader, request: Fetch, moved: dict[Place, Piece]) -> list[Piece]:
         """Read ready places until the response is full, in one step of the loop.
 
         Each place gets its share of what is left of the response. Otherwise the backlog of one

@@ -17,10 +17,10 @@ from services.broker.groups.active_groups import ActiveGroups, Live
 from services.broker.groups.configs import GroupConfigs, check_group_name
 from services.broker.groups.initial_offsets import InitialOffsets
 from services.broker.groups.refusals import check_enabled, member_fenced, unknown_member
-from services.broker.groups.requests import QUEUES_PER_GROUP_MAX, JoinRequest
 from services.broker.groups.sessions import Session, Watching
 from services.broker.log.queue_offsets import Queue
 from services.broker.read.pull import parse_tags
+from services.broker.schema.groups import QUEUES_PER_GROUP_MAX, Join
 from services.broker.state.topics import Topics, check_consumed
 from shared.state.records import GroupConfig
 from tidemark.errors import GroupInUse, NotPermitted, Overloaded
@@ -73,7 +73,7 @@ class Joining:
         self._alone: dict[str, asyncio.Event] = {}
         """Groups under a change during which members must not join."""
 
-    async def join(self, group: str, member: str, request: JoinRequest) -> Joined:
+    async def join(self, group: str, member: str, request: Join) -> Joined:
         """Let a member join, prolong its session, or change its topics.
 
         Without a generation the member joins: what it received and did not commit is handed out
@@ -87,10 +87,10 @@ class Joining:
             check_group_name(group)
             if request.generation is not None:  # a heartbeat must not create a deleted group again
                 raise unknown_member(group, member)
-            for topic, tags in request.subscriptions:  # checked before a group is created
-                parse_tags(tags)
-                if topic != retry_topic:
-                    self._queues_of(topic)
+            for each in request.subscriptions:  # checked before a group is created
+                parse_tags(each.tags)
+                if each.topic != retry_topic:
+                    self._queues_of(each.topic)
         while True:
             config = await self._configs.ensure(group)
             if (changing := self._alone.get(group)) is not None:
@@ -109,7 +109,7 @@ class Joining:
         return joined
 
     def _join(
-        self, config: GroupConfig, member: str, wanted: Mapping[str, str], request: JoinRequest
+        self, config: GroupConfig, member: str, wanted: Mapping[str, str], request: Join
     ) -> tuple[Joined, bool]:
         """Join, and return also whether offsets were committed for new queues, which must be
         durable before the response."""
@@ -238,7 +238,7 @@ class Joining:
         live: Live | None,
         member: str,
         topics: Mapping[str, Sequence[int]],
-        request: JoinRequest,
+        request: Join,
     ) -> Callable[[Queue], int]:
         """Return where a joining member begins with the queues that it gets.
 

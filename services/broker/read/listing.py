@@ -12,21 +12,13 @@ import itertools
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from services.broker.limits import LIST_MAX
+from services.broker.schema.values import ListQuery
 from shared.runtime.pauses import Pauses
 from shared.runtime.time_slicer import TimeSlicer
 from tidemark.clock import Clock
 
 _STEP: Final = 256
 """Names that are processed between two checks of the slice's end."""
-
-
-class ListRequest(NamedTuple):
-    """The requested part of a list."""
-
-    after: str = ""
-    """The page begins after this name, which need not exist."""
-    count_max: int = LIST_MAX
 
 
 class Page(NamedTuple):
@@ -39,7 +31,7 @@ class Page(NamedTuple):
 
 
 async def page_of(
-    names: Collection[str], exists: Callable[[str], bool], asked: ListRequest, clock: Clock
+    names: Collection[str], exists: Callable[[str], bool], asked: ListQuery, clock: Clock
 ) -> Page:
     """Return the requested page.
 

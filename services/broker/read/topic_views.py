@@ -7,12 +7,12 @@ with the range that a topic's own retention hides.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from services.broker.fields import known_fields, table, whole_number
-from services.broker.limits import QUEUES_MAX, SHOWN_MS_MAX
-from services.broker.read.listing import ListRequest, page_of
+from services.broker.read.listing import page_of
 from services.broker.read.visibility import Visibility, retention_of
+from services.broker.schema.topics import NewTopic
+from services.broker.schema.values import ListQuery
 from services.broker.state.topics import NO_CHANGES, NOWHERE, RESERVE_TIME, Topics, is_reserved
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueueReader, ConsumeQueues
@@ -23,8 +23,6 @@ from shared.state.records import STATE_TOPIC, TopicConfig
 from tidemark.clock import Clock
 from tidemark.formats.record import Record
 from tidemark.offsets import PhysicalOffset, QueueOffset
-
-PERM_MAX: Final = 7
 
 
 class TopicViews:
@@ -53,7 +51,7 @@ class TopicViews:
         self._visibility = Visibility(clock)
         self._clock = clock
 
-    async def page(self, asked: ListRequest) -> dict[str, Any]:
+    async def page(self, asked: ListQuery) -> dict[str, Any]:
         """Return one page of topics with their numbers of queues, sorted by name."""
 
         def exists(name: str) -> bool:
@@ -99,34 +97,28 @@ class TopicViews:
             "retention_ms": retention_of(topic),
         }
 
-    async def put(self, name: str, value: object) -> None:
-        """Create or change a topic according to a request's body. Raises BadRequest, BadName.
+    async def put(self, name: str, wanted: NewTopic) -> None:
+        """Create or change a topic as a request wants it. Raises BadName.
 
         retention_ms: time for which messages are shown; 0 removes the setting. Messages that it has
         hidden before stay hidden.
         """
-        fields = known_fields(
-            table(value, "the request body"), {"queues", "perm", "retention_ms"}, ""
-        )
-        queues, perm = fields.get("queues"), fields.get("perm")
-        known = self._topics.find(name)
+        queues, known = wanted.queues, self._topics.find(name)
         if queues is None:
             queues = self._queues_default if known is None else max(known.queues, 1)
         attributes, begins_at = NO_CHANGES, NOWHERE
-        retention = fields.get("retention_ms")
-        if retention is not None:
-            retention_ms = whole_number(retention, "retention_ms", 0, SHOWN_MS_MAX)
+        if (retention_ms := wanted.retention_ms) is not None:
             attributes = {RESERVE_TIME: str(retention_ms) if retention_ms else None}
             if known is not None and retention_of(known) not in (None, retention_ms):
                 begins_at = await self._hidden_until_now(known)
         await self._topics.create(
             name,
-            whole_number(queues, "queues", 1, QUEUES_MAX),
-            perm=None if perm is None else whole_number(perm, "perm", 0, PERM_MAX),
+            queues,
+            perm=wanted.perm,
             attributes=attributes,
             begins_at=begins_at,
         )
-        if retention is not None:
+        if retention_ms is not None:
             await self._judge_anew(self._topics.get(name))
 
     async def _judge_anew(self, topic: TopicConfig) -> None:

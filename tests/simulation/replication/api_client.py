@@ -23,11 +23,11 @@ from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import Rules
-from services.broker.api.openapi import ANYWHERE, READ_FROM
 from services.broker.config import BrokerConfig
 from services.broker.metrics import BrokerMetrics
 from services.broker.replication import cluster_view
 from services.broker.replication.cluster_view import ClusterView
+from services.broker.schema.calls import ANYWHERE, READ_FROM
 from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from tests.simulation.replication import view_rules

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from services.broker.api import api_document, openapi
+from services.broker.api import api_document, reference
 from services.broker.api.gate import Gate
 from services.broker.api.http_api import Api
 from services.broker.api.http_requests import BodyBounds
 from services.broker.api.messages import _MESSAGE_FIELDS, Rules
+from services.broker.groups.lag import Reason
+from services.broker.log.promises import AckLevel
 from services.broker.metrics import BrokerMetrics
 from services.broker.request_classes import KINDS
+from services.broker.retention.retention import Stay, Why
+from services.broker.schema import group_views, messages, node
 from services.broker.send.unique_ids import UniqueIds
 from shared.metrics.registry import Registry
 from shared.runtime.clock import SystemClock
@@ -56,21 +60,6 @@ def test_the_fields_of_a_message_are_those_that_are_parsed(document: dict[str, A
     assert set(schema["properties"]) == _MESSAGE_FIELDS
 
 
-@pytest.mark.parametrize(
-    ("path", "known"),
-    [
-        ("/v1/topics/{topic}/queues/{queue}/messages", openapi.PULL_PARAMETERS),
-        ("/v1/topics/{topic}/queues/{queue}/offset", openapi.OFFSET_PARAMETERS),
-        ("/v1/topics/{topic}/messages", openapi.QUERY_PARAMETERS),
-    ],
-)
-def test_the_parameters_of_a_query_are_those_that_are_read(
-    document: dict[str, Any], path: str, known: frozenset[str]
-) -> None:
-    parameters = document["paths"][path]["get"]["parameters"]
-    assert {each["name"] for each in parameters if each["in"] == "query"} == known
-
-
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     found: list[str] = []
 
@@ -109,3 +98,21 @@ def test_a_member_and_its_generation_are_named_together(
     for name, value in both.items():
         assert not validator.is_valid({**fields, name: value})
         assert not validator.is_valid({**fields, **dict.fromkeys(both), name: value})
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (group_views.Reason, {str(reason) for reason in Reason}),
+        (node.Why, {why.value for why in Why}),
+        (node.Stay, {stay.name.lower() for stay in Stay}),
+        (messages.AckLevel, {level.value for level in AckLevel}),
+    ],
+)
+def test_the_words_of_the_contract_are_those_of_the_broker(words: Any, values: set[str]) -> None:
+    assert set(get_args(words)) == values
+
+
+def test_the_page_has_all_calls_as_they_are() -> None:
+    page = reference.PAGE.read_text()
+    assert reference.current(page) == page, "run `make api-page`"

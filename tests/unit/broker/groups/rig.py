@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 from services.broker.config import BrokerConfig
 from services.broker.groups.configs import GroupConfigs
@@ -12,25 +13,26 @@ from services.broker.groups.consumer_groups import ConsumerGroups
 from services.broker.groups.fetch import Fetched
 from services.broker.groups.joining import BOUNDS, Bounds, Joined
 from services.broker.groups.offsets import Offsets
-from services.broker.groups.requests import (
-    CommitLevel,
-    CommitRequest,
-    FetchRequest,
-    JoinRequest,
-    ResetRequest,
-    Subscribed,
-    ToOffset,
-)
 from services.broker.log.queue_offsets import Queue, QueueOffsets
 from services.broker.metrics import BrokerMetrics
 from services.broker.read.pull import Puller
 from services.broker.read.topic_views import TopicViews
+from services.broker.schema.groups import (
+    Commit,
+    CommitLevel,
+    Fetch,
+    Join,
+    Position,
+    Reset,
+    ResetPlace,
+    Subscription,
+)
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
 from shared.files.store_dir import StoreConfig
 from shared.metrics.registry import Registry
-from shared.state.records import GroupConfig, GroupRecord, Start, TopicConfig, TopicRecord
+from shared.state.records import GroupConfig, GroupRecord, TopicConfig, TopicRecord
 from shared.state.state import BrokerState
 from tests.support.log_contexts import log_context_of
 from tests.support.small_store import SmallStore
@@ -211,8 +213,12 @@ class Rig:
         session_ms: int = SESSION_MS,
         incarnation: str | None = None,
     ) -> Joined:
-        request = JoinRequest(
-            [Subscribed(topic, tags)], session_ms, holding, generation, incarnation
+        request = Join(
+            [Subscription(topic, tags)],
+            session_ms,
+            None if holding is None else frozenset(holding),
+            generation,
+            incarnation,
         )
         if self.writer is None:
             self.writer = asyncio.create_task(self.offsets.run(asyncio.Event()))
@@ -231,12 +237,12 @@ class Rig:
         sequence: int | None = None,
         is_gone: bool = False,
     ) -> Fetched:
-        request = FetchRequest(
+        request = Fetch(
             generation,
             count_max,
             bytes_max,
             wait_ms,
-            list(positions),
+            [Position(*queue, offset) for queue, offset in positions],
             frozenset(paused),
             sequence,
         )
@@ -252,11 +258,12 @@ class Rig:
     ) -> CommitLevel:
         if member is not None and generation is None:
             generation = self.coordinator.generation(GROUP)
-        return await self.commits.commit(GROUP, CommitRequest(member, generation, moves, level))
+        offsets = [Position(*queue, offset) for queue, offset in moves.items()]
+        return await self.commits.commit(GROUP, Commit(offsets, member, generation, level))
 
     async def reset(
         self,
-        to: Start | ToOffset,
+        to: Literal["first", "last"] | ResetPlace,
         *,
         queue: int | None = None,
         dry_run: bool = False,
@@ -264,8 +271,8 @@ class Rig:
     ) -> list[tuple[int, int | None, int]]:
         if self.writer is None:
             self.writer = asyncio.create_task(self.offsets.run(asyncio.Event()))
-        resets = await self.commits.reset(GROUP, ResetRequest(topic, queue, to, dry_run))
-        return [(each.queue, each.before, each.after) for each in resets]
+        resets = await self.commits.reset(GROUP, Reset(topic, to, queue, dry_run))
+        return [(each.queue, each.from_offset, each.to_offset) for each in resets]
 
     def committed(self, queue: int = 0, topic: str = "orders") -> int | None:
         return self.offsets.get(GROUP, topic, queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.broker.groups.requests import CommitLevel, ToOffset
+from services.broker.schema.groups import CommitLevel, ResetPlace
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
 from tidemark.errors import (
@@ -153,10 +153,10 @@ async def test_a_reset_moves_a_group_to_any_message_of_a_topic(rig: Rig) -> None
     assert rig.committed() == 2
     assert await rig.reset("last") == [(0, 2, 4), (1, None, 0), (2, None, 0), (3, None, 0)]
     assert rig.committed() == 4
-    assert await rig.reset(first_ms + 3, queue=0) == [(0, 4, 2)]
-    assert await rig.reset(ToOffset(3), queue=0) == [(0, 2, 3)]
+    assert await rig.reset(ResetPlace(timestamp_ms=first_ms + 3), queue=0) == [(0, 4, 2)]
+    assert await rig.reset(ResetPlace(offset=3), queue=0) == [(0, 2, 3)]
     with pytest.raises(OffsetBeyondEnd):
-        await rig.reset(ToOffset(5), queue=0)
+        await rig.reset(ResetPlace(offset=5), queue=0)
     with pytest.raises(UnknownQueue):
         await rig.reset("first", queue=9)
     with pytest.raises(UnknownTopic):
@@ -166,7 +166,7 @@ async def test_a_reset_moves_a_group_to_any_message_of_a_topic(rig: Rig) -> None
     assert sample(rig.registry, name, labels) == 2
     topic = rig.state.topics["orders"]
     rig.state.topics["orders"] = topic._replace(min_offsets={0: 2})
-    assert await rig.reset(ToOffset(0), queue=0) == [(0, 3, 2)]
+    assert await rig.reset(ResetPlace(offset=0), queue=0) == [(0, 3, 2)]
 
 
 async def test_a_group_with_members_is_not_reset(rig: Rig) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from services.broker.groups.configs import GroupConfigs, check_group_name
 from services.broker.groups.offsets import Offsets
+from services.broker.schema.groups import GroupConfig as GroupChanges
+from services.broker.schema.parsing import parsed
 from shared.state import records
 from shared.state.records import GroupConfig, TopicConfig
 from shared.state.state import BrokerState
@@ -84,15 +86,15 @@ class Node:
 
 async def test_a_group_is_made_changed_and_in_the_log() -> None:
     node = Node()
-    put = await node.configs.put("g", {"order": True, "start": 1_700_000_000_000})
+    put = await node.configs.put("g", GroupChanges(order=True, start=1_700_000_000_000))
     assert put == (GroupConfig("g", order=True, start=1_700_000_000_000), True)
-    put = await node.configs.put("g", {"retry_max": 3, "lag_objective_ms": 60_000})
+    put = await node.configs.put("g", GroupChanges(retry_max=3, lag_objective_ms=60_000))
     assert not put.created
     assert put.group == node.configs.get("g")
     assert node.log.state.groups == {"g": put.group}
     written = len(node.log.bodies)
-    assert (await node.configs.put("g", {"retry_max": 3})).group == put.group
-    assert (await node.configs.put("g", {})).group == put.group
+    assert (await node.configs.put("g", parsed({"retry_max": 3}, GroupChanges))).group == put.group
+    assert (await node.configs.put("g", parsed({}, GroupChanges))).group == put.group
     assert len(node.log.bodies) == written
     assert list(node.configs.all()) == [put.group]
 
@@ -116,7 +118,7 @@ async def test_a_wrong_setting_is_named_and_nothing_made(
 ) -> None:
     node = Node()
     with pytest.raises(BadRequest, match=named):
-        await node.configs.put("g", changes)
+        await node.configs.put("g", parsed(changes, GroupChanges))
     assert node.configs.find("g") is None
 
 
@@ -154,7 +156,7 @@ async def test_groups_beyond_the_limit_are_refused() -> None:
     await node.configs.ensure("b")
     with pytest.raises(Overloaded):
         await node.configs.ensure("c")
-    await node.configs.put("a", {"order": True})
+    await node.configs.put("a", parsed({"order": True}, GroupChanges))
 
 
 async def test_a_deleted_group_loses_its_offsets_and_takes_no_commit_meanwhile() -> None:
@@ -199,7 +201,7 @@ async def test_a_new_group_gets_no_retries_that_a_kill_left_of_a_deleted_one() -
     await node.configs.ensure("g")
     assert node.topics.deleted == ["%RETRY%g"]
     await node.configs.retry_topic("g")
-    await node.configs.put("g", {"order": True})
+    await node.configs.put("g", parsed({"order": True}, GroupChanges))
     assert node.topics.left == {"%RETRY%g"}, "a change deletes nothing"
 
 
@@ -214,7 +216,7 @@ async def test_a_group_that_rocketmq_left_by_its_offsets_alone_keeps_its_retries
 async def test_a_caller_that_hangs_up_does_not_stop_a_change_half_way() -> None:
     node = Node()
     node.log.flush.clear()
-    putting = asyncio.create_task(node.configs.put("g", {}))
+    putting = asyncio.create_task(node.configs.put("g", parsed({}, GroupChanges)))
     await node.log.appended.wait()
     putting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -226,7 +228,7 @@ async def test_a_caller_that_hangs_up_does_not_stop_a_change_half_way() -> None:
 
 async def test_the_topics_of_a_group_are_named_and_made_as_rocketmq_does() -> None:
     node = Node()
-    await node.configs.put("g", {"retry_queues": 3})
+    await node.configs.put("g", parsed({"retry_queues": 3}, GroupChanges))
     assert await node.configs.retry_topic("g") == "%RETRY%g"
     assert await node.configs.dead_topic("g") == "%DLQ%g"
     assert node.topics.made == [("%RETRY%g", 3), ("%DLQ%g", 1)]

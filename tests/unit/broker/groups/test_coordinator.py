@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from services.broker.groups.joining import Bounds, Joined
-from services.broker.groups.requests import SESSION_MS_MAX, JoinRequest, Subscribed, ToOffset
+from services.broker.schema.groups import SESSION_MS_MAX, Join, ResetPlace, Subscription
+from services.broker.schema.groups import GroupConfig as GroupChanges
+from services.broker.schema.parsing import parsed
 from shared.state.records import TopicConfig
 from tests.support.metrics import sample
 from tests.unit.broker.groups.rig import GROUP, SESSION_MS, Rig, got
@@ -39,7 +41,7 @@ async def test_a_join_makes_the_group_and_its_retry_topic(rig: Rig) -> None:
     assert rig.coordinator.owner(GROUP, "orders", 0) == "m1"
     (member,) = rig.coordinator.members(GROUP)
     assert member.member == "m1"
-    assert Subscribed("orders", "*") in member.subscriptions
+    assert Subscription("orders", "*") in member.subscriptions
     assert rig.coordinator.members("other") == []
     assert rig.coordinator.state("other") == "empty"
     assert rig.coordinator.generation("other") is None
@@ -71,7 +73,7 @@ async def test_a_member_with_an_invalid_subscription_cannot_join(
 
 async def test_a_disabled_group_accepts_no_members(rig: Rig) -> None:
     await rig.join("m1")
-    await rig.coordinator.put(GROUP, {"consume_enabled": False})
+    await rig.coordinator.put(GROUP, parsed({"consume_enabled": False}, GroupChanges))
     with pytest.raises(ConsumeDisabled):
         await rig.join("m2")
     with pytest.raises(ConsumeDisabled):
@@ -198,7 +200,7 @@ async def test_without_a_member_a_message_that_was_handed_out_often_waits_for_pr
 
 async def test_in_an_ordered_group_a_queue_waits_for_its_last_batch(rig: Rig) -> None:
     rig.put(4)
-    await rig.coordinator.put(GROUP, {"order": True})
+    await rig.coordinator.put(GROUP, parsed({"order": True}, GroupChanges))
     await rig.join("m1")
     await rig.fetch("m1", count_max=2)
     busy = rig.coordinator.busy_holders(GROUP, rig.clock.monotonic())
@@ -338,15 +340,15 @@ async def test_a_later_program_under_a_members_name_fences_the_earlier(rig: Rig)
 
 
 async def test_a_member_reads_on_without_a_topic_that_was_deleted(rig: Rig) -> None:
-    both = [Subscribed("orders", "*"), Subscribed("other", "*")]
+    both = [Subscription("orders", "*"), Subscription("other", "*")]
     await rig.topics.create("other", 1)
     await rig.join("m0")
     rig.coordinator.leave(GROUP, "m0")
-    joined = await rig.coordinator.join(GROUP, "m1", JoinRequest(both, SESSION_MS, None, None))
+    joined = await rig.coordinator.join(GROUP, "m1", Join(both, SESSION_MS, None, None))
     assert ("other", 0) in joined.assignment
     await rig.topics.delete("other")
     rig.look()
-    beat = JoinRequest(both, SESSION_MS, None, joined.generation)
+    beat = Join(both, SESSION_MS, None, joined.generation)
     assert ("other", 0) not in (await rig.coordinator.join(GROUP, "m1", beat)).assignment
     await rig.topics.create("other", 2)
     rig.look()
@@ -404,14 +406,14 @@ async def test_every_member_of_a_broadcasting_group_gets_everything(rig: Rig) ->
 
 async def test_order_and_broadcast_change_only_without_members(rig: Rig) -> None:
     await rig.join()
-    await rig.coordinator.put(GROUP, {"order": False, "retry_max": 3})
+    await rig.coordinator.put(GROUP, parsed({"order": False, "retry_max": 3}, GroupChanges))
     assert rig.configs.get(GROUP).retry_max == 3
     with pytest.raises(GroupInUse):
-        await rig.coordinator.put(GROUP, {"order": True})
+        await rig.coordinator.put(GROUP, parsed({"order": True}, GroupChanges))
     with pytest.raises(GroupInUse):
         await rig.coordinator.delete(GROUP)
     rig.coordinator.leave(GROUP, "m1")
-    assert (await rig.coordinator.put(GROUP, {"broadcast": True})).broadcast
+    assert (await rig.coordinator.put(GROUP, parsed({"broadcast": True}, GroupChanges))).broadcast
     await rig.coordinator.delete(GROUP)
     assert rig.configs.find(GROUP) is None
 
@@ -427,7 +429,7 @@ async def test_a_join_waits_while_the_group_is_being_changed(rig: Rig) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not joins.done()
-        await rig.configs.put(GROUP, {"broadcast": True})
+        await rig.configs.put(GROUP, parsed({"broadcast": True}, GroupChanges))
     assert (await joins).config.broadcast
 
 
@@ -438,7 +440,7 @@ async def test_members_are_bounded(tmp_path: Path) -> None:
         with pytest.raises(Overloaded):
             await rig.join("m2")
         await rig.join("m1", generation=joined.generation)
-        other = JoinRequest([Subscribed("orders", "*")], SESSION_MS, None, None)
+        other = Join([Subscription("orders", "*")], SESSION_MS, None, None)
         await rig.coordinator.join("second", "m1", other)
         with pytest.raises(Overloaded):
             await rig.coordinator.join("third", "m1", other)
@@ -450,11 +452,11 @@ def said_full(caplog: pytest.LogCaptureFixture) -> int:
     return sum(getattr(each, "event", "") == "queues-not-begun" for each in caplog.records)
 
 
-async def live_on(rig: Rig, generation: int, subscribed: list[Subscribed]) -> Joined:
+async def live_on(rig: Rig, generation: int, subscribed: list[Subscription]) -> Joined:
     """Heartbeats over more than a session, with checks in between."""
     for _ in range(5):
         rig.clock.now_ms += SESSION_MS // 2
-        beat = JoinRequest(subscribed, SESSION_MS, None, generation)
+        beat = Join(subscribed, SESSION_MS, None, generation)
         heard = await rig.coordinator.join(GROUP, "m1", beat)
         rig.coordinator.topic_changed("orders")
         rig.look()
@@ -469,14 +471,14 @@ async def test_queues_beyond_a_groups_limit_wait_and_its_members_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broadcast: bool
 ) -> None:
     rig = Rig(tmp_path / "store", bounds=Bounds(9, 9, 5 if broadcast else 6))
-    orders, side = Subscribed("orders", "*"), Subscribed("side", "*")
+    orders, side = Subscription("orders", "*"), Subscription("side", "*")
     try:
         rig.group(broadcast=broadcast)
         await rig.topics.create("side", 1)
         await rig.topics.create("more", 1)
         await rig.join("m1")
         joined = await rig.coordinator.join(
-            GROUP, "m1", JoinRequest([orders, side], SESSION_MS, None, None)
+            GROUP, "m1", Join([orders, side], SESSION_MS, None, None)
         )
         await rig.topics.create("orders", 5)
         rig.put(1, 0)
@@ -489,7 +491,7 @@ async def test_queues_beyond_a_groups_limit_wait_and_its_members_stay(
         assert got(await rig.fetch(generation=heard.generation)) == {0: [0]}
         with pytest.raises(Overloaded, match="would read"):
             await rig.join("m2")
-        more = JoinRequest([orders, side, Subscribed("more", "*")], SESSION_MS, None, 1)
+        more = Join([orders, side, Subscription("more", "*")], SESSION_MS, None, 1)
         with pytest.raises(Overloaded):
             await rig.coordinator.join(GROUP, "m1", more)
         assert rig.coordinator.member_count(GROUP) == 1
@@ -507,7 +509,7 @@ async def test_queues_beyond_a_groups_limit_wait_and_its_members_stay(
 async def test_queues_beyond_the_nodes_limit_of_offsets_wait_and_members_stay(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    orders = Subscribed("orders", "*")
+    orders = Subscription("orders", "*")
     rig.group(start="last")
     joined = await rig.join()
     await rig.topics.create("other", 1)
@@ -550,7 +552,7 @@ async def test_a_group_that_waits_for_room_finds_it_although_another_has_begun_m
     await rig.topics.create("orders", 5)
     rig.look()
     rig.offsets._pairs_max += 2
-    another = JoinRequest([Subscribed("other", "*")], SESSION_MS, None, None)
+    another = Join([Subscription("other", "*")], SESSION_MS, None, None)
     await rig.coordinator.join("another", "m1", another)
     assert ("orders", 4) not in rig.coordinator.members(GROUP)[0].assignment
     rig.offsets._pairs_max += 1
@@ -562,9 +564,7 @@ async def test_a_group_that_waits_for_room_finds_it_although_another_has_begun_m
 async def test_a_topic_deleted_while_another_waits_for_room_is_released(rig: Rig) -> None:
     await rig.topics.create("other", 2)
     await rig.join()
-    both = JoinRequest(
-        [Subscribed("orders", "*"), Subscribed("other", "*")], SESSION_MS, None, None
-    )
+    both = Join([Subscription("orders", "*"), Subscription("other", "*")], SESSION_MS, None, None)
     await rig.coordinator.join(GROUP, "m1", both)
     rig.offsets._pairs_max = rig.offsets._pairs
     await rig.topics.create("orders", 5)
@@ -589,7 +589,7 @@ async def test_a_changed_topic_costs_nothing_for_groups_that_do_not_read_it(
 
     for number in range(groups):
         await rig.topics.create(f"topic-{number}", 1)
-        request = JoinRequest([Subscribed(f"topic-{number}", "*")], SESSION_MS, None, None)
+        request = Join([Subscription(f"topic-{number}", "*")], SESSION_MS, None, None)
         await rig.coordinator.join(f"group-{number}", "m1", request)
     rig.look()
     monkeypatch.setattr(rig.topics, "queue_numbers", counted)
@@ -750,7 +750,7 @@ async def test_a_queue_that_an_operator_moved_since_the_start_is_not_kept(rig: R
     await rig.join()
     await rig.commit({ALL[0]: 3, ALL[1]: 3})
     rig.start()
-    await rig.reset(ToOffset(1), queue=0)
+    await rig.reset(ResetPlace(offset=1), queue=0)
     joined = await rig.join(holding={*ALL, ("orders", 9)})
     assert sorted(joined.kept) == ALL[1:]
     assert set(ALL) <= set(joined.assignment)

@@ -13,6 +13,8 @@ from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.stored_messages import Place
 from services.broker.log.queue_offsets import Queue
+from services.broker.schema.groups import GroupConfig as GroupChanges
+from services.broker.schema.parsing import parsed
 from shared.runtime.clock import SystemClock
 from shared.state.records import GroupConfig
 from tests.support.metrics import sample
@@ -141,7 +143,7 @@ async def test_a_message_that_comes_back_waits_under_the_schedule_topic(kit: Kit
 
 
 async def test_a_message_walks_through_all_its_retries_to_the_dead_letters(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", {"retry_max": 5})
+    await kit.broker.configs.put("billing", parsed({"retry_max": 5}, GroupChanges))
     first = await kit.message(pairs={"KEYS": "order-1", "TAGS": "new"})
     current, levels = first, []
     for times in range(1, 6):
@@ -177,13 +179,13 @@ async def test_a_message_can_be_dead_at_once_or_wait_at_a_level_of_choice(kit: K
 
 
 async def test_without_retries_the_first_failure_is_the_last(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", {"retry_max": 0})
+    await kit.broker.configs.put("billing", parsed({"retry_max": 0}, GroupChanges))
     message = await kit.message()
     assert (await kit.send_back.nack("billing", message.message_id)).status == "DEAD"
 
 
 async def test_retries_are_spread_over_the_groups_retry_queues(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", {"retry_queues": 3})
+    await kit.broker.configs.put("billing", parsed({"retry_queues": 3}, GroupChanges))
     message = await kit.message()
     await kit.send_back.nack("billing", message.message_id)
     kit.broker.dispatch()
@@ -209,7 +211,7 @@ async def test_a_level_that_there_is_not_is_refused(kit: Kit, level: int) -> Non
 
 
 async def test_broadcast_groups_send_nothing_back(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", {"broadcast": True})
+    await kit.broker.configs.put("billing", parsed({"broadcast": True}, GroupChanges))
     message = await kit.message()
     with pytest.raises(BroadcastGroup):
         await kit.send_back.nack("billing", message.message_id)

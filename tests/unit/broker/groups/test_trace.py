@@ -17,6 +17,8 @@ from services.broker.groups.repeated_nacks import RepeatedNacks
 from services.broker.groups.send_back import SendBack
 from services.broker.groups.trace import GroupProgress, Tracer
 from services.broker.groups.trace_events import Role, group_of, home_of, role_of
+from services.broker.schema.groups import GroupConfig as GroupChanges
+from services.broker.schema.parsing import parsed
 from shared.runtime.clock import SystemClock
 from shared.state import records
 from shared.state.records import DelayRecord, OffsetsRecord
@@ -184,7 +186,7 @@ async def test_a_message_that_was_handled_at_once(kit: Kit) -> None:
 
 
 async def test_a_message_that_fails_until_it_is_dead_and_is_redriven(kit: Kit) -> None:
-    await kit.broker.configs.put("billing", {"retry_max": 2})
+    await kit.broker.configs.put("billing", parsed({"retry_max": 2}, GroupChanges))
     await kit.topics()
     message = kit.broker.send("orders")
     story: list[tuple[str, int | None]] = [

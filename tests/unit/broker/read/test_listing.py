@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.api.http_requests import list_request
 from services.broker.limits import LIST_MAX
-from services.broker.read.listing import ListRequest, Page, page_of
+from services.broker.read.listing import Page, page_of
+from services.broker.schema.parsing import query
+from services.broker.schema.values import ListQuery
 from shared.runtime.clock import SystemClock
 from tidemark.errors import BadRequest
 
 
 def page(names: Collection[str], after: str, count_max: int) -> Page:
-    return asyncio.run(page_of(names, lambda _: True, ListRequest(after, count_max), SystemClock()))
+    return asyncio.run(page_of(names, lambda _: True, ListQuery(after, count_max), SystemClock()))
 
 
 def pages(names: Collection[str], count_max: int) -> list[list[str]]:
@@ -60,7 +61,7 @@ def test_a_name_that_stays_is_on_one_page(names: list[str], data: st.DataObject)
 
 def test_names_that_do_not_belong_to_the_list_make_no_page_shorter() -> None:
     names = [f"{number:05}" for number in range(20_000)]
-    asked = ListRequest("00100", LIST_MAX)
+    asked = ListQuery("00100", LIST_MAX)
 
     def exists(name: str) -> bool:
         return int(name) % 2 == 0
@@ -98,7 +99,7 @@ async def test_other_requests_run_while_names_are_listed() -> None:
 
     beside = asyncio.create_task(other())
     names = [f"{number:05}" for number in range(20_000)]
-    await page_of(names, lambda _: True, ListRequest(), SlowClock())
+    await page_of(names, lambda _: True, ListQuery(), SlowClock())
     beside.cancel()
     assert turns >= 20_000 // 256
 
@@ -106,9 +107,9 @@ async def test_other_requests_run_while_names_are_listed() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", str(LIST_MAX + 1), "many", ""])
 def test_a_page_has_a_bound(text: str) -> None:
     with pytest.raises(BadRequest, match="max"):
-        list_request({"max": text})
+        query({"max": text}, ListQuery)
 
 
 def test_a_page_is_full_by_default() -> None:
-    assert list_request({}) == ListRequest("", LIST_MAX)
-    assert list_request({"after": "%RETRY%g", "max": "7"}) == ListRequest("%RETRY%g", 7)
+    assert query({}, ListQuery) == ListQuery("", LIST_MAX)
+    assert query({"after": "%RETRY%g", "max": "7"}, ListQuery) == ListQuery("%RETRY%g", 7)

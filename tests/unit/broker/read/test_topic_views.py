@@ -13,6 +13,8 @@ from services.broker.limits import SHOWN_MS_MAX
 from services.broker.log.queue_offsets import QueueOffsets
 from services.broker.read.topic_views import TopicViews
 from services.broker.read.visibility import retention_of
+from services.broker.schema.parsing import parsed
+from services.broker.schema.topics import NewTopic
 from services.broker.state.topics import Topics
 from shared.files.commit_log import CommitLogReader
 from shared.files.consume_queue import ConsumeQueues
@@ -136,7 +138,7 @@ def put_each_second(made: Views, count: int) -> None:
 
 async def test_messages_older_than_the_topic_shows_are_not_shown(made: Views) -> None:
     put_each_second(made, 10)
-    await made.views.put("orders", {"retention_ms": 3000})
+    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     made.clock.seconds = 9.0
     assert made.views.floor("orders", 2) == 6
     assert made.views.shown_from("orders", 2) == 6
@@ -157,7 +159,7 @@ async def test_where_a_queue_begins_is_looked_for_once_a_second_and_never_moves_
     made: Views,
 ) -> None:
     put_each_second(made, 10)
-    await made.views.put("orders", {"retention_ms": 3000})
+    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     made.clock.seconds = 9.0
     assert made.views.floor("orders", 2) == 6
     made.clock.seconds = 9.9
@@ -174,7 +176,7 @@ async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -
     made.views.report_hidden_to(lambda *what: hidden.append(what))
     put_each_second(made, 10)
     made.clock.seconds = 5.0
-    await made.views.put("orders", {"retention_ms": 3000})
+    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     assert made.views.has_retention("orders")
     assert made.views.any_has_retention()
     made.views.floor("orders", 2)
@@ -186,7 +188,7 @@ async def test_hidden_messages_are_reported_once_and_in_that_step(made: Views) -
 
 async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views) -> None:
     put_each_second(made, 10)
-    await made.views.put("orders", {"retention_ms": 3000})
+    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     made.clock.seconds = 9.0
     after_start = TopicViews(
         made.topics,
@@ -207,7 +209,7 @@ async def test_messages_hidden_before_a_start_are_not_reported_again(made: Views
 
 async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made: Views) -> None:
     put_each_second(made, 4)
-    await made.views.put("orders", {"retention_ms": 1000})
+    await made.views.put("orders", parsed({"retention_ms": 1000}, NewTopic))
     made.clock.seconds = 100.0
     assert made.views.floor("orders", 2) == 4
     made.small.put("orders", 2, at_ms=FIRST_MS + 100_000)
@@ -220,10 +222,10 @@ async def test_when_all_messages_are_too_old_the_queue_is_empty_and_goes_on(made
 async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
     """Also after a restart: where the queues began is in the topic's record."""
     put_each_second(made, 10)
-    await made.views.put("orders", {"retention_ms": 3000})
+    await made.views.put("orders", parsed({"retention_ms": 3000}, NewTopic))
     made.clock.seconds = 9.0
     for retention_ms in (600_000, 0):
-        await made.views.put("orders", {"retention_ms": retention_ms})
+        await made.views.put("orders", parsed({"retention_ms": retention_ms}, NewTopic))
         assert made.views.floor("orders", 2) == 6
     topic = made.topics.get("orders")
     assert dict(topic.min_offsets)[2] == 6
@@ -234,7 +236,7 @@ async def test_a_longer_retention_brings_nothing_back(made: Views) -> None:
 @pytest.mark.parametrize("value", [-1, True, "1h", SHOWN_MS_MAX + 1, 1.5])
 async def test_a_retention_is_a_whole_number_of_milliseconds(made: Views, value: object) -> None:
     with pytest.raises(BadRequest, match="retention_ms"):
-        await made.views.put("orders", {"retention_ms": value})
+        await made.views.put("orders", parsed({"retention_ms": value}, NewTopic))
 
 
 async def test_rocketmqs_value_for_no_retention_is_no_retention(made: Views) -> None:
