@@ -35,7 +35,7 @@ resynced        -    -    -    fol  -    -    -    -    -    -    =
 published       -    -    -    -    syn  -    -    -    -    -    -
 removed         -    -    -    -    -    cat  -    -    -    -    -
 link-lost       -    =    =    =    fol  fol  =    =    =    =    =
-stands          -    can  -    -    -    -    -    -    -    -    -
+campaigns       -    can  -    -    -    -    -    -    -    -    -
 lost            -    -    -    -    -    -    fol  -    -    -    =
 won             -    -    -    -    -    -    pro  -    -    -    =
 opened          -    -    -    -    -    -    -    mas  -    -    -
